@@ -17,10 +17,12 @@ from l2rtui.errors import ConfigError
 if TYPE_CHECKING:
     from dataclasses import Field
 
+    from runtime.base.limits import Limits
+
 PREFIX = "L2RTUI_"
 CONTEXT_TABLE = "context"
 """Table of the file with a table for each context: ``[context.NAME]``."""
-_FILE_ONLY = ("keys", "filters", "protected")
+_FILE_ONLY = ("keys", "filters", "limits", "protected")
 """Settings that no variable may set: tables, and a protection that a stray variable must not switch off."""
 
 
@@ -80,6 +82,8 @@ class Settings:
         protected: Each change wants the name of the context typed, and the app has a frame of its own. Default off:
             set it in ``[context.NAME]`` of a cluster on which other people depend.
         keys: ``[keys]``: keys of the app by the names in ``docs/keys.md``, such as ``"run.destroy" = "ctrl+x"``.
+        limits: ``[limits]``: limits of runs whose spec names none, as ``limits`` of a spec, such as
+            ``wall = "12h"``; a context's ``[context.NAME.limits]`` takes the place of the whole table.
         filters: ``[filters]``: filters with a name, each a view and what is typed after it, such as
             ``broken = "pods status=Failed"``; ``:filter broken`` shows it.
 
@@ -111,11 +115,24 @@ class Settings:
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)
     protected: bool = _setting(default=False)
     keys: tuple[tuple[str, str], ...] = _setting(())
+    limits: tuple[tuple[str, str], ...] = _setting(())
     filters: tuple[tuple[str, str], ...] = _setting(())
 
     def __post_init__(self) -> None:
         for setting in fields(self):
             _check_range(setting, getattr(self, setting.name), f"Settings.{setting.name}")
+        if self.limits:
+            _ = self.default_limits
+
+    @property
+    def default_limits(self) -> Limits:
+        """Limits of runs whose spec names none. Raises ConfigError."""
+        from runtime.base.limits import limits_of
+
+        try:
+            return limits_of(dict(self.limits))
+        except ValueError as error:
+            raise ConfigError(f"The table [limits] is wrong: {error}.") from None
 
     def grace(self, grace_seconds: float | None) -> float | None:
         """Return the grace of a kill or destroy: the given one, else that of the settings (None: each set's)."""
@@ -132,14 +149,8 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
         ConfigError: a name or a value is wrong, or the file cannot be read; the sentence says where.
     """
     environ = os.environ if environ is None else environ
-    values, contexts = _from_file(environ)
-    overrides: dict[str, Any] = {}
-    for name, text in environ.items():
-        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG":
-            key = name.removeprefix(PREFIX).lower()
-            if key in _FILE_ONLY:
-                raise ConfigError(f"The variable {name} means nothing: {key} is set in the file alone.")
-            overrides[key] = _decode(key, text, f"The variable {name}", PREFIX)
+    values, contexts = settings_of_file(environ)
+    overrides = settings_of_variables(environ)
     for key, value in (flags or {}).items():
         if value is not None:
             overrides[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
@@ -220,11 +231,26 @@ def _xdg(variable: str, default: str) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / default) / "l2rtui"
 
 
-def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the settings of the file, and those of each context."""
+def settings_path(environ: Mapping[str, str]) -> Path:
+    """Return the settings file: ``$L2RTUI_CONFIG``, else ``config.toml`` of the folder, there or not."""
     named = environ.get(f"{PREFIX}CONFIG", "")
-    path = Path(named) if named else config_dir() / "config.toml"
-    if not named and not path.exists():
+    return Path(named) if named else config_dir() / "config.toml"
+
+
+def _raise(error: ConfigError) -> None:
+    raise error
+
+
+def settings_of_file(
+    environ: Mapping[str, str], report: Callable[[ConfigError], None] = _raise
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the settings of the file, and those of each context.
+
+    Args:
+        report: Gets each mistake; what it is about is left out, and reading goes on.
+    """
+    path = settings_path(environ)
+    if not environ.get(f"{PREFIX}CONFIG") and not path.exists():
         return {}, {}
     import tomllib
 
@@ -240,15 +266,46 @@ def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, di
     for name, part in contexts.items():
         if not isinstance(part, dict):
             sentence = f"context.{name} in {path} is {part!r}: a table [context.{name}] is wanted."
-            raise ConfigError(sentence, 'One context for all is written `context = "NAME"`.')
+            report(ConfigError(sentence, 'One context for all is written `context = "NAME"`.'))
+            continue
         # They choose the table itself, so inside it they could only contradict it.
         for key in ("backend", "context"):
             if key in part:
-                raise ConfigError(f"The setting context.{name}.{key} in {path} would change which context it is.")
-        parts[name] = {
-            key: _decode(key, value, f"The setting context.{name}.{key} in {path}") for key, value in part.items()
-        }
-    return {key: _decode(key, value, f"The setting {key} in {path}") for key, value in table.items()}, parts
+                sentence = f"The setting context.{name}.{key} in {path} would change which context it is."
+                report(ConfigError(sentence))
+        parts[name] = _decoded(part, f"context.{name}.", path, report)
+    return _decoded(table, "", path, report), parts
+
+
+def _decoded(
+    table: Mapping[str, object], prefix: str, path: Path, report: Callable[[ConfigError], None]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        try:
+            values[key] = _decode(key, value, f"The setting {prefix}{key} in {path}")
+        except ConfigError as error:
+            report(error)
+    return values
+
+
+def settings_of_variables(
+    environ: Mapping[str, str], report: Callable[[ConfigError], None] = _raise
+) -> dict[str, Any]:
+    """Return the settings of the variables; ``report`` as for the file."""
+    values: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not name.startswith(PREFIX) or name == f"{PREFIX}CONFIG":
+            continue
+        key = name.removeprefix(PREFIX).lower()
+        if key in _FILE_ONLY:
+            report(ConfigError(f"The variable {name} means nothing: {key} is set in the file alone."))
+            continue
+        try:
+            values[key] = _decode(key, text, f"The variable {name}", PREFIX)
+        except ConfigError as error:
+            report(error)
+    return values
 
 
 def _decode(key: str, value: object, source: str, prefix: str = "") -> Any:

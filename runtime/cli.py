@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from runtime.rl.settings import Settings
+
 _EXAMPLES: Final = """\
 a process learns what it is from variables that a launcher sets:
   L2R_ENDPOINT    where the learner listens: ipc:///FOLDER or tcp://HOST:PORT (needed)
@@ -29,8 +31,8 @@ examples:
   L2R_CONFIG='{"num_envs": 8, "total_env_steps": 100000}' l2r-runtime learner
   L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
 
-exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner,
-143 ended by SIGTERM before the work was done (elastic, classify, step, fetch, ps, ps-worker)
+exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
+143 ended by SIGTERM before the work was done (drive, elastic, classify, step, fetch, ps, ps-worker)
 """
 _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step")
 """Roles that run a command, which follows ``--``."""
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from runtime.sim.wire.errors import SimulatorError
 
     try:
+        _use_program(getattr(options, "program", None))
         return int(options.start(options, stop))
     except (SetupError, SettingsError) as error:
         return _complain(error, contract.EXIT_USAGE)
@@ -55,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_REFUSED)
     except InterruptedWorkError as error:
         return _complain(error, contract.EXIT_INTERRUPTED)
-    except (EndpointError, FailedError, NotFiniteError, SimulatorError, OSError) as error:
+    except NotFiniteError as error:
+        return _complain(error, contract.EXIT_NOT_FINITE)
+    except (EndpointError, FailedError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
 
 
@@ -79,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     from runtime.jobs.fetch import options as fetching
     from runtime.jobs.parameter_server import options as ps
     from runtime.jobs.steps import options as steps
+    from runtime.rl.policies import options as policies
     from runtime.sim.control import control_cli
     from runtime.sim.reference import options as simulator
 
@@ -105,17 +111,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
     roles = parser.add_subparsers(dest="role", required=True, metavar="COMMAND", title="commands")
-    roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
-    roles.add_parser("worker", help="fetch the policy, roll out, send")
-    roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
-    for module in (simulator, control_cli, elastic, classify, ps, steps, fetching):
+    learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
+    worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
+    evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
+    for module in (policies, simulator, control_cli, elastic, classify, ps, steps, fetching):
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
     config.add_argument(
         "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
     )
+    config.add_argument(
+        "--copies", action="store_true", help="measure how many num_envs a worker needs here, for some seconds"
+    )
     config.set_defaults(start=_config)
+    for command in (learner, worker, evaluator, config, roles.choices["drive"], roles.choices["export"]):
+        command.add_argument("--program", metavar="FILE", help="Python file with classes that the settings name")
+    alert = roles.add_parser("alert", help="send a test to the targets of L2R_ALERTS, or report a dead learner")
+    what = alert.add_mutually_exclusive_group(required=True)
+    what.add_argument("--test", action="store_true", help="one message to each target")
+    what.add_argument("--ended", metavar="REASON", default="", help="how the learner ended, once for each rule")
+    alert.add_argument("--limit", action="store_true", help="with --ended: a limit has ended it")
+    alert.set_defaults(start=_alert)
     roles.add_parser("inference").set_defaults(start=_infer)  # for a learner alone, so without a line of help
     roles.choices["simulator"].set_defaults(start=_simulate)
     roles.choices["simulators"].set_defaults(start=lambda options, _: control_cli.run(options))
@@ -134,6 +151,8 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
 
         check_settings(training)
         return contract.EXIT_DONE
+    if options.copies:
+        return _copies(training)
     described = list(settings.describe(training))
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
@@ -143,12 +162,46 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
     return contract.EXIT_DONE
 
 
+def _use_program(path: str | None) -> None:
+    """Let the module of a run's own classes be imported by the name of its file."""
+    if path is None:
+        return
+    from pathlib import Path
+
+    from runtime.base.errors import SetupError
+
+    if not Path(path).is_file():
+        raise SetupError(f"--program: there is no file {path}")
+    # Last: a file that is named like a module of ours or of Python's must not take its place.
+    sys.path.append(str(Path(path).resolve().parent))
+
+
+def _copies(training: Settings) -> int:
+    """Measure the environment with more and more copies, and print what is enough."""
+    from runtime.base import contract
+    from runtime.rl.roles.launch_context import bound_to_one_thread
+
+    bound_to_one_thread()  # before NumPy is imported: a worker has one
+    from runtime.rl.roles.copies import enough_copies, measure_copies
+
+    rates = measure_copies(training)
+    for rate in rates:
+        print(f"{rate.num_envs:5} copies {rate.steps_per_second:12,.0f} env steps/s")
+    print(f"num_envs: {enough_copies(rates)}")
+    return contract.EXIT_DONE
+
+
 def _start(options: argparse.Namespace, stop: Stop) -> int:
     """Run one process of a run to its end."""
     from runtime.base import contract
     from runtime.base.metrics import Console
     from runtime.rl.roles.launch_context import Context, bound_numeric_threads
 
+    if options.role == "learner" and os.environ.get(contract.ENV_ALERTS):
+        from runtime.rl.roles.death_watch import end_of_child
+
+        if (code := end_of_child(os.environ, stop)) is not None:
+            return code
     context = Context.from_environment(os.environ, options.role)
     # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
     folder = context.learner_folder() if options.role == "learner" else None
@@ -167,6 +220,14 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
 
         evaluator.run(context, stop, Console())
     return contract.EXIT_DONE
+
+
+def _alert(options: argparse.Namespace, _stop: Stop) -> int:
+    from runtime.rl.roles import alert
+
+    if options.test:
+        return alert.send_test(os.environ)
+    return alert.report_death(os.environ, options.ended, is_by_limit=options.limit)
 
 
 def _infer(_options: argparse.Namespace, _stop: Stop) -> int:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
+from l2rtui.config import Settings
 from l2rtui.domain.change import Change
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
@@ -60,6 +62,25 @@ class Renderer(Protocol):
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return a unified diff, as lines, from the present objects to the planned ones; empty when equal."""
+
+
+class AttachedProcess(Protocol):
+    """Standard streams of a pod's own process, for as long as they are attached."""
+
+    has_terminal: bool
+    """The process runs on a terminal of its own, so that its output is one stream with escape sequences."""
+
+    def output(self) -> AsyncGenerator[tuple[bool, bytes], None]:
+        """Yield its output until its end; True marks standard error."""
+
+    async def send(self, data: bytes) -> None:
+        """Give it input."""
+
+    async def end_input(self) -> None:
+        """Close its input, where the backend can."""
+
+    async def resize(self, columns: int, lines: int) -> None:
+        """Give its terminal a size."""
 
 
 class VolumeFiles(Protocol):
@@ -121,6 +142,73 @@ class SecretStore(Protocol):
         """
 
 
+class Reservations(Protocol):
+    """Slots that people have set aside for their own runs for a time; ``Node.reservations`` shows them."""
+
+    async def reserve(self, slots: Sequence[SlotId], until: float, note: str = "") -> None:
+        """Reserve slots for the user until a time (seconds since the epoch), all or none.
+
+        Earlier reservations of the user's own on these slots are replaced.
+
+        Raises:
+            RefusedError: somebody else has reserved or uses one of them.
+        """
+
+    async def release(self, slots: Sequence[SlotId]) -> None:
+        """End the reservations of slots, whoever has made them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Place and identity of one run: a name alone may be taken by another launch."""
+
+    run: str
+    run_id: str
+    namespace: str = ""
+
+
+class RunRecords(Protocol):
+    """Records of the history that travel with their runs: whoever sees a run sees its record. Bytes, as stored."""
+
+    async def list(self) -> Mapping[RunPlace, bytes]:
+        """Return the records of all visible runs that have one."""
+
+    async def put(self, place: RunPlace, record: bytes) -> bool:
+        """Attach a record to its run, in place of an earlier one; False where the run is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMember:
+    """One context of several that are shown as one backend.
+
+    Attributes:
+        backend: Its own, which knows nothing of the others.
+        prefix: Text before every name of its rows, ``lab:``.
+        original: Returns a row under the name that its own backend has for it.
+    """
+
+    backend: Backend
+    settings: Settings
+    prefix: str
+    original: Original
+
+    @property
+    def context(self) -> str:
+        """Its name in the configuration."""
+        return self.settings.context
+
+
+class Original(Protocol):
+    """Way from a row among those of several contexts to that of its own."""
+
+    @overload
+    def __call__(self, row: PodView) -> PodView: ...
+    @overload
+    def __call__(self, row: RunView) -> RunView: ...
+    @overload
+    def __call__(self, row: Node) -> Node: ...
+
+
 class Contexts(Protocol):
     """Contexts of the configuration, and namespaces of the present one, for a choice of others."""
 
@@ -144,6 +232,9 @@ class Contexts(Protocol):
         Raises:
             ConfigError: there is no such context, or its files cannot be used.
         """
+
+    def member(self, row: PodView | RunView | Node) -> ContextMember | None:
+        """Return the context of a row where several are shown; None where there is one."""
 
 
 # --- the backend -----------------------------------------------------------------------------------------------
@@ -185,11 +276,19 @@ class Backend(Protocol):
         """Secrets that runs refer to by name."""
 
     @property
+    def reservations(self) -> Reservations | None:
+        """Reservations of slots."""
+
+    @property
     def results(self) -> Callable[[str], Awaitable[Path | None]] | None:
         """Return the folder of this machine with the checkpoints of the run of this name; None without one.
 
         None where runs leave their results on other machines.
         """
+
+    @property
+    def records(self) -> RunRecords | None:
+        """Records that travel with runs; None where all runs are those of this machine's own history."""
 
     @property
     def adopt(self) -> Callable[[str], Awaitable[None]] | None:
@@ -239,12 +338,19 @@ class Backend(Protocol):
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in the pod on the caller's own terminal; its exit code."""
 
+    def attach(self, pod: PodView) -> AbstractAsyncContextManager[AttachedProcess]:
+        """Attach to the standard streams of the pod's own process; leaving the context leaves it running.
+
+        Raises:
+            RefusedError: on entry, where it has no standard input, or does not run.
+        """
+
     # Apart from exec(): the app calls it while it owns the terminal.
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command in the pod without input, and return its output; when cancelled, end it if possible."""
 
     async def denied(self) -> Mapping[str, str]:
-        """Return why actions are denied: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec``, ``forward``.
+        """Return why actions are denied: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec`` and others.
 
         Each reason names the missing verb; permitted actions are left out.
         """

@@ -88,6 +88,10 @@ _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
     "demo": _demo,
 }
 
+ALL_CONTEXTS: Final = "*"
+"""Stands for every context of the kubeconfig: no context has this name."""
+_UNQUEUED: Final = ("demo",)
+"""Backends that live in the memory of one process: nobody could start what waits for them."""
 BACKENDS: tuple[str, ...] = tuple(_FACTORIES)
 """Values of ``--backend``."""
 
@@ -104,7 +108,57 @@ def make_backend(name: str, settings: Settings) -> Backend:
         sentence = f"There is no backend {name!r}."
         raise UsageError(sentence, nearest(name, BACKENDS) or f"Use {' or '.join(BACKENDS)}.")
     _log.info("backend %s%s", name, f", context {settings.context}" if settings.context else "")
-    return factory(settings)
+    backend = factory(settings)
+    if name in _UNQUEUED:
+        return backend
+    from l2rtui.backends.queued.backend import with_queue
+
+    return with_queue(backend, settings)
+
+
+def named_contexts(text: str, *, is_all: bool = False) -> tuple[str, ...]:
+    """Return the contexts that a text names where it names several: ``a,b``, or ``*`` for all; else none.
+
+    Args:
+        is_all: All of the kubeconfig, whatever the text is.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be read, or has no such context.
+    """
+    is_all = is_all or text.strip() == ALL_CONTEXTS
+    if not (is_all or "," in text):
+        return ()
+    from l2rtui.backends.kubernetes.api.kubeconfig import context_names
+
+    available = context_names()[0]
+    if not is_all and text in available:
+        return ()  # a single context whose name has a comma
+    names = available if is_all else tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if name not in available:
+            hint = nearest(name, available) or f"There are: {', '.join(available) or 'none'}."
+            raise ConfigError(f"The kubeconfig has no context {name!r}.", hint)
+    if not names:
+        raise ConfigError("The kubeconfig has no contexts.")
+    return tuple(dict.fromkeys(names))
+
+
+def compose(contexts: Mapping[str, Settings], make: Callable[[Settings], Backend] | None = None) -> Backend:
+    """Return the backend that shows these contexts, each with its own settings.
+
+    Args:
+        make: Makes the backend of one context; None makes that of a cluster.
+
+    Raises:
+        UsageError: the settings name a backend that has no contexts.
+    """
+    from l2rtui.backends.composed.backend import ComposedBackend
+
+    for settings in contexts.values():
+        if settings.backend not in ("", "kubernetes"):
+            raise UsageError(f"The {settings.backend} backend has no contexts: they mean nothing there.")
+    make = make or (lambda settings: make_backend("kubernetes", settings))
+    return ComposedBackend({name: (make(settings), settings) for name, settings in contexts.items()})
 
 
 def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None) -> str:

@@ -77,16 +77,17 @@ def _candidates(before: list[str], last: str) -> Iterable[str]:
     return SHELLS if name == "completion" else _live_names(name, others)
 
 
-_KINDS: Final = ("pods", "nodes", "runs", "slots", "events", "secrets", "volumes")
+_KINDS: Final = ("pods", "nodes", "runs", "experiments", "slots", "events", "secrets", "volumes")
 _OBJECTS: Final = {
     **dict.fromkeys(("runs", "metrics", "wait", "--run"), "runs"),
     **dict.fromkeys(("nodes", "--node"), "nodes"),
-    "destroy": "experiments",
+    **dict.fromkeys(("destroy", "report"), "experiments"),
+    **dict.fromkeys(("experiments", "sweep"), "experiment names"),
     "scale": "sets",
     "slots": "devices",
     "--owner": "owners",
     **dict.fromkeys(("describe", "events"), "objects"),
-    **dict.fromkeys(("pods", "kill", "logs", "exec", "port-forward", "simulator"), "pods"),
+    **dict.fromkeys(("pods", "kill", "logs", "exec", "attach", "port-forward", "simulator"), "pods"),
 }
 """Names that stand behind a verb or an option."""
 
@@ -96,6 +97,10 @@ def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
         from l2rtui.backends.registry import BACKENDS
 
         return BACKENDS
+    if option in ("-t", "--template"):
+        from l2rtui.services.spec.templates import templates
+
+        return [template.name for template in templates()]
     if option in _OBJECTS:
         return _live_names(option, words)
     return parser.values[option]
@@ -141,6 +146,8 @@ def _names_in(snapshot: ClusterSnapshot, kind: str) -> list[str]:
             return sets
         case "experiments":
             return sorted({*runs, *(run.experiment for run in snapshot.runs.values())})
+        case "experiment names":
+            return sorted({run.experiment for run in snapshot.runs.values()})
         case "runs":
             return runs
         case "nodes":

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.registry import make_backend
-from l2rtui.config import Settings, nearest
-from l2rtui.errors import ConfigError, UsageError
+from l2rtui.backends.registry import compose, named_contexts
+from l2rtui.config import Settings
+from l2rtui.errors import UsageError
 
 LISTS: Final = ("nodes", "slots", "pods", "runs")
-"""Verbs that show several contexts at once; every other acts in one, which its questions and answers name."""
+"""Verbs that list several contexts at once; a verb that changes something acts in one, which its question names."""
+_APP: Final = ("", "serve")
+"""The app, which shows several too; without a verb, or in a browser."""
 
 
 def contexts_of(args: Namespace) -> tuple[str, ...]:
@@ -21,34 +23,16 @@ def contexts_of(args: Namespace) -> tuple[str, ...]:
     Raises:
         ConfigError: the kubeconfig has no such context. UsageError: the verb acts in one context.
     """
-    named = args.context or ""
-    if not (args.all_contexts or "," in named):
+    contexts = named_contexts(args.context or "", is_all=args.all_contexts)
+    if not contexts:
         return ()
-    from l2rtui.backends.kubernetes.api.kubeconfig import context_names
-
-    available = context_names()[0]
-    if not args.all_contexts and named in available:
-        return ()  # a single context whose name has a comma
-    contexts = tuple(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
-    contexts = contexts or available
-    for context in contexts:
-        if context not in available:
-            hint = nearest(context, available) or f"There are: {', '.join(available) or 'none'}."
-            raise ConfigError(f"The kubeconfig has no context {context!r}.", hint)
-    _refuse_elsewhere(args)
-    return contexts
-
-
-def _refuse_elsewhere(args: Namespace) -> None:
-    verb = getattr(args, "verb", "")
     if args.all_contexts and args.context:
         raise UsageError("--context and --all-contexts exclude each other.", "Leave one of them out.")
-    if verb not in LISTS:
-        what = f"{verb} acts" if verb else "The app acts"
-        hint = f"Name it with --context NAME; {', '.join(LISTS)} show several." + (
-            "" if verb else " `:ctx` changes it."
-        )
-        raise UsageError(f"{what} in one context.", hint)
+    verb = getattr(args, "verb", "")
+    if verb not in (*LISTS, *_APP):
+        hint = f"Name it with --context NAME; the app and {', '.join(LISTS)} show several."
+        raise UsageError(f"{verb} acts in one context.", hint)
+    return contexts
 
 
 def composed_backend(contexts: tuple[str, ...], settings_for: Callable[[str], Settings]) -> Backend:
@@ -57,12 +41,4 @@ def composed_backend(contexts: tuple[str, ...], settings_for: Callable[[str], Se
     Raises:
         UsageError: the settings name a backend that has none.
     """
-    from l2rtui.backends.composed.backend import ComposedBackend
-
-    members = {}
-    for context in contexts:
-        settings = settings_for(context)
-        if settings.backend not in ("", "kubernetes"):
-            raise UsageError(f"The {settings.backend} backend has no contexts: they mean nothing there.")
-        members[context] = make_backend("kubernetes", settings)
-    return ComposedBackend(members)
+    return compose({context: settings_for(context) for context in contexts})

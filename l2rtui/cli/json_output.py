@@ -5,9 +5,9 @@ A missing text is null, a time is RFC 3339 in UTC, a duration is in seconds, mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.backends.kubernetes import labels
@@ -15,35 +15,33 @@ from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.metrics import is_old
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import planned_view
+from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
+from l2rtui.domain.sweeps.trial import trial_document
+from l2rtui.domain.workload import RunSpec
 
 if TYPE_CHECKING:
+    from l2rtui.domain.exchange.topology import Topology
+    from l2rtui.domain.experiments.summary import ExperimentSummary
     from l2rtui.domain.log import LogLine
-    from l2rtui.domain.metrics import RunMetrics
-    from l2rtui.domain.node import Node
+    from l2rtui.domain.metrics import ExchangeFigures, RunMetrics
+    from l2rtui.domain.node import GpuShare, Node
+    from l2rtui.domain.owners.holdings import Holding
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.queue.tickets import Ticket
     from l2rtui.domain.receipt import Leak, Receipt
     from l2rtui.domain.runstatus import LearningState
     from l2rtui.domain.snapshot import ClusterSnapshot
     from l2rtui.services.job_status import RunProgress
+    from l2rtui.services.queue.listing import QueueRow
+    from l2rtui.services.run_history import DestroyedRun
 
 
-def when(seconds: float | None) -> str | None:
-    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond; None for no time, or one of no calendar."""
-    if not seconds:
-        return None
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):  # a record from inside a run may say anything
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
-    """One node and its GPUs."""
+def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> dict[str, Any]:
+    """One node and its GPUs; ``num_pods`` are on it, None where that is unknown."""
     gpus = []
     for gpu in node.gpus:
         states = [slot.state for slot in ledger.of_gpu(node.name, gpu.index)]
@@ -54,11 +52,12 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
                 "device": gpu.label,
                 "uuid": gpu.uuid or None,
                 "model": gpu.model or None,
-                "memory_bytes": gpu.memory_bytes or (use.memory_bytes if use else 0) or None,
+                "memory_bytes": node.gpu_memory_bytes(gpu) or None,
                 "memory_used_bytes": use.memory_used_bytes if use else None,
                 "use_percent": use.percent if use else None,
                 "power_watts": use.watts if use else None,
                 "temperature_celsius": use.celsius if use else None,
+                "shares": [asdict(share) for share in use.shares] if use else [],
                 "slots": gpu.slots,
                 "free": states.count(SlotState.FREE),
             }
@@ -82,6 +81,8 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
         "labels": dict(node.labels),
         "ip": node.ip or None,
         "message": node.message or None,
+        "pods": num_pods,
+        "created": rfc3339(node.created),
         **_context(node),
     }
 
@@ -91,8 +92,15 @@ def _context(row: Node | PodView | RunView) -> dict[str, str]:
     return {"context": row.context} if row.context else {}
 
 
-def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
-    """One slot and who holds it."""
+def slot_document(
+    slot: Slot, node: Node, mismatches: Sequence[str] = (), num_free: int | None = None
+) -> dict[str, Any]:
+    """One slot and who holds it.
+
+    Args:
+        mismatches: Those of its holder.
+        num_free: Free slots of its GPU; None for a CPU.
+    """
     gpu, use = node.gpu(slot.id.gpu), node.use(slot.id.gpu)
     return {
         "id": str(slot.id),
@@ -108,14 +116,27 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
         "set": slot.set_name or None,
         "pod": slot.pod or None,
         "pods": [slot.pod, *slot.sharing] if slot.pod else [],
+        "reserved_by": slot.reservation.owner if slot.reservation else None,
+        "reserved_until": rfc3339(slot.reservation.until) if slot.reservation else None,
+        "reserved_note": slot.reservation.note or None if slot.reservation else None,
+        "gpu_model": gpu.model or None if gpu else None,
+        "gpu_memory_bytes": node.gpu_memory_bytes(gpu) or None if gpu else None,
+        "gpu_free": num_free,
         "gpu_use_percent": use.percent if use else None,
         "gpu_memory_used_bytes": use.memory_used_bytes if use else None,
+        "mismatches": list(mismatches),
         **_context(node),
     }
 
 
-def pod_document(pod: PodView) -> dict[str, Any]:
-    """One pod."""
+def pod_document(
+    pod: PodView, mismatches: Sequence[str] = (), shares: Mapping[int, GpuShare | None] = MappingProxyType({})
+) -> dict[str, Any]:
+    """One pod; ``mismatches`` are sentences on what does not fit between it and its place.
+
+    Args:
+        shares: Its part of each GPU that it uses; None for one that is unknown.
+    """
     status = pod.status
     return {
         "pod": pod.name,
@@ -139,10 +160,19 @@ def pod_document(pod: PodView) -> dict[str, Any]:
         "restarts": pod.restarts,
         "exit_code": pod.exit_code,
         "pid": pod.pid,
-        "created": when(pod.created),
-        "started": when(pod.started),
+        "created": rfc3339(pod.created),
+        "started": rfc3339(pod.started),
         "ip": pod.ip or None,
         "labels": _labels(pod),
+        "mismatches": list(mismatches),
+        "gpu_shares": [
+            {
+                "gpu": gpu,
+                "use_percent": share.percent if share else None,
+                "memory_bytes": share.memory_bytes if share else None,
+            }
+            for gpu, share in sorted(shares.items())
+        ],
         **_context(pod),
     }
 
@@ -165,7 +195,7 @@ def learning_document(learning: LearningState) -> dict[str, Any]:
     """State of the learning of a run."""
     return {
         "learning": str(learning.state),
-        "learning_since": when(learning.since),
+        "learning_since": rfc3339(learning.since),
         "learning_reason": learning.reason,
         "learning_level": str(learning.level),
     }
@@ -184,6 +214,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         "sentence": status.sentence,
         "owner": run.owner or None,
         "seed": run.seed,
+        "trial": trial_document(run.trial),
         "kind": run.kind or None,
         "sets": set_documents(run, pods),
         "pods": len(pods),
@@ -194,8 +225,8 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         "terminating": run.is_terminating,
         "reason": run.reason or None,
         "message": run.message or None,
-        "silent_since": when(run.silent_since or snapshot.silent_since),
-        "created": when(run.created),
+        "silent_since": rfc3339(run.silent_since or snapshot.silent_since),
+        "created": rfc3339(run.created),
         "labels": {
             labels.RUN: run.name,
             labels.EXPERIMENT: run.experiment,
@@ -204,6 +235,28 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         },
         **learning_document(learning),
         **_context(run),
+    }
+
+
+def experiment_document(summary: ExperimentSummary) -> dict[str, Any]:
+    """One experiment over its seeds."""
+    return asdict(summary)
+
+
+def owner_document(holding: Holding, gpu_hours: float | None) -> dict[str, Any]:
+    """Slots and GPUs of one owner in one project; GPU-hours are those of all projects of the owner."""
+    return {
+        "owner": holding.owner or None,
+        "project": holding.project or None,
+        "pods": holding.pods,
+        "runs": holding.runs,
+        "slots": holding.slots,
+        "cpu_slots": holding.cpu_slots,
+        "gpus": holding.gpus,
+        "idle_gpus": holding.idle_gpus,
+        "unknown_gpus": holding.unknown_gpus,
+        "idle": [{**asdict(gpu), "pods": list(gpu.pods)} for gpu in holding.idle],
+        "gpu_hours": None if gpu_hours is None else round(gpu_hours, 3),
     }
 
 
@@ -232,6 +285,7 @@ def _launched(run: RunView, pods: Sequence[PodView], pod_documents: list[dict[st
         "uid": run.uid,
         "experiment": run.experiment,
         "seed": run.seed,
+        "trial": trial_document(run.trial),
         "sets": set_documents(run, pods),
         "pods": pod_documents,
     }
@@ -241,12 +295,18 @@ def started_document(run: RunPlan) -> dict[str, Any]:
     """A run that was just launched where it takes a moment until its pods show: the pods that were planned."""
     spec = run.spec
     pods = [planned_view(pod, spec.name, run.owner, spec.seed) for pod in run.pods]
-    sets = tuple(SetView(set_spec.name, set_spec.role, set_spec.replicas) for set_spec in spec.sets)
-    view = RunView(run.uid, spec.name, spec.experiment, run.owner, spec.seed, str(spec.kind), sets=sets)
+    view = _view_of(spec, run.uid, run.owner)
     documents = [pod_document(pod) for pod in pods]
     for document, pod in zip(documents, run.pods, strict=True):
         document |= {"uid": None, "slots": [str(slot) for slot in pod.seat.slots]}
     return _launched(view, pods, documents)
+
+
+def _view_of(spec: RunSpec, uid: str, owner: str) -> RunView:
+    """Return the row that a run will have."""
+    sets = tuple(SetView(part.name, part.role, part.replicas) for part in spec.sets)
+    kind = str(spec.kind)
+    return RunView(uid, spec.name, spec.experiment, owner, spec.seed, kind, sets=sets, trial=spec.trial)
 
 
 def plan_document(plan: LaunchPlan, findings: Iterable[Finding], *, is_refused: bool) -> dict[str, Any]:
@@ -265,6 +325,7 @@ def _planned_run(run: RunPlan) -> dict[str, Any]:
         "experiment": spec.experiment,
         "owner": run.owner,
         "seed": spec.seed,
+        "trial": trial_document(spec.trial),
         "kind": str(spec.kind),
         "sets": [
             {"set": part.name, "role": str(part.role), "replicas": part.replicas, "slots": part.slots}
@@ -299,6 +360,18 @@ def scale_document(plan: ScalePlan) -> dict[str, Any]:
     }
 
 
+def destroyed_document(run: DestroyedRun) -> dict[str, Any]:
+    """Run that is gone and can be launched again."""
+    spec = run.spec
+    return {
+        "name": spec.name,
+        "experiment": spec.experiment,
+        "seed": spec.seed,
+        "pods": sum(part.replicas for part in spec.sets),
+        "destroyed": rfc3339(run.destroyed_at),
+    }
+
+
 def finding_document(finding: Finding) -> dict[str, Any]:
     """One finding of preflight or of the doctor."""
     return {
@@ -318,7 +391,19 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "leftovers": [asdict(leftover) for leftover in receipt.left],
         "seconds": round(receipt.seconds, 3),
         "kept": receipt.results_location or None,
+        "queued": receipt.was_queued,
     }
+
+
+def queue_document(row: QueueRow) -> dict[str, Any]:
+    """One run that waits for slots."""
+    return {"run": row.run, "position": row.position, "waits_for": row.waits_for, "since": rfc3339(row.since)}
+
+
+def queued_document(ticket: Ticket) -> dict[str, Any]:
+    """A run that was just queued, in the form of one that was launched: without pods."""
+    spec = ticket.spec
+    return {**_launched(_view_of(spec, ticket.uid, ticket.owner), (), []), "queued": True}
 
 
 def leak_document(leak: Leak) -> dict[str, Any]:
@@ -329,7 +414,7 @@ def leak_document(leak: Leak) -> dict[str, Any]:
 def line_document(line: LogLine) -> dict[str, Any]:
     """One line of a log."""
     pod, container = line.pod, line.container
-    return {"time": when(line.time), "pod": pod, "container": container, "text": line.text, "mark": line.is_mark}
+    return {"time": rfc3339(line.time), "pod": pod, "container": container, "text": line.text, "mark": line.is_mark}
 
 
 def progress_document(progress: RunProgress) -> dict[str, Any]:
@@ -345,19 +430,19 @@ def progress_document(progress: RunProgress) -> dict[str, Any]:
                 "exit_code": step.exit_code,
                 "seconds": step.seconds,
                 "detail": step.detail or None,
-                "time": when(step.time),
+                "time": rfc3339(step.time),
             }
             for step in progress.steps
         ],
         "nodes": [
-            {**asdict(node), "state": node.state or None, "time": when(node.time)} for node in progress.nodes
+            {**asdict(node), "state": node.state or None, "time": rfc3339(node.time)} for node in progress.nodes
         ],
         "peers": [
-            {**asdict(process), "role": process.role or None, "time": when(process.time)}
+            {**asdict(process), "role": process.role or None, "time": rfc3339(process.time)}
             for process in progress.peers
         ],
         "evaluation": evaluation
-        and {**asdict(evaluation), "classes": dict(evaluation.classes), "time": when(evaluation.time)},
+        and {**asdict(evaluation), "classes": dict(evaluation.classes), "time": rfc3339(evaluation.time)},
     }
 
 
@@ -382,7 +467,7 @@ def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = Tru
         "env_steps_per_second": metrics.env_steps_per_second,
         "updates_per_second": metrics.updates_per_second,
         "workers": metrics.workers,
-        "time": when(metrics.time),
+        "time": rfc3339(metrics.time),
         "age_seconds": None if age_seconds is None else round(age_seconds, 1),
         "is_live": is_learning and age_seconds is not None and not is_old(age_seconds, metrics.interval_seconds),
         "return": metrics.reported_return,
@@ -390,6 +475,46 @@ def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = Tru
         "gpu_percent": metrics.gpu_percent,
         "gpu_memory_bytes": _whole(metrics.gpu_memory_bytes),
         "gpu_reserved_bytes": _whole(metrics.gpu_reserved_bytes),
+        "exchange": exchange_document(metrics.exchange),
+    }
+
+
+def exchange_document(figures: ExchangeFigures) -> dict[str, Any] | None:
+    """Figures of a learner's exchange; None where its records have none."""
+    if not figures.is_recorded:
+        return None
+    return {
+        "messages_in_per_second": figures.messages_in,
+        "bytes_in_per_second": figures.bytes_in,
+        "messages_out_per_second": figures.messages_out,
+        "bytes_out_per_second": figures.bytes_out,
+        "replay": figures.replay,
+        "inflight_transitions": figures.inflight,
+        "stale": figures.stale,
+        "evaluators": figures.evaluators,
+    }
+
+
+def topology_document(topology: Topology) -> dict[str, Any]:
+    """Learner of a run and its peers."""
+    return {
+        "learner": topology.learner,
+        "node": topology.node or None,
+        "ip": topology.ip or None,
+        "listens": list(topology.listens),
+        "time": rfc3339(topology.time),
+        "peers": [
+            {
+                "pod": link.pod,
+                "role": str(link.role) if link.role else None,
+                "node": link.node or None,
+                "ip": link.ip or None,
+                "connected": link.is_connected,
+                "state": link.state or None,
+            }
+            for link in topology.links
+        ],
+        "exchange": exchange_document(topology.exchange) if topology.exchange else None,
     }
 
 

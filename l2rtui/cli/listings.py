@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.output import Document, View
+from l2rtui.domain.experiments.summary import seed_result, summarize
 from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot
 
@@ -47,7 +50,8 @@ def _own_labels(document: Document, _: ClusterSnapshot) -> Mapping[str, str]:
 
 # --- nodes -----------------------------------------------------------------------------------------------------
 def _node_documents(snapshot: ClusterSnapshot) -> list[Document]:
-    return [json_output.node_document(node, snapshot.ledger) for node in snapshot.nodes.values()]
+    nodes = snapshot.nodes.values()
+    return [json_output.node_document(node, snapshot.ledger, snapshot.num_pods_on(node)) for node in nodes]
 
 
 def _node_states(document: Document) -> Iterable[str]:
@@ -69,8 +73,17 @@ NODES = Listing(
 
 # --- slots -----------------------------------------------------------------------------------------------------
 def _slot_documents(snapshot: ClusterSnapshot) -> list[Document]:
-    slots = [(slot, snapshot.nodes[slot.id.node]) for slot in snapshot.ledger.slots.values()]
-    return [json_output.slot_document(slot, node) for slot, node in slots]
+    nodes, ledger = snapshot.nodes, snapshot.ledger
+    free = Counter((slot.node, slot.gpu) for slot in ledger.free())
+    return [
+        json_output.slot_document(
+            slot,
+            nodes[slot.id.node],
+            ledger.mismatches.get(slot.pod_uid, ()),
+            None if slot.is_cpu else free[slot.id.node, slot.id.gpu],
+        )
+        for slot in ledger.slots.values()
+    ]
 
 
 def _slot_names(_: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
@@ -100,7 +113,8 @@ def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
     pods = sorted(snapshot.pods.values(), key=lambda pod: (pod.run == "", pod.run))
     runs = dict.fromkeys(pod.run for pod in pods if pod.run)
     ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
-    return [json_output.pod_document(pod) for pod in ordered]
+    mismatches = snapshot.ledger.mismatches
+    return [json_output.pod_document(pod, mismatches.get(pod.uid, ()), snapshot.gpu_shares(pod)) for pod in ordered]
 
 
 def _pod_names(snapshot: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
@@ -152,4 +166,30 @@ RUNS = Listing(
     _nodes_of_run,
     _own_labels,
     frozenset({"learning_since", "learning_reason"}),
+)
+
+
+# --- experiments -----------------------------------------------------------------------------------------------
+def _experiment_documents(snapshot: ClusterSnapshot) -> list[Document]:
+    """Documents of the experiments with the learning that pods alone show: no log is read."""
+    runs = snapshot.runs.values()
+    states = ((run, learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created)) for run in runs)
+    summaries = summarize(seed_result(run, state, None) for run, state in states)
+    return [json_output.experiment_document(summary) for summary in summaries]
+
+
+_COUNTED_STATES = ("queued", "live", "stalled", "done", "failed")
+
+
+EXPERIMENTS = Listing(
+    "experiment",
+    table_output.EXPERIMENTS,
+    "experiment",
+    _experiment_documents,
+    lambda _: lambda document: (document["experiment"],),
+    lambda document: (state for state in _COUNTED_STATES if document[state]),
+    lambda document, snapshot: {
+        pod.node for run in snapshot.runs_matching(document["experiment"]) for pod in snapshot.pods_of(run.name)
+    },
+    lambda document, _: {labels.EXPERIMENT: document["experiment"]},
 )

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from l2rtui.cli.other_words import translated, without_kind
+from l2rtui.cli.other_words import advice, translated, without_kind
 from l2rtui.cli.parser import VERBS, app_parser, find_verb, split_verb, verb_parser
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError, UsageError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -97,13 +97,13 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_verb(name: str, words: list[str]) -> int:
-    if name not in VERBS:
+    if name not in VERBS or name == "diff":
         if command_line := translated(name, words):
             # For people: a script that says `get pods` shall stay as quiet as one that says `pods`.
             if sys.stderr.isatty():
                 _say(f"→ l2rtui {' '.join(command_line)}")
             return _run(command_line)
-        if {"--help", "-h"} & set(words):
+        if {"--help", "-h"} & set(words) and advice(name, words):
             return _open_app(["--help"])
     verb = find_verb(name, words)
     if name == "describe":
@@ -113,6 +113,9 @@ def _run_verb(name: str, words: list[str]) -> int:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     args = verb_parser(verb).read(words)
+    if verb.name == "launch" and not (args.file or args.template or args.as_run):
+        # `--as` names a user everywhere else; a launch without a file names the run that is to be repeated.
+        args.as_run, args.impersonate_user = args.impersonate_user or "", None
     args.command = command
     args.verb = verb.name
     # Each verb imports its own client libraries: `runs --backend local` must not pay for boto3.
@@ -121,7 +124,7 @@ def _run_verb(name: str, words: list[str]) -> int:
     _configure_log(args)
     module = import_module(f"l2rtui.cli.verbs.{verb.module}")
     run = getattr(module, f"run_{verb.name.replace('-', '_')}")
-    if verb.module in ("files", "serve"):  # these need no backend
+    if verb.module in ("files", "serve", "config", "template"):  # these need no backend
         return int(run(args))
     from l2rtui.cli.session import Session, settings_of
 
@@ -129,7 +132,10 @@ def _run_verb(name: str, words: list[str]) -> int:
 
 
 def _open_app(words: list[str]) -> int:
+    from l2rtui.cli.shared_view import take_place
+
     args = app_parser().read(words)
+    take_place(args)
     term = os.environ.get("TERM", "")
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
         _complain("The app needs a terminal. Use a verb, such as `l2rtui runs`; `l2rtui --help` lists them.")
@@ -143,16 +149,19 @@ def _open_app(words: list[str]) -> int:
     from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
     from l2rtui.ui.terminal_guard import guarded
 
-    settings = settings_of(args)
-    contexts_of(args)  # several are refused: the app shows one at a time
-    refuse_unusable(settings)
+    settings, contexts = settings_of(args), contexts_of(args)
+    if args.record and args.replay:
+        raise UsageError("--record and --replay exclude each other: a recording is a file already.", "Use one.")
+    if not (args.replay or contexts):
+        refuse_unusable(settings)
 
     def app() -> int:
         # After the fork: the parent that watches over the terminal stays small.
-        from l2rtui.ui.bootstrap import run
+        from l2rtui.ui.bootstrap import Recording, run
 
         _configure_log(args, is_app=True)
-        return int(run(settings, partial(settings_for, args)) or EXIT_DONE)
+        recording = Recording(args.record, args.replay, args.speed)
+        return int(run(settings, partial(settings_for, args), recording, contexts, args.view) or EXIT_DONE)
 
     return guarded(app)
 

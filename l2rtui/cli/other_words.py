@@ -14,7 +14,8 @@ KINDS: Final = {
     **dict.fromkeys(("no", "node", "nodes"), "nodes"),
     **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
     **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
-    **dict.fromkeys(("deploy", "deployment", "deployments", "experiment", "experiments", "cluster"), "runs"),
+    **dict.fromkeys(("deploy", "deployment", "deployments", "cluster"), "runs"),
+    **dict.fromkeys(("experiment", "experiments"), "experiments"),
     **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
     **dict.fromkeys(("ev", "event", "events"), "events"),
     **dict.fromkeys(("secret", "secrets"), "secret ls"),
@@ -28,8 +29,7 @@ _LISTS: Final = {
     "list": "runs",
     "ls": "runs",
     "ps": "pods",
-    "queue": "runs",
-    "squeue": "runs",
+    "squeue": "queue",
     "status": "runs",
     "show": "runs",
     "jobs": "runs",
@@ -48,7 +48,6 @@ _SAME: Final = {
     "doctor": "check",
     "info": "check",
     "cluster-info": "check",
-    "diff": "plan --diff",
 }
 """Words that are another spelling of a verb that only looks; ``run`` is one where no file follows it."""
 _VALUE_OPTIONS: Final = frozenset(
@@ -97,6 +96,8 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
             return ["slots", *rest, "--state", "busy,failed", "-o", "wide"]
         case "run" if _file(words):
             return []
+        case "diff" if _file(words):  # kubectl's: with two runs it is a verb of ours
+            return ["plan", "--diff", *words]
         case _ if verb in _SAME:
             return [*_SAME[verb].split(), *words]
         case _ if verb in _LISTS and kind in KINDS:
@@ -174,9 +175,9 @@ def _restart(words: Sequence[str]) -> str:
     )
 
 
-def _attach(words: Sequence[str]) -> str:
+def _shell(words: Sequence[str]) -> str:
     name = " ".join(_positionals(words)[:1]) or "POD"
-    return f"Write `l2rtui logs -f {name}`, or `l2rtui exec {name} -- bash`."
+    return f"Write `l2rtui exec {name} -- bash`, or `l2rtui attach {name}`."
 
 
 def _copy(words: Sequence[str]) -> str:
@@ -200,17 +201,13 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     **dict.fromkeys(("apply", "up", "submit", "install", "upgrade", "start", "run", "sbatch", "replace"), _launch),
     "create": _create,
     **dict.fromkeys(("rollout", "restart"), _restart),
-    **dict.fromkeys(("attach", "ssh", "shell", "sh", "bash"), _attach),
+    **dict.fromkeys(("ssh", "shell", "sh", "bash"), _shell),
     **dict.fromkeys(("cp", "rsync", "scp"), _copy),
     **dict.fromkeys(("edit", "patch"), _fixed("Write `l2rtui launch -f SPEC --set KEY=VALUE` for a new run.")),
     **dict.fromkeys(
         ("cordon", "drain", "uncordon"), _fixed("That is kubectl's. Write `l2rtui nodes` to see them.")
     ),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
-    "history": _fixed("Write `l2rtui relaunch` for what was destroyed last; `l2rtui runs` lists what is there."),
-    "config": _fixed(
-        "Contexts are those of kubectl: `--context NAME`. Write `l2rtui check` to look at this setup."
-    ),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
     "explain": _fixed("Write `l2rtui schema` for the fields of spec files; `l2rtui VERB --help` explains a verb."),

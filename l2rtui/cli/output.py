@@ -54,10 +54,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Table layout of documents of one kind: their columns, and their name (key or function) for ``-o name``."""
+    """Table layout of documents of one kind: their columns, and their name (key or function) for ``-o name``.
+
+    Attributes:
+        hidden: Returns the cells of columns that only filters see, by the names ``hidden_names``.
+    """
 
     name: str | Callable[[Document], str]
     columns: tuple[Column, ...]
+    hidden_names: tuple[str, ...] = ()
+    hidden: Callable[[Document], tuple[str, ...]] | None = None
 
     def name_of(self, document: Document) -> str:
         """Return the name of a document."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from l2rtui import __version__
 from l2rtui.cli import parser_groups as groups
@@ -18,15 +18,18 @@ from l2rtui.cli.examples import epilog
 from l2rtui.cli.other_words import advice
 from l2rtui.errors import UsageError
 
+if TYPE_CHECKING:
+    from l2rtui.domain.selection.shared_view import SharedView
+
 FORMATS = ("table", "wide", "json", "yaml", "name")
-POLICIES = ("pack", "spread")
+POLICIES = ("pack", "spread", "free-memory", "least-busy")
 BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_WAIT_SECONDS = 120.0
 DEFAULT_SERVE_PORT = 8000
 VALUE_OPTIONS = (
     *("--backend", "--kubeconfig", "--context", "--as", "--as-group"),
-    *("-n", "--namespace", "--config", "-o", "--output"),
+    *("-n", "--namespace", "--config", "-o", "--output", "--record", "--replay", "--speed", "--view"),
 )
 """Options that may stand before the verb and take the next word."""
 
@@ -58,7 +61,9 @@ def _plan(parser: Parser) -> None:
 
 
 def _spec(parser: Parser) -> None:
-    parser.option("-f", "--file", required=True, metavar="SPEC", help="spec file, or Kubernetes objects, in YAML")
+    sentence = "spec file, or Kubernetes objects, in YAML"
+    parser.option("-f", "--file", default="", metavar="SPEC", help=sentence)
+    parser.option("-t", "--template", default="", metavar="NAME", help="template in place of -f: `l2rtui template`")
     parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
@@ -70,7 +75,8 @@ def _places(parser: Parser) -> None:
     parser.option(
         "--on", type=_pins, metavar="PINS", help="only these devices or slots: node/0-3,node/5.1,node/cpu"
     )
-    parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
+    policies = "fill one GPU after the other, go round all, or begin where most memory is free or the load is least"
+    parser.option("--policy", choices=POLICIES, help=policies)
     parser.option("--binding", choices=BINDINGS, help="how pods get a GPU, or cpu, in place of what the spec says")
     parser.flag("--overcommit", "share slots with other pods when none is free, as often as it takes")
     parser.option(
@@ -80,16 +86,21 @@ def _places(parser: Parser) -> None:
 
 def _launch(parser: Parser) -> None:
     _spec(parser)
+    sentence = "exactly as this run of the history was, in place of -f; without -f, `--as RUN` is the same"
+    parser.text("--as-run", "RUN", sentence)
+    parser.flag("--inexact", "with --as: also when its code or its image cannot be had any more")
     _start(parser)
 
 
 def _relaunch(parser: Parser) -> None:
     parser.optional("target", "RUN", "run or experiment; by default the last one")
+    parser.flag("--list", "list what was destroyed from here and can be launched again")
     _start(parser)
 
 
 def _start(parser: Parser) -> None:
     _places(parser)
+    parser.flag("--queue", "whole runs that find no room wait in a queue, and start when slots are free")
     parser.flag("--wait", "return when every pod runs")
     parser.option(
         "--timeout",
@@ -140,10 +151,14 @@ def _logs(parser: Parser) -> None:
     parser.flag("--timestamps", "begin each line with its time, UTC")
 
 
-def _exec(parser: Parser) -> None:
+def _attach(parser: Parser) -> None:
     parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
     parser.flag("--stdin", "as kubectl has it: the terminal is the command's anyway", short="-i")
     parser.flag("--tty", "the same", short="-t")
+
+
+def _exec(parser: Parser) -> None:
+    _attach(parser)
     parser.hint = "Write `l2rtui exec TARGET -- CMD`."
     parser.usage = "%(prog)s [options] TARGET -- CMD [ARGUMENT ...]"
 
@@ -218,9 +233,24 @@ VERBS = {
         Verb("slots", "list", "every slot of every GPU, and who holds it", selection.slots),
         Verb("pods", "list", "pods: everybody's, with their slots and state", selection.pods),
         Verb("runs", "list", "runs with their sets", selection.runs),
+        Verb("experiments", "list", "experiments over their seeds: states, mean return", selection.experiments),
+        Verb("owners", "owners", "who holds which slots and GPUs, and which of them do nothing", selection.owners),
+        Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
+        Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
+        Verb("history", "history", "runs of the past: list, show, remove", selection.history, (*FORMATS, "csv")),
+        Verb("diff", "history", "how two runs of the past differ", selection.diff, ("table", "json", "yaml")),
+        Verb("report", "history", "an experiment as one HTML page: curves, runs, spec, ends", selection.report, ()),
+        Verb(
+            "sweep",
+            "history",
+            "results of the trials of a sweep, the best first",
+            selection.sweep,
+            (*FORMATS, "csv", "svg"),
+        ),
+        Verb("queue", "queue", "runs that wait for slots, in their order: list, cancel, move", groups.queue),
         Verb("scale", "scale_kill_exec", "give a set another number of replicas", _scale),
         Verb("kill", "scale_kill_exec", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
@@ -229,6 +259,7 @@ VERBS = {
         Verb("metrics", "metrics", "where the training of runs stands", selection.metrics),
         Verb("wait", "wait", "block until runs come to a condition, for scripts", selection.wait),
         Verb("exec", "scale_kill_exec", "run a command beside a pod's process", _exec, ()),
+        Verb("attach", "scale_kill_exec", "type into a pod's own process, where it takes input", _attach, ()),
         Verb(
             "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
         ),
@@ -240,7 +271,10 @@ VERBS = {
             _port_forward,
         ),
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
+        Verb("alerts", "alerts", "send a test message to each target of a run's alerts", groups.alerts, ()),
         Verb("check", "list", "what works here, what does not, and what to do", _nothing),
+        Verb("template", "template", "specs of one's own by name: list, show, save, delete", groups.template),
+        Verb("config", "config", "look through the settings file for every mistake", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
@@ -278,6 +312,12 @@ def app_parser() -> Parser:
         "            5 out of reach and 124 timeout (wait), 128 + n stopped by signal n",
     )
     parser.option("--version", action="version", version=f"l2rtui {__version__}")
+    parser.text("--record", "FILE", "also write what is shown, with its times, to a new file; secrets are left out")
+    parser.text("--replay", "FILE", "show such a file in place of a backend; nothing can be changed")
+    parser.option(
+        "--speed", type=_speed, default=1.0, metavar="X", help="with --replay: X seconds of it in a second"
+    )
+    parser.option("--view", type=_view, metavar="LINK", help="open what a link of `:share`, or a file, shows")
     _common(parser)
     return parser
 
@@ -300,8 +340,8 @@ def _common(parser: Parser) -> None:
     parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
     if "--kubeconfig" not in parser.options:  # `cluster` has its own: the file that it writes to
         parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
-    parser.option("--context", metavar="NAME", help="cluster of the kubeconfig; lists show several with commas")
-    parser.flag("--all-contexts", "list all clusters of the kubeconfig")
+    parser.option("--context", metavar="NAME", help="cluster of the kubeconfig; several with commas")
+    parser.flag("--all-contexts", "list or show all clusters of the kubeconfig")
     parser.option("--as", dest="impersonate_user", metavar="USER", help="act as another user of the cluster")
     parser.option(
         "--as-group", dest="impersonate_groups", action="append", metavar="GROUP", help="act in a group; repeatable"
@@ -349,6 +389,17 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    # Beyond that, the second in which records are gathered would make them look old, and runs stalled.
+    if not 0.01 <= speed <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.01 to 100")
+    return speed
+
+
 def _port(text: str) -> int:
     number = _count(text)
     if number > 65_535:
@@ -372,6 +423,12 @@ def _seeds(text: str) -> tuple[int, ...]:
         return parse_seeds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _view(text: str) -> SharedView:
+    from l2rtui.cli.shared_view import read_view
+
+    return read_view(text)
 
 
 def _pins(text: str) -> tuple[Any, ...]:

@@ -9,9 +9,39 @@ if TYPE_CHECKING:
 
 ARTIFACT_ACTIONS = ("ls", "get", "compare")
 VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
+QUEUE_ACTIONS = ("ls", "cancel", "move")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
 SECRET_ACTIONS = ("create", "ls", "delete")
 CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "token")
+
+
+def queue(parser: Parser) -> None:
+    """Add the words of ``queue``."""
+    parser.option("action", choices=QUEUE_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
+    parser.option("names", nargs="*", metavar="RUN", help="cancel: runs or experiments; move: one run")
+    parser.option("--to", type=int, metavar="N", help="move: position among the runs of its owner, 1 is the first")
+    parser.flag("--watch", "list now and at each change", short="-w")
+    parser.flag("--admin", "also what belongs to other people")
+    parser.flag("--yes", "do not ask", short="-y")
+
+
+def alerts(parser: Parser) -> None:
+    """Add the words of ``alerts``."""
+    parser.option("action", choices=("test",), help="what to do")
+    parser.option("target", metavar="FILE|RUN", help="spec file, sent from here; or run, sent by its learner")
+
+
+def config(parser: Parser) -> None:
+    """Add the words of ``config``."""
+    parser.option("action", choices=("check",), nargs="?", default="check", help="what to do; check when left out")
+
+
+def template(parser: Parser) -> None:
+    """Add the words of ``template``."""
+    parser.option("action", choices=("ls", "show", "save", "delete"), nargs="?", default="ls", help="what to do")
+    parser.optional("name", "NAME", "the template")
+    parser.option("-f", "--file", default="", metavar="SPEC", help="for save: spec file to copy")
+    parser.flag("--replace", "for save: over a template of this name")
 
 
 def image(parser: Parser) -> None:

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 STATES = {
     "nodes": ("ready", "notready", "cordoned", "unknown"),
-    "slots": ("free", "busy", "unknown", "off", "failed"),
+    "slots": ("free", "busy", "unknown", "off", "failed", "reserved"),
     "pods": ("running", "pending", "completed", "failing", "failed", "terminating", "unknown"),
     "runs": (
-        *("running", "starting", "degraded", "completed", "terminating"),
+        *("queued", "running", "starting", "degraded", "completed", "terminating"),
         *("live", "slow", "starved", "stalled", "diverged", "done", "failed", "unknown"),
     ),
 }
 """States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are taken as well."""
+TRACKERS = ("mlflow", "wandb")
+OUTCOMES = ("running", "done", "failed", "destroyed", "taken-back", "lost")
 AXES = ("env_steps", "time", "updates")
 CONDITIONS = ("running", "learned", "done", "failed", "gone")
 
@@ -27,6 +29,7 @@ def nodes(parser: Parser) -> None:
     _names(parser, "NODE", "nodes; * and ? stand for any characters, here as below")
     _selector(parser, "labels of the node")
     _state(parser, "nodes")
+    _of_gpu(parser, "only with a GPU")
     _narrowing(parser)
 
 
@@ -38,7 +41,12 @@ def slots(parser: Parser) -> None:
     _whose(parser)
     parser.text("--run", "RUN", "only what these runs or experiments hold")
     parser.text("--node", "NODE", "only of these nodes")
+    _of_gpu(parser, "only of GPUs")
     _narrowing(parser)
+
+
+def _of_gpu(parser: Parser, what: str) -> None:
+    parser.text("--gpu", "EXPR", f"{what} on which this holds: 'free>=2 model=H100 memory>=40G'")
 
 
 def pods(parser: Parser) -> None:
@@ -60,6 +68,78 @@ def runs(parser: Parser) -> None:
     _whose(parser)
     parser.text("--node", "NODE", "only with pods on these nodes")
     _narrowing(parser)
+
+
+def experiments(parser: Parser) -> None:
+    """Add the words of ``experiments``."""
+    _names(parser, "NAME", "experiments")
+    _narrowing(parser)
+
+
+def owners(parser: Parser) -> None:
+    """Add the words of ``owners``."""
+    _filter(parser)
+
+
+def reserve(parser: Parser) -> None:
+    """Add the words of ``reserve``."""
+    _places(parser, "; lists what is reserved when left out")
+    parser.option("--for", dest="seconds", type=span, default=None, metavar="SPAN", help="30m, 4h, 2d; up to 14d")
+    parser.text("--note", "TEXT", "why, for the others: up to 100 characters")
+
+
+def unreserve(parser: Parser) -> None:
+    """Add the words of ``unreserve``."""
+    _places(parser, "")
+    parser.flag("--mine", "all that is reserved for you")
+    parser.flag("--admin", "also what others have reserved")
+    parser.flag("--yes", "do not ask", short="-y")
+
+
+def _places(parser: Parser, more: str) -> None:
+    parser.option(
+        "places",
+        nargs="*",
+        metavar="SLOTS",
+        help=f"NODE, NODE/GPU or NODE/GPU.SLOT, with ranges and commas: n1/0-3,n2/cpu{more}",
+    )
+
+
+def history(parser: Parser) -> None:
+    """Add the words of ``history``."""
+    parser.option(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these runs or experiments, patterns or ids; `show RUN` prints a record, `rm RUN…` removes some, "
+        "`export [NAME…] --to TRACKER` copies those of the list",
+    )
+    parser.text("--state", "STATE", f"with commas: {', '.join(OUTCOMES)}")
+    parser.values["--state"] = OUTCOMES
+    _whose(parser)
+    parser.text("--filter", "EXPR", "as the app filters its tables: 'best>200 state=done'")
+    parser.option("--last", type=_number, default=0, metavar="N", help="only the newest N")
+    parser.flag("--since-left", "only what started or ended since the app was last open")
+    parser.option("--to", choices=TRACKERS, help="tracker of an export; it goes where its own settings say")
+    parser.text("--project", "NAME", "project or MLflow experiment of an export (default: that of each run)")
+    parser.flag("--yes", "do not ask before records are removed", short="-y")
+
+
+def diff(parser: Parser) -> None:
+    """Add the words of ``diff``."""
+    parser.option("first", metavar="RUN", help="run of the history: its name, or the beginning of its id")
+    parser.option("second", metavar="RUN", help="the other one")
+
+
+def report(parser: Parser) -> None:
+    """Add the words of ``report``."""
+    parser.option("experiment", metavar="EXPERIMENT", help="experiment, or one run by its name or id")
+    parser.text("--out", "FILE", "where to write it (default EXPERIMENT.html); - is the output")
+
+
+def sweep(parser: Parser) -> None:
+    """Add the words of ``sweep``."""
+    parser.option("experiment", metavar="EXPERIMENT", help="experiment that was launched from a spec with `sweep:`")
 
 
 def metrics(parser: Parser) -> None:
@@ -125,12 +205,22 @@ def _whose(parser: Parser) -> None:
     parser.flag("--mine", "only what is yours")
 
 
-def _narrowing(parser: Parser) -> None:
+def _filter(parser: Parser) -> None:
     parser.text("--filter", "EXPR", "as the app filters its tables: words, and column=, ~, <, >= value")
+
+
+def _narrowing(parser: Parser) -> None:
+    _filter(parser)
     parser.flag("--watch", "follow: a table that is painted in place, in a pipe a line for each change", short="-w")
 
 
 # argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+    return int(text)
+
+
 def _compiled_selector(text: str) -> Any:
     from l2rtui.domain.selection.label_selector import compile_selector
 

@@ -135,7 +135,7 @@ def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Docum
     Raises:
         UsageError: it compares with a column that is not there.
     """
-    columns = [column_name(column.header) for column in view.columns]
+    columns = [*(column_name(column.header) for column in view.columns), *view.hidden_names]
     if problem := misread_columns(text, columns):
         raise UsageError(f"--filter {text!r}: {problem}")
     test = compile_filter(text, columns)
@@ -144,7 +144,10 @@ def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Docum
 
     def passes(document: Document) -> bool:
         cells = [cell_text(column.cell(document)).casefold() for column in view.columns]
-        return test(lambda number: cells[number], " ".join(cells))
+        everything = " ".join(cells)
+        if view.hidden is not None:
+            cells += map(str.casefold, view.hidden(document))
+        return test(lambda number: cells[number], everything)
 
     return [document for document in documents if passes(document)]
 

@@ -22,7 +22,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.backends.registry import chosen_backend, make_backend
 from l2rtui.cli.contexts import composed_backend, contexts_of
 from l2rtui.cli.output import Output, StderrReporter, can_ask
-from l2rtui.config import Settings, load_settings
+from l2rtui.config import Settings, load_settings, state_dir
 from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -212,6 +212,10 @@ class Session:
             return EXIT_FAILED if self._stopped_by is None else 128 + self._stopped_by
 
     async def _guarded(self, verb: Callable[[Session], Awaitable[int]]) -> int:
+        if (state_dir() / "queue").is_dir():  # seldom: most people have nothing that waits
+            from l2rtui.backends.queued.keeper_process import ensure_keepers
+
+            ensure_keepers()
         # Not the loop's own signal handling: it would deliver only between two awaits.
         self._task = asyncio.current_task()
         for number in _SIGNALS:

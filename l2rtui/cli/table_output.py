@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from l2rtui.cli.output import Column, Document, View
 from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
 
-_SLOT_LEVELS = {"free": Level.OK, "unknown": Level.WARN, "off": Level.DONE, "failed": Level.BAD}
+_SLOT_LEVELS = {
+    "free": Level.OK,
+    "unknown": Level.WARN,
+    "off": Level.DONE,
+    "failed": Level.BAD,
+    "reserved": Level.WAIT,
+}
 _WEIGHT_LEVELS = {"ok": Level.OK, "warning": Level.WARN, "refusal": Level.BAD}
 _STEP_LEVELS = {"done": Level.OK, "skipped": Level.DONE, "running": Level.WAIT, "failed": Level.BAD}
 
@@ -19,6 +27,10 @@ def _age(document: Document) -> str | None:
     if document["created"] is None:
         return None
     return format_age(time.time() - datetime.fromisoformat(document["created"]).timestamp())
+
+
+def _since(document: Document) -> str | None:
+    return _age({"created": document["since"]})
 
 
 def format_age(seconds: float) -> str:
@@ -95,6 +107,21 @@ def _gpu_memory(document: Document) -> str:
     return " ".join("-" if count is None else format_bytes(count) for count in used)
 
 
+def _share_percent(document: Document) -> str | None:
+    """Share of each GPU that a pod uses; ``-`` for one that is unknown beside another that is not."""
+    percents = [share["use_percent"] for share in document.get("gpu_shares", ())]
+    if all(percent is None for percent in percents):
+        return None
+    return " ".join("-" if percent is None else f"{percent:.0f}" for percent in percents)
+
+
+def _share_memory(document: Document) -> str | None:
+    sizes = [share["memory_bytes"] for share in document.get("gpu_shares", ())]
+    if all(size is None for size in sizes):
+        return None
+    return " ".join("-" if size is None else format_bytes(size) for size in sizes)
+
+
 def _bytes_of(field: str) -> Callable[[Document], str | None]:
     """Return the function that reads a number of bytes of a document; None where it is unknown."""
     return lambda document: None if document[field] is None else format_bytes(document[field])
@@ -108,8 +135,22 @@ def _models(document: Document) -> str:
     return ", ".join(dict.fromkeys(gpu["model"] for gpu in document["gpus"] if gpu["model"]))
 
 
+def _gpu_facts(gpus: Iterable[Document]) -> Iterable[tuple[int, str, int]]:
+    """Return free slots, model and memory of the GPUs of a node; its CPU is none."""
+    of_gpus = (gpu for gpu in gpus if gpu["device"] != "cpu")
+    return ((gpu["free"], sanitize(gpu["model"] or ""), gpu["memory_bytes"] or 0) for gpu in of_gpus)
+
+
+def _gpu_of_slot(document: Document) -> tuple[int, str, int]:
+    return document["gpu_free"], sanitize(document["gpu_model"] or ""), document["gpu_memory_bytes"] or 0
+
+
 def _slots(document: Document) -> str:
     return " ".join(document["slots"])
+
+
+def _idle_gpus(document: Document) -> str:
+    return " ".join(f"{gpu['node']}/{gpu['gpu']} {format_age(gpu['seconds'])}" for gpu in document["idle"])
 
 
 def _sets(document: Document) -> str:
@@ -131,12 +172,16 @@ NODES = View(
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
         Column("CPU SLOTS", _cpu_slots, is_number=True),
+        Column("PODS", "pods", is_number=True),
+        Column("AGE", _age, is_number=True, is_volatile=True),
         Column("GPU%", _gpu_use, is_wide=True),
         Column("GPU MEMORY", _gpu_memory, is_wide=True),
         Column("IP", "ip", is_wide=True),
         Column("MODEL", _models, is_wide=True),
         Column("MESSAGE", "message", is_wide=True),
     ),
+    GPU_COLUMNS,
+    lambda document: gpu_cells(_gpu_facts(document["gpus"])),
 )
 SLOTS = View(
     "id",
@@ -148,8 +193,24 @@ SLOTS = View(
         Column("RUN", "run"),
         Column("SET", "set"),
         Column("POD", _holders),
+        Column("RESERVED", "reserved_by"),
+        Column("UNTIL", "reserved_until", is_wide=True),
+        Column("NOTE", "reserved_note", is_wide=True),
         Column("GPU%", _percent_of("gpu_use_percent"), is_wide=True, is_number=True),
         Column("GPU MEMORY", _bytes_of("gpu_memory_used_bytes"), is_wide=True, is_number=True),
+    ),
+    GPU_COLUMNS,
+    lambda document: gpu_cells([_gpu_of_slot(document)] if document["kind"] == "gpu" else ()),
+)
+RESERVED = View(
+    "id",
+    (
+        Column("SLOT", "id"),
+        Column("STATE", "state", level=lambda document: _SLOT_LEVELS.get(document["state"])),
+        Column("RESERVED", "reserved_by"),
+        Column("UNTIL", "reserved_until"),
+        Column("NOTE", "reserved_note"),
+        Column("POD", _holders),
     ),
 )
 PODS = View(
@@ -166,7 +227,10 @@ PODS = View(
         Column("AGE", _age, is_number=True, is_volatile=True),
         Column("IP", "ip", is_wide=True),
         Column("PID", "pid", is_wide=True, is_number=True),
+        Column("GPU%", _share_percent, is_wide=True, is_number=True),
+        Column("GPU MEMORY", _share_memory, is_wide=True, is_number=True),
         Column("WHAT", "sentence", is_wide=True),
+        Column("MISMATCH", lambda document: "; ".join(document["mismatches"]), is_wide=True),
     ),
 )
 RUNS = View(
@@ -185,6 +249,39 @@ RUNS = View(
         Column("WHAT", "message", is_wide=True),
     ),
 )
+EXPERIMENTS = View(
+    "experiment",
+    (
+        Column("EXPERIMENT", "experiment"),
+        Column("RUNS", "runs", is_number=True),
+        Column("QUEUED", "queued", is_number=True),
+        Column("LIVE", "live", is_number=True),
+        Column("STALLED", "stalled", is_number=True, level=lambda row: Level.BAD if row["stalled"] else None),
+        Column("DONE", "done", is_number=True),
+        Column("FAILED", "failed", is_number=True, level=lambda row: Level.BAD if row["failed"] else None),
+        Column("RETURN", "mean_return", is_number=True),
+        Column("LOW", "low", is_number=True),
+        Column("HIGH", "high", is_number=True),
+        Column("BEST", "best_seed", is_number=True),
+        Column("WORST", "worst_seed", is_number=True),
+    ),
+)
+OWNERS = View(
+    lambda document: document["owner"] or "unknown",
+    (
+        Column("OWNER", "owner"),
+        Column("PROJECT", "project"),
+        Column("RUNS", "runs", is_number=True),
+        Column("PODS", "pods", is_number=True),
+        Column("GPUS", "gpus", is_number=True),
+        Column("SLOTS", "slots", is_number=True),
+        Column("CPU SLOTS", "cpu_slots", is_number=True),
+        Column("IDLE GPUS", "idle_gpus", is_number=True, level=lambda row: Level.WARN if row["idle"] else None),
+        Column("UNKNOWN", "unknown_gpus", is_number=True),
+        Column("GPU-HOURS", "gpu_hours", is_number=True),
+        Column("IDLE", _idle_gpus, is_wide=True),
+    ),
+)
 LAUNCHED = View(
     "run",
     (
@@ -192,6 +289,15 @@ LAUNCHED = View(
         Column("SEED", "seed", is_number=True),
         Column("PODS", lambda document: len(document["pods"]), is_number=True),
         Column("SETS", _sets),
+    ),
+)
+QUEUE = View(
+    "run",
+    (
+        Column("POSITION", "position", is_number=True),
+        Column("RUN", "run"),
+        Column("WAITS FOR", "waits_for", is_volatile=True),
+        Column("SINCE", _since, is_number=True, is_volatile=True),
     ),
 )
 PLANNED = View(
@@ -213,6 +319,17 @@ FINDINGS = View(
         Column("WHAT", lambda document: ". ".join(filter(None, (document["sentence"], document["hint"])))),
     ),
 )
+DESTROYED_RUNS = View(
+    "name",
+    (
+        Column("RUN", "name"),
+        Column("EXPERIMENT", "experiment"),
+        Column("SEED", "seed", is_number=True),
+        Column("PODS", "pods", is_number=True),
+        Column("GONE", lambda document: _age({"created": document["destroyed"]}), is_volatile=True),
+    ),
+)
+TEMPLATES = View("name", (Column("NAME", "name"), Column("ABOUT", "about"), Column("FILE", "path", is_wide=True)))
 SCALED = View(
     lambda document: f"{document['run']}/{document['set']}",
     (

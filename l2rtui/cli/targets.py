@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.other_words import KINDS
 from l2rtui.domain.quantity import counted
+from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.errors import NotFoundError, UsageError
 
@@ -55,6 +56,12 @@ def runs_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[RunVi
             raise _no_run(target, snapshot)
         matches.update((run.uid, run) for run in runs)
     return tuple(matches.values())
+
+
+def queued_targets(snapshot: ClusterSnapshot, targets: Sequence[str]) -> list[str]:
+    """Return the targets all of whose runs wait in a queue."""
+    runs = {target: snapshot.runs_matching(target) for target in targets}
+    return [target for target in targets if runs[target] and all(run.reason == QUEUED for run in runs[target])]
 
 
 def _bare(target: str) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, assert_never
 
 from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
-from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
 
 T = TypeVar("T")
 _NONE: frozenset[str] = frozenset()
@@ -72,13 +72,21 @@ class SilenceChanged:
     since: float | None
 
 
-Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | ProblemsChanged | SilenceChanged
+@dataclass(frozen=True, slots=True)
+class ContextsChanged:
+    """Some context of several has another state; replaces the earlier list, see ``ClusterSnapshot.contexts``."""
+
+    contexts: tuple[ContextHealth, ...]
+
+
+Fact = ProblemsChanged | SilenceChanged | ContextsChanged
+Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | Fact
 
 
 def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapshot:
     """Return the snapshot after the changes; the same object when nothing differs."""
     nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
-    facts = _Facts(snapshot.problems, snapshot.silent_since)
+    facts = _Facts.of(snapshot)
     touched: set[str] = set()
     # An empty snapshot has no ledger worth reusing: the first batch builds all of it.
     basis = snapshot.next_basis if snapshot.pods else None
@@ -105,11 +113,11 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 runs[run.uid] = run
             case RunGone(uid):
                 runs.pop(uid, None)
-            case ProblemsChanged() | SilenceChanged():
+            case ProblemsChanged() | SilenceChanged() | ContextsChanged():
                 facts = facts.after(change)
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
-    before = (snapshot.nodes, snapshot.runs, (snapshot.problems, snapshot.silent_since))
+    before = (snapshot.nodes, snapshot.runs, _Facts.of(snapshot))
     if is_same and (nodes, runs, facts) == before:
         return snapshot
     return ClusterSnapshot(
@@ -119,6 +127,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
         snapshot.revision + 1,
         facts.problems,
         facts.silent_since,
+        facts.contexts,
         basis.touching(touched) if basis is not None else None,
     )
 
@@ -128,10 +137,17 @@ class _Facts(NamedTuple):
 
     problems: tuple[str, ...]
     silent_since: float | None
+    contexts: tuple[ContextHealth, ...]
 
-    def after(self, change: ProblemsChanged | SilenceChanged) -> _Facts:
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot) -> _Facts:
+        return cls(snapshot.problems, snapshot.silent_since, snapshot.contexts)
+
+    def after(self, change: Fact) -> _Facts:
         if isinstance(change, ProblemsChanged):
             return self._replace(problems=change.problems)
+        if isinstance(change, ContextsChanged):
+            return self._replace(contexts=change.contexts)
         return self._replace(silent_since=change.since)
 
 
@@ -149,7 +165,15 @@ def _touched_by_node(basis: Basis | None, old: Node | None, new: Node) -> Abstra
     if basis is None:
         return _NONE  # without a basis the whole ledger is built anew
     before, now = (
-        (node.devices, node.ready, node.is_schedulable, node.is_use_known, node.labels, node.taints)
+        (
+            node.devices,
+            node.ready,
+            node.is_schedulable,
+            node.is_use_known,
+            node.labels,
+            node.taints,
+            node.reservations,
+        )
         if node
         else None
         for node in (old, new)
@@ -188,4 +212,6 @@ def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]
         changes.append(ProblemsChanged(new.problems))
     if old.silent_since != new.silent_since:
         changes.append(SilenceChanged(new.silent_since))
+    if old.contexts != new.contexts:
+        changes.append(ContextsChanged(new.contexts))
     return tuple(changes)

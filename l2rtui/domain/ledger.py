@@ -6,22 +6,26 @@ a state of its own: a slot on a node whose pods we may not list is ``unknown``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId, Taint, device_name
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, SlotReservation, Taint, device_name
 from l2rtui.domain.row import row
 
 
 class SlotState(StrEnum):
-    """State of a slot. OFF: its node is not ready or is cordoned. FAILED: its holder crashes."""
+    """State of a slot. OFF: its node is not ready or is cordoned. FAILED: its holder crashes.
+
+    RESERVED: somebody else has reserved it, and no pod is there. Of the user's own reservations slots are free.
+    """
 
     FREE = "free"
     BUSY = "busy"
     UNKNOWN = "unknown"
     OFF = "off"
     FAILED = "failed"
+    RESERVED = "reserved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Slot:
         is_cpu: It is a slot of a cpu device.
         resource: That of its device, see ``Gpu``.
         sharing: Further pods on it, where it is over-committed.
+        is_mismatched: Something about its holder does not fit; ``Ledger.mismatches`` says what.
+        reservation: Of the slot, also while a pod is there.
     """
 
     id: SlotId
@@ -82,11 +88,20 @@ class Slot:
     is_cpu: bool = False
     sharing: tuple[str, ...] = ()
     resource: str = ""
+    is_mismatched: bool = False
+    reservation: SlotReservation | None = None
+
+    @property
+    def is_withheld(self) -> bool:
+        """True if somebody else has reserved it, whether a pod is there or not."""
+        return self.reservation is not None and not self.reservation.is_mine
 
     @property
     def use(self) -> str:
-        """State of the slot behind "is" in a sentence: ``held by r-w-0``, ``off``."""
-        return f"held by {self.pod}" if self.pod else str(self.state)
+        """State of the slot behind "is" in a sentence: ``held by r-w-0``, ``off``, ``reserved by anna until …``."""
+        if self.pod:
+            return f"held by {self.pod}"
+        return self.reservation.text if self.is_withheld and self.reservation is not None else str(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,7 @@ class NodeLedger:
         unplaced: Pods that use a device of the node whose index is unknown.
         unplaced_slots: Number of slots that they use together.
         labels, taints: Of the node, by which placement chooses; empty where they are unknown.
+        mismatches: The problems of each pod that has any, by its uid.
     """
 
     slots: Mapping[SlotId, Slot]
@@ -105,6 +121,7 @@ class NodeLedger:
     unplaced_slots: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     taints: tuple[Taint, ...] = ()
+    mismatches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +133,14 @@ class Ledger:
         problems: Uses that do not fit: two on one slot, a device that is not there, a device that is full.
         unplaced: Pods that use a device whose index is unknown, by node.
         nodes: Ledger of each node, including nodes that are not listed but that pods name.
+        mismatches: The problems of each pod that has any, by its uid.
     """
 
     slots: Mapping[SlotId, Slot]
     problems: tuple[str, ...] = ()
     unplaced: Mapping[str, tuple[str, ...]] | None = None
     nodes: Mapping[str, NodeLedger] = field(default_factory=dict)
+    mismatches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of_gpu(self, node: str, gpu: int) -> tuple[Slot, ...]:
         """Slots of one device, lowest first."""
@@ -192,7 +211,34 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     for part in parts.values():
         slots.update(part.slots)
     problems = tuple(problem for part in parts.values() for problem in part.problems)
-    return Ledger(slots, problems, {name: part.unplaced for name, part in parts.items() if part.unplaced}, parts)
+    unplaced = {name: part.unplaced for name, part in parts.items() if part.unplaced}
+    mismatches = {uid: sentences for part in parts.values() for uid, sentences in part.mismatches.items()}
+    return Ledger(slots, problems, unplaced, parts, mismatches)
+
+
+class _Problems:
+    """Problems of one node as sentences, and the pods that each concerns."""
+
+    def __init__(self) -> None:
+        # A dict as an ordered set: a pod with several containers can report the same problem twice.
+        self._pods: dict[str, dict[str, None]] = {}
+
+    def add(self, sentence: str, *uids: str) -> None:
+        """Add a sentence on pods with these uids."""
+        self._pods.setdefault(sentence, {}).update(dict.fromkeys(uids))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All sentences, each once."""
+        return tuple(self._pods)
+
+    def by_pod(self) -> dict[str, tuple[str, ...]]:
+        """Sentences on each pod, by its uid."""
+        by_pod: dict[str, tuple[str, ...]] = {}
+        for sentence, uids in self._pods.items():
+            for uid in uids:
+                by_pod[uid] = (*by_pod.get(uid, ()), sentence)
+        return by_pod
 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
@@ -201,26 +247,37 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     usages = [(holder, usage) for holder in holders for usage in holder.devices]
     # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
     usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
-    # A dict as an ordered set: a pod with several containers can report the same problem twice.
-    problems = {f"{holder.pod} {flag}": None for holder in holders for flag in holder.flags}
+    problems = _Problems()
+    for holder in holders:
+        for flag in holder.flags:
+            problems.add(f"{holder.pod} {flag}", holder.uid)
     unplaced: list[str] = []
     unplaced_slots = 0
     for holder, usage in usages:
         if usage.resource and devices:
             alike = [device for device in devices.values() if device and device[0].resource == usage.resource]
-            if problem := _seat_alike(alike, holder, usage):
-                problems[problem] = None
+            _seat_alike(alike, holder, usage, problems)
         elif usage.gpu is None:
             unplaced.append(holder.pod)
             unplaced_slots += usage.count
-        elif problem := _seat(devices.get(usage.gpu, []), holder, usage):
-            problems[problem] = None
+        else:
+            _seat(devices.get(usage.gpu, []), holder, usage, problems)
     slots = {slot.id: slot for device in devices.values() for slot in device}
     if unplaced:
         for slot_id, slot in slots.items():
             if slot.state is SlotState.FREE and slot_id.gpu != CPU and not slot.resource:
-                slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN, is_cpu=slot.is_cpu)
-    return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots, node.labels, node.taints)
+                slots[slot_id] = replace(slot, state=SlotState.UNKNOWN)
+    mismatches = problems.by_pod()
+    _flag(slots, mismatches)
+    node_facts = (node.labels, node.taints)
+    return NodeLedger(slots, problems.sentences, tuple(unplaced), unplaced_slots, *node_facts, mismatches)
+
+
+def _flag(slots: dict[SlotId, Slot], uids: Collection[str]) -> None:
+    """Mark the slots whose holders have a problem."""
+    for slot_id, slot in slots.items() if uids else ():
+        if slot.pod_uid in uids:
+            slots[slot_id] = replace(slot, is_mismatched=True)
 
 
 def _empty(node: Node, gpu: Gpu) -> list[Slot]:
@@ -228,24 +285,32 @@ def _empty(node: Node, gpu: Gpu) -> list[Slot]:
     state = SlotState.FREE if node.is_use_known else SlotState.UNKNOWN
     if not (node.ready and node.is_schedulable):
         state = SlotState.OFF
-    return [Slot(slot_id, state, is_cpu=gpu.is_cpu, resource=gpu.resource) for slot_id in gpu.slot_ids()]
+    slots = [Slot(slot_id, state, is_cpu=gpu.is_cpu, resource=gpu.resource) for slot_id in gpu.slot_ids()]
+    for item in node.reservations:
+        if item.gpu == gpu.index and item.slot < len(slots):
+            is_free = state is SlotState.FREE and not item.is_mine
+            now = SlotState.RESERVED if is_free else state
+            slots[item.slot] = replace(slots[item.slot], state=now, reservation=item)
+    return slots
 
 
-def _seat_alike(devices: list[list[Slot]], holder: Holder, usage: DeviceUsage) -> str:
-    """Enter the use of devices of which the plugin chose some; return a sentence when there are too few."""
+def _seat_alike(devices: list[list[Slot]], holder: Holder, usage: DeviceUsage, problems: _Problems) -> None:
+    """Enter the use of devices of which the plugin chose some; it is a problem when there are too few."""
     # From the last, so that placement, which begins with the first, names devices that nobody else has.
     free = [device for device in devices if not device[0].pod][::-1]
     for device in free[: usage.count]:
-        _seat(device, holder, DeviceUsage(device[0].id.gpu, 0))
+        _seat(device, holder, DeviceUsage(device[0].id.gpu, 0), problems)
     if len(free) < usage.count:
-        return f"{holder.pod} holds {usage.count} {usage.resource} of {holder.node}, which has {len(free)} left"
-    return ""
+        sentence = f"{holder.pod} holds {usage.count} {usage.resource} of {holder.node}, which has {len(free)} left"
+        problems.add(sentence, holder.uid)
 
 
-def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
-    """Enter one use into the slots of its device; return a sentence when it does not fit."""
+def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage, problems: _Problems) -> None:
+    """Enter one use into the slots of its device; it is a problem when it does not fit."""
     if not device:
-        return f"{holder.pod} names device {_written(usage)} of {holder.node}, which has no such device"
+        sentence = f"{holder.pod} names device {_written(usage)} of {holder.node}, which has no such device"
+        problems.add(sentence, holder.uid)
+        return
     if usage.slot is None:
         # From the top, see build_ledger.
         numbers = [number for number, slot in enumerate(device) if not slot.pod][::-1][: usage.count]
@@ -253,20 +318,20 @@ def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
         numbers = [usage.slot] if usage.slot < len(device) else []
     state = SlotState.FAILED if holder.is_failing else SlotState.BUSY
     state = SlotState.UNKNOWN if usage.is_unsure else state
-    problem = ""
     for number in numbers:
         slot = device[number]
         if slot.pod:
             # The first holder stays in the slot; the sentence names both.
-            problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
+            problems.add(f"{holder.pod} and {slot.pod} both hold slot {slot.id}", holder.uid, slot.pod_uid)
             device[number] = replace(slot, sharing=(*slot.sharing, holder.pod))
             continue
         own = (holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
-        device[number] = Slot(slot.id, state, *own, slot.is_cpu, resource=slot.resource)
+        device[number] = Slot(
+            slot.id, state, *own, slot.is_cpu, resource=slot.resource, reservation=slot.reservation
+        )
     if len(numbers) < usage.count:
         device_text = f"device {_written(usage)} of {holder.node}"
-        return f"{holder.pod} holds more of {device_text} than its slots: it is over-committed"
-    return problem
+        problems.add(f"{holder.pod} holds more of {device_text} than its slots: it is over-committed", holder.uid)
 
 
 def _written(usage: DeviceUsage) -> str:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from runtime.base.return_trend import ReturnTrend
 
 OLD_SECONDS: Final = 15.0
 """Age from which a record says nothing of the present, unless its writer is slower than that."""
@@ -37,49 +38,6 @@ _USUAL: Final = 150
 _LEAST_USUAL: Final = 30
 """Records before a usual rate is known."""
 _GAPS: Final = 9
-_SMOOTHING_SECONDS: Final = 60.0
-"""Time constant of the smoothed return: single episodes and evaluations differ many times over."""
-_FALLEN: Final = 0.2
-"""Part of the way from its first to its best return below which a return has collapsed; 0.4 ends that."""
-_RECOVERED: Final = 0.4
-_NOISES: Final = 4.0
-"""Mean deviations by which a smoothed return must differ from its best: less is chance."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnTrend:
-    """Return of a run, exponentially smoothed, against its own best.
-
-    Attributes:
-        level: Smoothed return. noise: smoothed absolute deviation from it.
-        first, best: Level once the smoothing has seen its time constant, and the highest since; None before.
-        fallen_since: Time from which the level lies far below the best; 0 while it does not.
-    """
-
-    level: float
-    began: float
-    time: float
-    noise: float = 0.0
-    first: float | None = None
-    best: float | None = None
-    fallen_since: float = 0.0
-
-    def after(self, value: float, time: float) -> ReturnTrend:
-        """Return the trend after one more value."""
-        gap = time - self.time
-        if gap <= 0:  # a clock that was set back: nothing can be said about the time between
-            return self
-        weight = 1.0 - math.exp(-gap / _SMOOTHING_SECONDS)
-        level = self.level + weight * (value - self.level)
-        noise = self.noise + weight * (abs(value - self.level) - self.noise)
-        if time - self.began < _SMOOTHING_SECONDS:
-            return replace(self, level=level, noise=noise, time=time)
-        first = level if self.first is None else self.first
-        best = level if self.best is None else max(self.best, level)
-        edge = first + (_RECOVERED if self.fallen_since else _FALLEN) * (best - first)
-        has_fallen = level < edge and best - level > _NOISES * noise
-        since = (self.fallen_since or time) if has_fallen else 0.0
-        return ReturnTrend(level, self.began, time, noise, first, best, since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +163,37 @@ def _trend(before: ReturnTrend | None, figures: LearnerFigures) -> ReturnTrend |
     return before.after(value, figures.time) if before else ReturnTrend(value, figures.time, figures.time)
 
 
+MOST_PEERS: Final = 256
+"""Peers that a record of a learner names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeFigures:
+    """Exchange of a learner with its peers, of its newest record.
+
+    Attributes:
+        messages_in, bytes_in, messages_out, bytes_out: Per second.
+        replay: Transitions in its store. inflight: granted to workers and not arrived.
+        stale: Segments so far that came too old to be used.
+        evaluators: Connected now.
+        listens: Addresses of its sockets, data and model; empty if unknown.
+        peers: Names of the connected pods, sorted; None if unknown.
+        is_recorded: The record has figures of the exchange; those of earlier runtimes have none.
+    """
+
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    replay: int = 0
+    inflight: int = 0
+    stale: int = 0
+    evaluators: int = 0
+    listens: tuple[str, ...] = ()
+    peers: tuple[str, ...] | None = None
+    is_recorded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """Learning state of one run, with the history that sparklines draw.
@@ -218,6 +207,9 @@ class RunMetrics:
         gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
         returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
         progress: Progress over the latest records.
+        limit: Limit of the run that is near or reached, a sentence; empty while none is.
+        checkpoint_error: Error that kept the latest checkpoint from the disk; empty once one is there.
+        exchange: Figures of its exchange with workers and evaluators.
     """
 
     run: str
@@ -241,6 +233,9 @@ class RunMetrics:
     returns: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     progress: LearnerProgress = LearnerProgress()
+    limit: str = ""
+    checkpoint_error: str = ""
+    exchange: ExchangeFigures = ExchangeFigures()
 
     @property
     def reported_return(self) -> float | None:
@@ -257,6 +252,7 @@ class PodMetrics:
         rate: Environment steps a second; None where the record has no rate.
         simulator: State of its worst simulator; empty where it drives none.
         simulator_restarts, simulator_fps, simulator_error: Over all its simulators.
+        simulator_restarted: Time of the first record that counts the latest restart; 0 before one was seen.
         rank, world_size: Of the process group, as ``torch.distributed`` counts; None outside of one.
         gpu_percent: Utilisation of its GPU, None if unknown. gpu_memory_bytes: memory in use on that GPU.
         step: Current activity: the state of a job's step, or of an elastic process; empty if unknown.
@@ -272,6 +268,7 @@ class PodMetrics:
     simulator_restarts: int = 0
     simulator_fps: float = 0.0
     simulator_error: str = ""
+    simulator_restarted: float = 0.0
     rank: int | None = None
     world_size: int | None = None
     step: str = ""

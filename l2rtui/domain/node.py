@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
@@ -101,6 +102,20 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuShare:
+    """Part of the use of a GPU that the processes of one pod cause.
+
+    Attributes:
+        percent: Share of time in which a kernel of theirs ran, 0 to 100; None if unknown.
+        memory_bytes: Memory that they have allocated; None if unknown.
+    """
+
+    pod_uid: str
+    percent: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuUse:
     """Utilisation of a GPU, where a source measures it; apart from Gpu, as it changes often and moves no slot.
 
@@ -108,6 +123,8 @@ class GpuUse:
         percent: Share of time with a kernel running, 0 to 100, as nvidia-smi counts; None if unknown.
         memory_used_bytes: None if unknown. memory_bytes: its total memory; 0 if unknown.
         watts: Power draw, None if unknown. celsius: Temperature of the chip, None if unknown.
+        shares: Parts of single pods, as far as somebody can tell their processes apart. A pod without one may still
+            use the GPU.
     """
 
     gpu: int
@@ -116,6 +133,11 @@ class GpuUse:
     memory_bytes: int = 0
     watts: float | None = None
     celsius: float | None = None
+    shares: tuple[GpuShare, ...] = ()
+
+    def share(self, pod_uid: str) -> GpuShare | None:
+        """Part of one pod; None where it is unknown."""
+        return next((share for share in self.shares if share.pod_uid == pod_uid), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +147,34 @@ class Taint:
     key: str
     value: str
     effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReservation:
+    """Reservation of one slot of a node for one person. Backends leave out those that are over.
+
+    Attributes:
+        gpu, slot: Device and number of the slot on its node, as in ``SlotId``.
+        until: Its end, in seconds since the epoch.
+        is_mine: The user of this program has made it.
+    """
+
+    gpu: int
+    slot: int
+    owner: str
+    until: float
+    note: str = ""
+    is_mine: bool = False
+
+    @property
+    def end(self) -> str:
+        """Its end in words, the same in every time zone."""
+        return datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+    @property
+    def text(self) -> str:
+        """Words behind "is" in a sentence: ``reserved by anna until 2026-03-01 18:00 UTC (demo)``."""
+        return f"reserved by {self.owner} until {self.end}{f' ({self.note})' if self.note else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +194,9 @@ class Node:
         kubelet_version: Version of its kubelet; empty where there is none.
         runtimes: Handlers of its container runtime by their names, where it reports them.
         context: Name of its context, where several are shown; else empty.
+        created: Time at which it joined the cluster, or this machine was started, in seconds since the epoch; 0
+            where it is unknown.
+        reservations: Of its slots, in their order.
     """
 
     name: str
@@ -164,6 +217,8 @@ class Node:
     kubelet_version: str = ""
     runtimes: tuple[str, ...] = ()
     context: str = ""
+    created: float = 0.0
+    reservations: tuple[SlotReservation, ...] = ()
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
@@ -173,6 +228,11 @@ class Node:
     def gpu(self, index: int) -> Gpu | None:
         """The device with this index, or None."""
         return next((gpu for gpu in self.devices if gpu.index == index), None)
+
+    def gpu_memory_bytes(self, gpu: Gpu) -> int:
+        """Total memory of one of its GPUs, as its labels or a measurement say; 0 if unknown."""
+        use = self.use(gpu.index)
+        return gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
 
     def use(self, index: int) -> GpuUse | None:
         """Utilisation of the device with this index, or None without a measurement."""

@@ -25,10 +25,22 @@ from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
 
 class PlacementPolicy(StrEnum):
-    """Order in which free slots are used: device after device, or round all devices."""
+    """Order in which free slots are used.
+
+    Device after device, round all devices, or by what was measured: first where most memory is free, or where the
+    device is least busy. Each replica then counts as the share of the device that its slots are, so that a plan
+    does not pile up on the device that is idle now. Devices without a measurement come last, emptiest first.
+    """
 
     PACK = "pack"
     SPREAD = "spread"
+    FREE_MEMORY = "free-memory"
+    LEAST_BUSY = "least-busy"
+
+    @property
+    def is_measured(self) -> bool:
+        """True when the seats depend on measurements, so that another moment gives others."""
+        return self in (PlacementPolicy.FREE_MEMORY, PlacementPolicy.LEAST_BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,38 @@ Device = tuple[str, int]
 """Node and index of a device."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Load of a device: what is in use, or minus the free memory in bytes; and what one more slot adds."""
+
+    now: float
+    per_slot: float
+
+
+def _loads(policy: PlacementPolicy, nodes: Iterable[Node]) -> dict[Device, _Load]:
+    """Return the measured load of each device, as the policy compares it."""
+    loads: dict[Device, _Load] = {}
+    for node in nodes if policy.is_measured else ():
+        for gpu in node.devices:
+            use = node.use(gpu.index)
+            used: float | None
+            if policy is PlacementPolicy.LEAST_BUSY:
+                percent = use.percent if use is not None else None
+                used, total = (node.cpu_used, node.cpu_cores) if gpu.is_cpu else (percent, 100.0)
+            elif gpu.is_cpu:
+                used, total = node.memory_used_bytes, node.memory_bytes
+            else:
+                # Not every backend knows the memory of a device; then the size from the measurement stands.
+                used = use.memory_used_bytes if use is not None else None
+                total = gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
+            if used is not None and total and gpu.slots:
+                # Shares of devices can be compared, and so can bytes that are free, but not bytes that are in use.
+                is_share = policy is PlacementPolicy.LEAST_BUSY
+                now, total_size = (used / total, 1.0) if is_share else (used - total, total)
+                loads[node.name, gpu.index] = _Load(now, total_size / gpu.slots)
+    return loads
+
+
 @dataclass(slots=True)
 class _Pool:
     """Slots to choose from, by device, in order; private to one call of place().
@@ -212,6 +256,7 @@ class _Pool:
         has_pins: A person named the slots.
         used: Number of slots assigned by this call, by device.
         closed: Nodes that the set cannot run on whose replicas are seated now.
+        loads: Measured loads, where the policy goes by them.
     """
 
     devices: dict[Device, list[SlotId]]
@@ -223,6 +268,7 @@ class _Pool:
     has_pins: bool = False
     used: dict[Device, int] = field(default_factory=dict)
     closed: Collection[str] = ()
+    loads: Mapping[Device, _Load] = field(default_factory=dict)
 
     def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
         """Assign slots of one device to one replica; empty when no device has that many left.
@@ -243,12 +289,15 @@ class _Pool:
         if not fitting:
             return ()
 
-        def rank(key: Device) -> tuple[int, int]:
+        def rank(key: Device) -> tuple[bool, bool, float]:
             # A GPU before the CPU of a node without any, for a set that computes on one.
-            is_other_kind = int(not self.is_exact and (key in self.cpus) != on_cpu)
-            if policy is PlacementPolicy.SPREAD:
-                return is_other_kind, self.used.get(key, 0)
-            return is_other_kind, self.order.get(self.devices[key][0], 0)
+            is_other_kind = not self.is_exact and (key in self.cpus) != on_cpu
+            if policy is PlacementPolicy.PACK:
+                return is_other_kind, False, self.order.get(self.devices[key][0], 0)
+            used, load = self.used.get(key, 0), self.loads.get(key)
+            if load is None or not policy.is_measured:
+                return is_other_kind, True, used
+            return is_other_kind, False, load.now + used * load.per_slot
 
         # min() is stable: without an order, devices fill in the order of the ledger.
         key = min(fitting, key=rank)
@@ -328,6 +377,7 @@ def place(
     pins: Sequence[Pin] = (),
     existing: Iterable[Seat] = (),
     overcommit: bool = False,
+    nodes: Iterable[Node] = (),
 ) -> Placement:
     """Seat every replica of the runs.
 
@@ -337,6 +387,7 @@ def place(
             the devices that they use.
         overcommit: When no free slot is left, share slots that are busy or unknown, as many pods to a slot as it
             takes. Slots of a node that is off are never used.
+        nodes: Nodes with their measured loads, for the policies that go by them.
     """
     existing = tuple(existing)
     existing_pods = {seat.pod for seat in existing}
@@ -344,7 +395,8 @@ def place(
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
-    sharable = _pool(ledger, _USABLE if overcommit else (), pins)
+    sharable = _pool(ledger, _SHARABLE if overcommit else (), pins)
+    free.loads = sharable.loads = _loads(policy, nodes)
     shared = _Shared(sharable, ledger)
     over: list[SlotId] = []
     conflicts = [*_pin_conflicts(ledger, pins, overcommit=overcommit), *_closed_pins(runs, ledger, pins)]
@@ -382,12 +434,19 @@ def place(
     return Placement(tuple(seats), tuple(conflicts), tuple(dict.fromkeys(over)))
 
 
-_USABLE: Final = tuple(state for state in SlotState if state is not SlotState.OFF)
+_CLOSED: Final = (SlotState.OFF, SlotState.RESERVED)
+_SHARABLE: Final = tuple(state for state in SlotState if state not in _CLOSED)
 
 
 def _pool(ledger: Ledger, states: Collection[SlotState], pins: Sequence[Pin]) -> _Pool:
     """The slots in these states by device; with pins only those, in the order of the pins."""
-    slots = [slot for slot in ledger.slots.values() if slot.state in states]
+    is_shared = SlotState.BUSY in states
+    slots = [
+        # Of a slot that somebody else has reserved nobody takes a share either.
+        slot
+        for slot in ledger.slots.values()
+        if slot.state in states and not (is_shared and slot.is_withheld)
+    ]
     if pins:
         # dict.fromkeys twice: a pin may be named twice, and two pins may name the same slot.
         named = (slot.id for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot))
@@ -413,6 +472,11 @@ def _matches(pin: Pin, slot: Slot) -> bool:
     return is_device and pin.node == slot.id.node and pin.slot in (None, slot.id.slot)
 
 
+def pinned(ledger: Ledger, pins: Iterable[Pin]) -> list[SlotId]:
+    """Return the slots that these pins name, in the order of the pins."""
+    return [slot.id for pin in pins for slot in ledger.slots.values() if _matches(pin, slot)]
+
+
 def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> list[str]:
     conflicts = []
     allowed = tuple(SlotState) if overcommit else (SlotState.FREE,)
@@ -420,7 +484,7 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> 
         named = [slot for slot in ledger.slots.values() if _matches(pin, slot)]
         if not named:
             conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
-        elif pin.slot is not None and (named[0].state not in allowed or named[0].state is SlotState.OFF):
+        elif pin.slot is not None and (named[0].state not in allowed or named[0].state in _CLOSED):
             conflicts.append(f"slot {pin} is {named[0].use}")
     return conflicts
 
@@ -459,8 +523,19 @@ def _no_room(
         ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
     lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
-    counted = f"{free} of {len(slots)} {kind}s are free for the whole plan"
+    counted = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots, pins)}"
     return f"{run.name}/{worker_set.name}: {lacking} ({counted}{other}{_left_out(closed, pins)})"
+
+
+def _reserved(slots: Iterable[Slot], pins: Sequence[Pin]) -> str:
+    """Return a clause on slots that others have reserved; with pins on those that are named."""
+    owners = Counter(
+        slot.reservation.owner
+        for slot in slots
+        if slot.state is SlotState.RESERVED and slot.reservation is not None
+        if not pins or any(_matches(pin, slot) for pin in pins)
+    )
+    return "".join(f", {number} reserved by {owner}" for owner, number in sorted(owners.items()))
 
 
 def _left_out(closed: Mapping[str, Obstacle], pins: Sequence[Pin]) -> str:

@@ -64,6 +64,12 @@ class PodPlan:
     gpu: Gpu | None = None
 
 
+def gpu_count(pods: Sequence[PodPlan]) -> int:
+    """Number of GPUs on which these replicas sit; one for each whose GPU the backend chooses."""
+    chosen = {(pod.gpu.node, pod.gpu.index) for pod in pods if pod.gpu is not None and not pod.gpu.is_cpu}
+    return len(chosen) + sum(pod.gpu is None and pod.set_spec.needs_device for pod in pods)
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """One run with all its replicas seated.

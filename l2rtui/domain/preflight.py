@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from l2rtui.domain.node import CPU, Node
-from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.plan import LaunchPlan, gpu_count
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import MAX_SET_NAME, cpu_reason, name_problem
+from l2rtui.domain.workload import MAX_SET_NAME, RunSpec, cpu_reason, name_problem
+from runtime.base.limits import Limits, limit_label
 
 
 class Severity(StrEnum):
@@ -46,7 +47,7 @@ def preflight(plan: LaunchPlan, snapshot: ClusterSnapshot, facts: Iterable[Findi
     Returns:
         Refusals first, then warnings, then what is in order.
     """
-    findings = [*_names(plan, snapshot), *_places(plan, snapshot), *_room(plan, snapshot), *facts]
+    findings = [*_names(plan, snapshot), *_places(plan, snapshot), *_room(plan, snapshot), *watched(plan), *facts]
     order = (Severity.REFUSAL, Severity.WARNING, Severity.OK)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
 
@@ -117,6 +118,30 @@ def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
         for part in run.spec.sets:
             if part.name in named and (reason := cpu_reason(run.spec, part)):
                 yield Finding(Severity.OK, f"{run.spec.name}/{part.name}", f"it sits on CPU slots: {reason}")
+
+
+def watched(plan: LaunchPlan) -> Iterable[Finding]:
+    """Return findings on the limits and alerts of runs; the same ones are named once."""
+    stated: set[tuple[Limits | None, object]] = set()
+    for run in plan.runs:
+        if (key := (run.spec.limits, run.spec.alerts)) in stated:
+            continue
+        stated.add(key)
+        if sentence := limits_text(run.spec):
+            yield Finding(Severity.OK, run.spec.name, f"ends by {sentence}")
+        limits = run.spec.limits
+        if limits is not None and limits.gpu_hours and limits.wall is None and not gpu_count(run.pods):
+            sentence = "limits.gpu_hours never ends it: it sits on no GPU"
+            yield Finding(Severity.WARNING, run.spec.name, sentence, "Add limits.wall.")
+        for rule in run.spec.alerts:
+            yield Finding(Severity.OK, run.spec.name, f"on {', '.join(rule.when)}: {rule.target}")
+
+
+def limits_text(spec: RunSpec) -> str:
+    """Return the limits of a run for people: ``limit wall 12 h or limit idle 30 min``; empty without one."""
+    limits = spec.limits or Limits()
+    values = ((field.name, getattr(limits, field.name)) for field in fields(limits))
+    return " or ".join(limit_label(name, value) for name, value in values if value is not None)
 
 
 def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:

@@ -1,4 +1,4 @@
-"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, counts with their noun, and time spans.
+"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, counts with their noun, times and spans.
 
 Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resource/quantity.go``.
 """
@@ -6,6 +6,7 @@ Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resour
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from math import inf, isfinite
 
 _SUFFIXES = {
@@ -39,6 +40,17 @@ def _parse(text: str) -> float:
         raise ValueError(sentence)
     number, exponent, suffix = match.groups()
     return float(f"{number}e{exponent}") if exponent else float(number) * _SUFFIXES[suffix or ""]
+
+
+def rfc3339(seconds: float | None) -> str | None:
+    """Write seconds since the epoch in UTC, to the millisecond; None for no time, or one of no calendar."""
+    if not seconds:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # a record from inside a run may say anything
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def counted(number: int, noun: str) -> str:

@@ -28,6 +28,7 @@ class Receipt:
     Attributes:
         objects: Number of objects that the run had. left: those that still exist; empty proves the destroy.
         results_location: Location of results that stay (checkpoints, metrics); empty when there are none.
+        was_queued: The run waited in a queue and was never launched; its one object was its place there.
     """
 
     run: str
@@ -35,6 +36,7 @@ class Receipt:
     left: tuple[Leftover, ...]
     seconds: float
     results_location: str = ""
+    was_queued: bool = False
 
     @property
     def sentence(self) -> str:
@@ -42,6 +44,8 @@ class Receipt:
         if self.left:
             names = ", ".join(f"{leftover.kind} {leftover.name} ({leftover.reason})" for leftover in self.left)
             return f"{len(self.left)} left of {self.run}: {names}"
+        if self.was_queued:
+            return f"{self.run} was queued: it is out of the queue, and was never launched"
         return f"nothing left of {self.run} ({self.objects} objects, 0 leaks, {self.seconds:.1f} s)"
 
 

@@ -47,3 +47,17 @@ def redact(text: str) -> str:
     for pattern, _ in SECRET_FORMS:
         text = pattern.sub(HIDDEN_TEXT, text)
     return text
+
+
+def redact_long(text: str) -> str:
+    """Return a text of any length with its secrets replaced; of a single line as much as `redact` searches.
+
+    It is searched piece by piece, cut between two lines, since the search of one long text is not linear.
+    """
+    text = _PRIVATE_KEY.sub(HIDDEN_TEXT, text)  # the only form that spans lines
+    pieces: list[str] = [""]
+    for line in text.splitlines(keepends=True):
+        if len(pieces[-1]) + len(line) > _MAX_CHARS:
+            pieces.append("")
+        pieces[-1] += line
+    return "".join(map(redact, pieces))

@@ -13,11 +13,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from l2rtui.domain.metrics import LearnerProgress, PodMetrics, RunMetrics
+from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
+from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import PodView, RunView, has_finished
 from l2rtui.domain.status import Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
+from runtime.base.contract import EXIT_NOT_FINITE
+from runtime.base.limits import ENDED_BY
+from runtime.base.return_trend import FALLEN_SECONDS
 
 
 def replicas_of_run(run: RunView) -> int:
@@ -33,6 +37,8 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     """
     if run.is_terminating:
         return Status("Terminating", Level.WAIT, f"is being destroyed, {counted(len(pods), 'pod')} left")
+    if run.reason == QUEUED:
+        return Status(QUEUED, Level.WAIT, run.message)
     # The backend's own reason, such as Unsupervised, explains more than the pods that follow from it.
     if run.reason:
         return Status(run.reason, Level.WARN, run.message or run.reason)
@@ -60,16 +66,18 @@ SILENT_SECONDS: Final = 15.0
 _INTERVALS: Final = 5.0
 PEER_SILENT_SECONDS: Final = 60.0
 """The same of elastic nodes and parameter servers, which evaluate and save between two records."""
+RESTARTED_SECONDS: Final = 30.0
+"""A restart of a simulator is told this long: over a few records, and no longer than people need to look."""
 LATE_WORKER_SECONDS: Final = 12.5
 """Age of a worker's record that counts while its learner waits: a worker writes every ten seconds."""
+MUTE_WORKER_SECONDS: Final = 90.0
+"""Time after its start within which a worker may be without a record: a simulator may take a minute to start."""
 _EVALUATOR_INTERVALS: Final = 3.0
 """Time without a record of an evaluator that counts, in intervals of its own: an evaluation may take minutes."""
 FRESH_SECONDS: Final = 8.0
 """Age up to which a learner's record says that it waits now. An older one may be of a learner that stopped, whose
 workers then stand still: their next records, which come every ten seconds, would seem to be the cause.
 """
-FALLEN_SECONDS: Final = 120.0
-"""Time for which a return lies far below its best before that is called divergence: exploration dips too."""
 _MOST_NAMED: Final = 3
 """Culprits in a sentence; the others are counted."""
 
@@ -177,13 +185,20 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
         return LearningState(Learning.UNKNOWN, now - reports.unseen_seconds, sentence)
     if run.is_terminating:
         return LearningState(Learning.UNKNOWN, now, "is being destroyed")
+    if run.reason == QUEUED:
+        return LearningState(Learning.STARTING, run.created or now, run.message)
     if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
-        return LearningState(Learning.DONE, now, "has finished")
+        return LearningState(Learning.DONE, now, "has finished" + _limit_reached(run, pods, reports))
     centre = _centre(run, pods)
     failing = [pod for pod in centre if pod.is_failing]
     # A group goes on with those that are left; a learner or a step that fails is the end of its run.
     if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
         sentence = f"{failing[0].name} {failing[0].status.sentence}: see `l2rtui logs {failing[0].name}`"
+        if failing[0].exit_code == EXIT_NOT_FINITE:
+            sentence = (
+                f"its numbers are not finite any more: lower the learning rate, or bound the rewards; {sentence}"
+            )
+            return LearningState(Learning.DIVERGED, now, sentence)
         return LearningState(Learning.FAILED, now, sentence)
     # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
@@ -196,6 +211,14 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     first = next((pod for pod in centre if not pod.phase.is_over), None)
     sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
     return LearningState(Learning.STARTING, run.created or now, sentence)
+
+
+def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -> str:
+    """Return the limit that has ended a run, behind a comma; empty where none has, or where nobody says so."""
+    notes = [pod.message for pod in _centre(run, pods)]
+    if reports.learner is not None:
+        notes.append(reports.learner.limit)
+    return next((f", {note}" for note in notes if note.startswith(ENDED_BY)), "")
 
 
 _HARMLESS: Final = "Warning"
@@ -298,7 +321,9 @@ def _of_learner(
         return LearningState(Learning.STARTING, now - look.running, sentence)
     idle = now - look.at(progress.updated_at) if look.has_updated else look.running
     culprits = _culprits(pods, reports, now, is_waiting=look.waits)
-    return _of_pace(run, learner, look, idle, culprits, _silent_evaluator(pods, reports))
+    return _of_pace(
+        run, learner, look, idle, culprits, _silent_evaluator(pods, reports, now) or _restarted(pods, reports)
+    )
 
 
 def _is_starting(look: _Look) -> bool:
@@ -313,14 +338,14 @@ def _of_pace(
     look: _Look,
     idle: float,
     culprits: tuple[str, str],
-    silent_evaluator: str,
+    blemish: str,
 ) -> LearningState:
     """Return the state of a learner that reports, from its pace.
 
     Args:
         idle: Seconds since its last update.
         culprits: Workers that send nothing, counted, and by name with their causes; empty texts for none.
-        silent_evaluator: Sentence about an evaluator without news; empty for none.
+        blemish: Sentence about an evaluator without news, or a simulator that was restarted; empty for none.
     """
     progress = look.progress
     is_slow, has_stopped = bool(progress.slow_since), idle > look.patience
@@ -344,11 +369,16 @@ def _of_pace(
         cause = f"{counted_culprits} ({named}); {see}" if named else "see its workers, and what shares its machine"
         usual = f"{round(progress.rate):,} of its usual {round(progress.usual_rate or 0):,} env steps/s"
         return LearningState(Learning.SLOW, look.at(progress.slow_since), f"{usual}: {cause}")
-    live = "learns" if not named else f"learns, but {counted_culprits} ({named}): {see}"
-    if progress.waits_since and not named:
-        live = f"learns; {waits}: more workers would speed it up"
-    elif silent_evaluator and not named:
-        live = f"learns, but {silent_evaluator}"
+    error = look.metrics.checkpoint_error
+    lost = f"its last checkpoint could not be written ({error}): free room, it is tried again" if error else ""
+    culprit = f"{counted_culprits} ({named}): {see}" if named else ""
+    # The worst first. That it waits comes last: with few workers it does so all its life.
+    if fault := lost or culprit or blemish:
+        live = f"learns, but {fault}"
+    else:
+        live = f"learns; {waits}: more workers would speed it up" if progress.waits_since else "learns"
+    if look.metrics.limit:
+        live = f"{look.metrics.limit}; {live}"
     return LearningState(Learning.LIVE, look.now - look.running, live)
 
 
@@ -382,12 +412,17 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     if not pod.ready:
         return ""
     if record is None:
-        is_late = pod.started is not None and now - pod.started > LATE_WORKER_SECONDS
-        return "has printed nothing yet" if is_waiting and is_late and pod.uid in reports.read_pods else ""
+        patience = LATE_WORKER_SECONDS if is_waiting else MUTE_WORKER_SECONDS
+        is_late = pod.started is not None and now - pod.started > patience
+        return "has printed nothing yet" if is_late and pod.uid in reports.read_pods else ""
     if record.simulator in ("lost", "given up"):
         return f"its simulator is {record.simulator}, {counted(record.simulator_restarts, 'restart')}"
     if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):
         return f"has printed nothing for {age(seconds)}"
+    if _is_cut_off(pod, reports, now):
+        # It may be cut off, or stand still within a step: it writes too seldom for a silence to tell the two apart.
+        environment = "simulator" if record.simulator else "environment"
+        return f"is not connected to its learner: its {environment} hangs, or its network is cut"
     if not is_waiting:
         return ""
     if record.simulator == "starting":
@@ -395,19 +430,45 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     return "has no env step" if record.rate == 0 else ""
 
 
-def _silent_evaluator(pods: Sequence[PodView], reports: RunReports) -> str:
+def _is_cut_off(pod: PodView, reports: RunReports, now: float) -> bool:
+    """True when the learner's record names all its peers without this one, which had time to join."""
+    peers = reports.learner.exchange.peers if reports.learner is not None else None
+    if peers is None or len(peers) >= MOST_PEERS:  # more may be connected than are named
+        return False
+    return pod.name not in peers and now - (pod.started or now) > LATE_WORKER_SECONDS
+
+
+def _silent_evaluator(pods: Sequence[PodView], reports: RunReports, now: float) -> str:
     """Return a sentence about the first evaluator that has stopped to report; empty where none has.
 
-    The interval between two evaluations is the run's own, so one record alone proves nothing. The learner goes on
-    and publishes weights: an evaluator without news of those has stopped, or has lost it.
+    It answers its learner within each evaluation, too, so a learner that misses it is the earliest sign. The
+    interval between two evaluations is the run's own, so one record alone proves nothing. The learner goes on and
+    publishes weights: an evaluator without news of those has stopped, or has lost it.
     """
     for pod in pods:
         record = reports.pods.get(pod.uid)
-        if pod.role is not Role.EVALUATOR or record is None or not pod.ready or not record.interval_seconds:
+        if pod.role is not Role.EVALUATOR or record is None or not pod.ready:
             continue
+        see = f"see `l2rtui logs {pod.name}`"
+        if _is_cut_off(pod, reports, now):
+            return f"its evaluator {pod.name} does not answer its learner: {see}"
         seconds = reports.ages.get(pod.uid, 0.0)
-        if seconds > max(SILENT_SECONDS, _EVALUATOR_INTERVALS * record.interval_seconds):
-            return f"its evaluator {pod.name} has printed nothing for {age(seconds)}: see `l2rtui logs {pod.name}`"
+        if record.interval_seconds and seconds > max(
+            SILENT_SECONDS, _EVALUATOR_INTERVALS * record.interval_seconds
+        ):
+            return f"its evaluator {pod.name} has printed nothing for {age(seconds)}: {see}"
+    return ""
+
+
+def _restarted(pods: Sequence[PodView], reports: RunReports) -> str:
+    """Return a sentence about a simulator that was replaced a moment ago; empty where none was."""
+    for pod in pods:
+        record = reports.pods.get(pod.uid)
+        if record is None or not record.simulator_restarted:
+            continue
+        if record.time - record.simulator_restarted + reports.ages.get(pod.uid, 0.0) < RESTARTED_SECONDS:
+            cause = f": {record.simulator_error}" if record.simulator_error else ""
+            return f"the simulator of {pod.name} was restarted{cause}"
     return ""
 
 

@@ -83,6 +83,7 @@ SECRET_FORMS: Final = (
     (re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{20,}"), "a token of Slack's"),
     (re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}"), "a token of GitLab's"),
     (re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"), "a signed token"),
+    (re.compile(r"hooks\.slack\.com/(services|workflows)/\w{3,}"), "an address of a Slack webhook"),
     (re.compile(r"://[^/\s:@{}$]+:[^/\s:@{}$]{3,}@"), "a password in an address"),
     (re.compile(r"(?i)\b(password|passwd)\s*=\s*[^\s$&<{][^\s]{3,}"), "a password"),
     (re.compile(r"(?i)(secret|token|[_-]key)\s*=\s*(?=[^\s]*[0-9])[A-Za-z0-9_+/=.-]{16,}"), "a key"),

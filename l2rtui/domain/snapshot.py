@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
-from l2rtui.domain.node import Node, SlotId
+from l2rtui.domain.node import GpuShare, Node, SlotId
 from l2rtui.domain.row import row
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
+from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import DECISIVE_ROLES, Role
 
 
@@ -112,6 +114,10 @@ class SetView:
     replicas: int
 
 
+UNSUPERVISED = "Unsupervised"
+"""Reason of a run whose supervisor has ended before it; another can be given to it (``Backend.adopt``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunView:
     """One launched run.
@@ -122,6 +128,7 @@ class RunView:
         silent_since: Time from which on its supervisor does not respond, in seconds since the epoch; None while it
             does, and where a service of the system supervises runs.
         context: Name of its context, where several are shown; else empty.
+        trial: Trial of a sweep that it belongs to; None for none.
     """
 
     uid: str
@@ -138,6 +145,7 @@ class RunView:
     namespace: str = ""
     silent_since: float | None = None
     context: str = ""
+    trial: Trial | None = None
 
     def set_named(self, name: str) -> SetView | None:
         """Return the set with this name, or None."""
@@ -155,6 +163,32 @@ def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
     return len(centre) >= replicas > 0 and all(pod.phase is Phase.SUCCEEDED for pod in centre)
 
 
+@dataclass(frozen=True, slots=True)
+class ContextHealth:
+    """State of one context of several that are shown together.
+
+    Attributes:
+        name: As its rows begin with it.
+        has_rows: It has answered, so that its rows are there, though they may be old.
+        old_since: Time of its last sign of life, in seconds since the epoch; None while it responds.
+        has_failed: Its watch is down; without rows it is away, not on its way.
+        problems: What of it cannot be read, one sentence each.
+        is_protected: Its name must be typed before every change in it.
+    """
+
+    name: str
+    has_rows: bool = False
+    old_since: float | None = None
+    has_failed: bool = False
+    problems: tuple[str, ...] = ()
+    is_protected: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """True while its rows are of the present, though some may be missing."""
+        return self.has_rows and self.old_since is None
+
+
 @dataclass(frozen=True)
 class ClusterSnapshot:
     """State of the cluster at one moment.
@@ -164,6 +198,7 @@ class ClusterSnapshot:
         revision: Grows with every change and never falls, so that a late reader can drop older snapshots.
         problems: What could not be read, one sentence each.
         silent_since: Time of the backend's last sign of life, in seconds since the epoch; None while it responds.
+        contexts: State of each context, in the order of the rows, where several are shown; else empty.
         basis: Earlier ledger to build on, passed on by apply().
     """
 
@@ -173,6 +208,7 @@ class ClusterSnapshot:
     revision: int = 0
     problems: tuple[str, ...] = ()
     silent_since: float | None = None
+    contexts: tuple[ContextHealth, ...] = ()
     basis: Basis | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -203,6 +239,25 @@ class ClusterSnapshot:
             if pod.run:
                 pods_by_run.setdefault(pod.run, []).append(pod)
         return pods_by_run
+
+    @cached_property
+    def pods_on(self) -> Mapping[str, int]:
+        """Number of pods on each node, without those that are over; nodes without any are left out."""
+        return Counter(pod.node for pod in self.pods.values() if pod.node and not pod.phase.is_over)
+
+    def num_pods_on(self, node: Node) -> int | None:
+        """Number of pods on a node; None where not all of them can be listed."""
+        return self.pods_on.get(node.name, 0) if node.is_use_known else None
+
+    def gpu_shares(self, pod: PodView) -> Mapping[int, GpuShare | None]:
+        """Part of each measured GPU that a pod uses, by the index of the GPU; None for a part that is unknown."""
+        node = self.nodes.get(pod.node)
+        if node is None or pod.phase.is_over:
+            return {}
+        planned = {usage.gpu for usage in pod.devices}
+        shares = {use.gpu: use.share(pod.uid) for use in node.gpu_use}
+        # Also of a GPU that it was not placed on: that its processes are there says more than a plan.
+        return {gpu: share for gpu, share in shares.items() if share is not None or gpu in planned}
 
     def run_named(self, name: str) -> RunView | None:
         """Return the run with this name, or None."""

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.sweeps.trial import Trial
+from runtime.base.alert_rules import AlertRule
+from runtime.base.limits import Limits
 
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 MAX_NAME = 40
@@ -151,6 +154,7 @@ class QueueSystem(StrEnum):
     KUEUE = "kueue"
     VOLCANO = "volcano"
     COSCHEDULING = "coscheduling"
+    JOBSET = "jobset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class Queue:
     """Admission of a run: all of its pods start together, or none.
 
     Attributes:
-        name: Kueue's LocalQueue, or Volcano's Queue; empty for Volcano's default.
+        name: LocalQueue of Kueue, which is optional for a JobSet, or Volcano's Queue; empty for Volcano's default.
         scheduler: Name of the scheduler in the cluster; empty for the usual one of the system.
     """
 
@@ -178,6 +182,10 @@ class RunSpec:
         extras: Kubernetes objects that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
         queue: Queue that admits the run as a whole; None for none. Only Kubernetes has such queues.
+        may_wait: Wait in l2rtui's own queue where there is no room.
+        limits: Limits that end the run; None for none.
+        alerts: Rules by which its learner sends word of it.
+        trial: Trial of a sweep that the run belongs to; None for none.
     """
 
     kind: Kind
@@ -190,12 +198,18 @@ class RunSpec:
     train: str = "{}"
     extras: str = "[]"
     queue: Queue | None = None
+    limits: Limits | None = None
+    alerts: tuple[AlertRule, ...] = ()
+    may_wait: bool = False
+    trial: Trial | None = None
 
     def scale_problem(self) -> str:
         """Return a sentence on why no set of the run can be scaled; empty when nothing stands against it."""
         # Kueue deletes the pods that a group has beyond the number that it was admitted with.
         if self.queue is not None and self.queue.by is QueueSystem.KUEUE:
             return f"the queue {self.queue.name} has admitted its pods as a whole, and takes no others"
+        if self.queue is not None and self.queue.by is QueueSystem.JOBSET:
+            return "its Jobs are parts of a JobSet, whose templates cannot be changed"
         return ""
 
     def set_named(self, name: str) -> SetSpec | None:
@@ -247,6 +261,11 @@ def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
     if not seeds:
         return (spec,)
     return tuple(replace(spec, seed=seed, name=f"{spec.name}-s{seed}") for seed in seeds)
+
+
+def renamed(spec: RunSpec, name: str) -> RunSpec:
+    """Return the run, before its seed, in an experiment of another name; a trial becomes ``NAME-tNUMBER``."""
+    return replace(spec, experiment=name, name=name if spec.trial is None else f"{name}-t{spec.trial.number}")
 
 
 def pod_name(run: str, set_name: str, index: int) -> str:

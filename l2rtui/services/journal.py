@@ -1,7 +1,7 @@
 """Journal: an append-only record of every change, with time, user, object and outcome.
 
 One JSON object a line in ``journal.jsonl`` under the state directory. A journal that cannot be written never stops
-the work that it records; it is for people, who read it by `:history` of the app, and nothing is decided by it.
+the work that it records; it is for people, who read it by `:journal` of the app, and nothing is decided by it.
 """
 
 from __future__ import annotations

@@ -22,11 +22,13 @@ from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.domain.workload import RunSpec, with_binding, with_seeds
+from l2rtui.domain.workload import RunSpec, with_binding
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
 from l2rtui.services.elastic_preflight import check_elastic
+from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.services.sweeps.registration import halving_findings, watch_sweeps
 from l2rtui.services.training_preflight import check_training
 
 _log = logging.getLogger(__name__)
@@ -37,11 +39,26 @@ _TAKE_BACK_GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Placing:
+    """Choice of slots for a plan, by which its runs can be placed once more."""
+
+    pins: tuple[Pin, ...] = ()
+    policy: PlacementPolicy = PlacementPolicy.PACK
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedPlan:
-    """A plan and the findings of preflight."""
+    """A plan and the findings of preflight.
+
+    Attributes:
+        placing: Pins and policy with which it was placed.
+        source: Spec file that it was made of, for the history; empty where there is none.
+    """
 
     plan: LaunchPlan
     findings: tuple[Finding, ...]
+    source: str = ""
+    placing: Placing = Placing()
 
 
 async def prepare(
@@ -58,19 +75,21 @@ async def prepare(
     """Place the runs of a request on free slots and check the plan. Nothing is created.
 
     Args:
-        seeds: One run for each; empty means one run with the spec's own seed.
+        seeds: One run for each, of each trial of a sweep; empty means those of the sweep, or the spec's own.
         pins, policy: Take the place of the spec's own when given.
         overcommit, wave, binding: As prepare_runs() has them.
     """
+    specs = wish.runs(seeds)
     return await prepare_runs(
         backend,
-        with_seeds(wish.spec, seeds),
+        specs,
         pins=wish.pins if pins is None else pins,
         policy=wish.policy if policy is None else policy,
         overcommit=overcommit,
         wave=wave,
         binding=binding,
-        notes=wish.notes,
+        notes=(*wish.notes, *halving_findings(backend, specs)),
+        source=wish.source,
     )
 
 
@@ -84,6 +103,8 @@ async def prepare_runs(
     wave: int = 0,
     binding: Binding | None = None,
     notes: tuple[Finding, ...] = (),
+    uids: Sequence[str] = (),
+    source: str = "",
 ) -> CheckedPlan:
     """Place runs on free slots and check the plan. Nothing is created.
 
@@ -92,22 +113,25 @@ async def prepare_runs(
         wave: Pods that are started at a time, before the next are; 0 starts all at once.
         binding: How pods get their GPU, in place of what the specs say.
         notes: Findings of the import of a file, shown with the plan.
+        uids: Id of each run, where it was chosen before; empty makes new ones.
+        source: Spec file, for the history.
     """
     snapshot = await backend.snapshot()
     if binding is not None:
         specs = [with_binding(spec, binding) for spec in specs]
     # Written into the spec that is launched: a later scale, and whoever reads the run, finds the mode that it got.
     specs = bound_to_cpu(specs, snapshot.ledger, pins, overcommit=overcommit)
-    placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit)
+    nodes = snapshot.nodes.values()
+    placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit, nodes=nodes)
     # Made here and not by a backend: a launch that fails is rolled back by exactly these ids.
-    uids = [uuid.uuid4().hex for _ in specs]
+    uids = uids or [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
     plan = replace(plan, wave=wave)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
     facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
-    return CheckedPlan(plan, preflight(plan, snapshot, facts))
+    return CheckedPlan(plan, preflight(plan, snapshot, facts), source, Placing(pins, policy))
 
 
 def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
@@ -138,7 +162,10 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     plan = prepared.plan
     names = ", ".join(run.spec.name for run in plan.runs)
     _log.info("launch %s: begins", names)
+    # From the first moment: what a launcher that is killed half-way leaves behind is in the history, too.
+    recording = LaunchRecording(backend, plan, prepared.source)
     try:
+        await watch_sweeps(backend, [(run.uid, run.spec) for run in plan.runs])
         async with aclosing(backend.launch(plan)) as steps:
             async for done in steps:
                 yield done
@@ -147,6 +174,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     except L2RError as error:
         receipts = await take_back(backend, plan)
         journal.record("launch", names, "failed", error=str(error))
+        await recording.failed(error.message)
         if left := [receipt.sentence for receipt in receipts if receipt.left]:
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
         if isinstance(error, RefusedError):
@@ -157,8 +185,10 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
         # Shielded: a second Ctrl-C must not leave half a roll-back behind.
         await asyncio.shield(asyncio.ensure_future(take_back(backend, plan)))
         journal.record("launch", names, "taken back")
+        await asyncio.shield(asyncio.ensure_future(recording.failed("it was interrupted")))
         raise
     journal.record("launch", names, "done", pods=[pod.name for run in plan.runs for pod in run.pods])
+    await recording.written()
 
 
 async def take_back(
@@ -304,11 +334,13 @@ async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float |
 async def destroy(
     backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-    """Remove a run and all it owns; the last item is the Receipt, which is also journalled.
+    """Remove a run and all it owns; the last item is the Receipt, which is also journalled and in the history.
 
     Its spec is kept: ``relaunch`` launches it again.
     """
     _log.info("destroy %s: begins", run.name)
+    recording = DestroyRecording(backend, run)
+    await recording.gather()
     with suppress(L2RError):  # a run whose spec cannot be read is destroyed all the same
         # Before the first deletion: afterwards nobody can read the spec any more.
         run_history.keep(await backend.spec(run.name))
@@ -317,4 +349,5 @@ async def destroy(
             if isinstance(item, Receipt):
                 left = [f"{leftover.kind} {leftover.name}" for leftover in item.left]
                 journal.record("destroy", run.name, "left" if left else "done", left=left, objects=item.objects)
+                await recording.written(item)
             yield item

@@ -50,13 +50,30 @@ class _Records:
         return RunReports(self.learner, age, self.pods, ages, unseen, self.silent_seconds, self.read_pods)
 
 
+@dataclass(frozen=True, slots=True)
+class RunLearning:
+    """State of the learning of a run, and the newest metrics in its learner's log; None where none was read."""
+
+    state: LearningState
+    metrics: RunMetrics | None
+
+
 async def learning_states(
     backend: Backend, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float
 ) -> dict[str, LearningState]:
-    """Return the state of the learning of these runs, by uid; a log that cannot be read is no error.
+    """Return the state of the learning of these runs, by uid; see ``run_learning``."""
+    learning = await run_learning(backend, snapshot, runs, now)
+    return {uid: own.state for uid, own in learning.items()}
+
+
+async def run_learning(
+    backend: Backend, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float, *, with_ended: bool = False
+) -> dict[str, RunLearning]:
+    """Return state and metrics of these runs, by uid; a log that cannot be read is no error.
 
     Args:
         now: Seconds since the epoch.
+        with_ended: Read also the logs of learners that are over; their states need none.
     """
     # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -65,13 +82,18 @@ async def learning_states(
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
             readers = (
-                _read(backend, run, snapshot.pods_of(run.name), records[run.uid], limit, now) for run in runs
+                _read(backend, run, snapshot.pods_of(run.name), records[run.uid], limit, now, with_ended=with_ended)
+                for run in runs
             )
             await asyncio.gather(*readers)
     except TimeoutError:
         pass  # what has arrived counts
     return {
-        run.uid: learning_state(run, snapshot.pods_of(run.name), records[run.uid].reports(now), now) for run in runs
+        run.uid: RunLearning(
+            learning_state(run, snapshot.pods_of(run.name), records[run.uid].reports(now), now),
+            records[run.uid].learner,
+        )
+        for run in runs
     }
 
 
@@ -82,9 +104,11 @@ async def _read(
     records: _Records,
     limit: asyncio.Semaphore,
     now: float,
+    *,
+    with_ended: bool,
 ) -> None:
     learner = next((pod for pod in pods if pod.role is Role.LEARNER), None)
-    if learner is not None and learner.ready:
+    if learner is not None and (learner.ready or (with_ended and learner.phase.is_over)):
         await _read_learner(backend, run, learner, records, limit)
     if learner is not None and not learning_state(run, pods, records.reports(now), now).is_worth_explaining:
         return

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery
-from l2rtui.domain.metrics import LearnerFigures, ProgressHistory, RunMetrics
+from l2rtui.domain.metrics import MOST_PEERS, ExchangeFigures, LearnerFigures, ProgressHistory, RunMetrics
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
@@ -22,6 +22,7 @@ _GPU_FIGURES: Final = ("gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")
 HISTORY = 240
 """Points of each series."""
 
+_RATES: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 _NULLABLE: Final = frozenset(("mean_return", "eval_return", "eval_progress", *_GPU_FIGURES))
 """Figures of a learner's record that are null as long as nobody knows them."""
 _MOST_FIGURES: Final = 200
@@ -41,6 +42,7 @@ class Series:
         self._rates: deque[float] = deque(maxlen=HISTORY)
         self._time = 0.0
         self._history = ProgressHistory()
+        self._exchange = ExchangeFigures()
         self._finite: set[str] = set()
         """Names of figures that have been numbers."""
 
@@ -86,7 +88,31 @@ class Series:
             returns=tuple(self._returns),
             rates=tuple(self._rates),
             progress=self._history.add(self._figures(record, rate)),
+            limit=text(record.get("limit")),
+            checkpoint_error=text(record.get("checkpoint_error")),
+            exchange=self._exchange_figures(record),
         )
+
+    def _exchange_figures(self, record: Mapping[str, Any]) -> ExchangeFigures:
+        before = self._exchange
+        rates = [number(record.get(f"{name}_per_second"), MAX_COUNT) for name in _RATES]
+        messages_in, bytes_in, messages_out, bytes_out = (rate or 0.0 for rate in rates)
+        # Named when they change and now and then: between two such records they are the same.
+        listens, peers = _texts(record.get("listens")), _texts(record.get("peers"))
+        self._exchange = ExchangeFigures(
+            messages_in,
+            bytes_in,
+            messages_out,
+            bytes_out,
+            replay=_count(record, "replay"),
+            inflight=_count(record, "inflight_transitions"),
+            stale=_count(record, "stale"),
+            evaluators=_count(record, "evaluators"),
+            listens=before.listens if listens is None else listens,
+            peers=before.peers if peers is None else peers,
+            is_recorded=None not in rates,
+        )
+        return self._exchange
 
     def _figures(self, record: Mapping[str, Any], rate: float) -> LearnerFigures:
         # JSON has no NaN: a figure that was a number and is null now, or a loss that is null, is not finite.
@@ -104,6 +130,14 @@ class Series:
             eval_return if mean_return is None else mean_return,
             broken,
         )
+
+
+def _count(record: Mapping[str, Any], name: str) -> int:
+    return integer(record.get(name), MAX_COUNT) or 0
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    return tuple(text(item) for item in value[:MOST_PEERS]) if isinstance(value, list) else None
 
 
 async def newest(backend: Backend, run: str, learner: PodView) -> RunMetrics | None:

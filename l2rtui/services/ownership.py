@@ -26,10 +26,15 @@ def refuse_others(verb: str, objects: Sequence[PodView | RunView], *, is_admin: 
     Raises:
         RefusedError: names the objects of others with their owners. Nothing was changed.
     """
-    others = [view for view in objects if not is_mine(view, me)]
+    refuse_owners(verb, [(view.name, view.owner) for view in objects], is_admin=is_admin, me=me)
+
+
+def refuse_owners(verb: str, objects: Sequence[tuple[str, str]], *, is_admin: bool, me: str = "") -> None:
+    """Refuse as ``refuse_others``, of pairs of name and owner."""
+    others = [(name, owner) for name, owner in objects if owner != (me or user_name())]
     if is_admin or not others:
         return
-    names = ", ".join(f"{view.name} ({view.owner or 'owner unknown'})" for view in others[:_MAX_NAMES])
+    names = ", ".join(f"{name} ({owner or 'owner unknown'})" for name, owner in others[:_MAX_NAMES])
     more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
     are = "does" if len(others) == 1 else "do"
     sentence = f"{names}{more} {are} not belong to you, so {verb} leaves everything as it is."

@@ -40,11 +40,11 @@ def read(line: str) -> PodMetrics | None:
         int(_number(record.get("simulator_restarts")) or 0),
         _number(record.get("simulator_fps")) or 0.0,
         _text(record.get("simulator_error")),
-        None if rank is None else int(rank),
-        None if world_size is None else int(world_size),
-        _activity(record),
-        _number(record.get("gpu_percent")),
-        _number(record.get("gpu_memory_bytes")),
+        rank=None if rank is None else int(rank),
+        world_size=None if world_size is None else int(world_size),
+        step=_activity(record),
+        gpu_percent=_number(record.get("gpu_percent")),
+        gpu_memory_bytes=_number(record.get("gpu_memory_bytes")),
         round=None if turn is None else int(turn),
         has_steps=any(_number(record.get(name)) is not None for name in ("step", "epoch", "global_step")),
     )
@@ -54,6 +54,8 @@ def after(before: PodMetrics | None, news: PodMetrics) -> PodMetrics:
     """Merge a record into the previous one: its interval, and the lowest rank for all processes of a pod."""
     if before is None or before.kind != news.kind:
         return news
+    has_restarted = news.simulator_restarts > before.simulator_restarts
+    news = replace(news, simulator_restarted=news.time if has_restarted else before.simulator_restarted)
     gap = news.time - before.time if before.time and news.time else 0.0
     # The longest of the latest intervals: a pause counts for some records, and is forgotten then.
     interval = max(gap, _FADING * before.interval_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,10 +26,29 @@ def keep(spec: RunSpec) -> None:
         path = folder / f"{spec.name}.json"
         write_atomic(path, msgspec.json.encode(spec), is_durable=False, is_shared=True)
         # The modification time is the order: a run that is destroyed again moves to the front.
-        for path in _newest_first()[MAX_SPECS:]:
+        for _, path in _newest_first()[MAX_SPECS:]:
             path.unlink(missing_ok=True)
     except OSError:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyedRun:
+    """A run that is gone: its spec, and when it was destroyed, in seconds since the epoch."""
+
+    spec: RunSpec
+    destroyed_at: float
+
+
+def destroyed_runs() -> tuple[DestroyedRun, ...]:
+    """Return the runs that can be launched again, the one that was destroyed last first."""
+    specs = ((_read(path), destroyed_at) for destroyed_at, path in _newest_first())
+    return tuple(DestroyedRun(spec, destroyed_at) for spec, destroyed_at in specs if spec is not None)
+
+
+def names() -> tuple[str, ...]:
+    """Return their names without reading them, for completion."""
+    return tuple(path.stem for _, path in _newest_first())
 
 
 def find(target: str = "") -> tuple[RunSpec, ...]:
@@ -37,7 +57,7 @@ def find(target: str = "") -> tuple[RunSpec, ...]:
     Raises:
         NotFoundError: there is none; names the available ones.
     """
-    matches = [spec for path in _newest_first() if (spec := _read(path)) is not None]
+    matches = [run.spec for run in destroyed_runs()]
     if not target and matches:
         return (matches[0],)
     # A run has precedence over an experiment of the same name.
@@ -48,19 +68,22 @@ def find(target: str = "") -> tuple[RunSpec, ...]:
         available = f"Those that are kept: {names}." if matches else "None has been destroyed from here yet."
         what = f"No destroyed run is named {target}." if target else "There is no destroyed run."
         raise NotFoundError(what, available)
-    return tuple(sorted(chosen, key=lambda spec: (spec.seed, spec.name)))
+    return tuple(sorted(chosen, key=_launch_order))
+
+
+def _launch_order(spec: RunSpec) -> tuple[int, int, str]:
+    return spec.trial.number if spec.trial is not None else 0, spec.seed, spec.name
 
 
 def _folder() -> Path:
     return state_dir() / "last-runs"
 
 
-def _newest_first() -> list[Path]:
+def _newest_first() -> list[tuple[float, Path]]:
     try:
-        paths = [(path.stat().st_mtime, path.name, path) for path in _folder().glob("*.json")]
+        return sorted(((path.stat().st_mtime, path) for path in _folder().glob("*.json")), reverse=True)
     except OSError:
         return []
-    return [path for _, _, path in sorted(paths, reverse=True)]
 
 
 def _read(path: Path) -> RunSpec | None:

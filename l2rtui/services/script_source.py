@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from l2rtui.domain.quantity import format_bytes
-from l2rtui.domain.workload import PROGRAM_WORD, Program
+from l2rtui.domain.workload import PROGRAM_WORD, Program, SetSpec
 
 MAX_BYTES = 262_144
 """Limit of the text: a ConfigMap holds 1 MiB, and the stored spec contains the text a second time."""
+_MODULE_WORDS = ("--program", PROGRAM_WORD)
+"""Words by which a process of the runtime gets the file of a run's own classes."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(?:[^/\s?#]+/)*([^/\s?#]+)")
 
@@ -52,6 +55,34 @@ def load(source: str, folder: Path, where: str) -> Program | None:
     if not text.strip():
         raise ValueError(f"{where}: program: {path} is empty")
     return Program(path.name, text)
+
+
+def load_module(source: str, folder: Path, where: str) -> Program | None:
+    """Read the file with a run's own classes, as ``load`` does; ValueError also if Python could not import it."""
+    module = load(source, folder, where)
+    if module is not None and not (module.name.endswith(".py") and module.name[:-3].isidentifier()):
+        raise ValueError(f"{where}: program: {module.name!r} cannot be imported: name it like my_method.py")
+    return module
+
+
+def with_module(part: SetSpec, module: Program | None) -> SetSpec:
+    """Return a set of the runtime's processes with the file of the run's own classes, which its command names.
+
+    Another command gets the file only where it names it itself.
+    """
+    if module is None:
+        return part
+    is_ours = part.command[:2] == ("l2r-runtime", str(part.role)) and PROGRAM_WORD not in part.command
+    command = (*part.command, *_MODULE_WORDS) if is_ours else part.command
+    return replace(part, command=command, program=module) if PROGRAM_WORD in command else part
+
+
+def without_module(part: SetSpec) -> SetSpec:
+    """Return the set as it was before ``with_module``."""
+    command = part.command
+    if part.program is not None and command[-2:] == _MODULE_WORDS:
+        command = command[:-2]
+    return replace(part, command=command, program=None)
 
 
 def command_of(command: list[str], program: Program | None, where: str) -> tuple[str, ...]:

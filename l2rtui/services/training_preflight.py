@@ -18,6 +18,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
+from l2rtui.services.spec.own_classes import method_problem
 from runtime.base import environments, replay_memory
 from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
@@ -53,7 +54,12 @@ def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding
         settings = _settings(run)
         if settings is None:
             continue
-        checks = _environment(run, settings), _collection(run, settings), _memory(run, settings, snapshot)
+        checks = (
+            _method(run, settings),
+            _environment(run, settings),
+            _collection(run, settings),
+            _memory(run, settings, snapshot),
+        )
         for finding in itertools.chain(*checks):
             # Seeds of an experiment differ in nothing that is checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
@@ -72,6 +78,17 @@ def _settings(run: RunPlan) -> Mapping[str, Any] | None:
     return settings if isinstance(settings, dict) else None
 
 
+def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a refusal of a method of one's own that its file has not, or that has not what a method needs."""
+    module = next((part.program for part in run.spec.sets if part.program is not None), None)
+    name = settings.get("algorithm")
+    if module is None or not isinstance(name, str):
+        return
+    if problem := method_problem(name, module.name, module.text):
+        sentence = f"train.algorithm is {name}, and {problem}"
+        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, "docs/own-methods.md shows a whole method.")
+
+
 def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
     name = settings.get("environment", environments.DEFAULT)
     if isinstance(name, str) and not environments.is_possible(name):
@@ -83,6 +100,8 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding if nobody collects: neither workers nor, for this environment, the learner itself."""
     name, roles = settings.get("environment", environments.DEFAULT), {part.role for part in run.spec.sets}
     if name in environments.COLLECTED_ON_DEVICE or not isinstance(name, str) or Role.LEARNER not in roles:
+        return
+    if not environments.is_possible(name):  # refused above
         return
     others = ", ".join(environments.COLLECTED_ON_DEVICE)
     if settings.get("collect") == "device":

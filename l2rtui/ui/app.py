@@ -26,7 +26,7 @@ from textual.screen import Screen
 
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.errors import L2RError
+from l2rtui.errors import BackendError, ConfigError, L2RError
 from l2rtui.ui.home.splash import SplashScreen
 from l2rtui.ui.keys.key_queue import KeyQueueApp
 from l2rtui.ui.keys.table import KeyContext, bindings
@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # the first frame needs none of it
     from textual.notifications import SeverityLevel
 
     from l2rtui.backends.base import Backend
+    from l2rtui.domain.selection.shared_view import SharedView
     from l2rtui.domain.snapshot import RunView
     from l2rtui.services.monitor import Monitor
     from l2rtui.ui.context_switch import Opened
@@ -76,6 +77,7 @@ class L2RApp(KeyQueueApp):
         make: Makes the backend; called in a thread after the first frame, may raise L2RError.
         clock: Seconds since the epoch.
         opener: Opens other contexts; None where there are none to choose from.
+        view: View to open with the first snapshot.
 
     Raises:
         ConfigError: ``[keys]`` or ``[filters]`` of the settings is wrong.
@@ -99,6 +101,7 @@ class L2RApp(KeyQueueApp):
         make: Callable[[], Backend],
         clock: Callable[[], float] = time.time,
         opener: ContextOpener | None = None,
+        view: SharedView | None = None,
     ) -> None:
         super().__init__()
         for theme in THEMES:  # before the theme is set below: Textual accepts registered names only
@@ -110,17 +113,11 @@ class L2RApp(KeyQueueApp):
         self.ctx = AppContext(settings, self.background, clock, context)
         self.ctx.protected = protected_name(settings)
         self.set_class(bool(self.ctx.protected), "protected")
-        if settings.filters:
-            from l2rtui.services import filters
-
-            filters.checked(settings.filters)
-        if settings.keys:
-            from l2rtui.ui.keys.keymap import key_table, keymap
-
-            self.ctx.keys = key_table(settings.keys)
-            self.set_keymap(keymap(self.ctx.keys))
+        if settings.filters or settings.keys:
+            self._bind(settings)
         self._make = make
         self._opener = opener
+        self._shared_view = view
         self._connection = 0
         self._monitor: Monitor | None = None
         self._adopted: set[str] = set()
@@ -128,6 +125,19 @@ class L2RApp(KeyQueueApp):
         # Shared state of the start: the terminal is read from the first frame on, the home screen comes later.
         self._early: list[events.Key | events.Paste] | None = []
         """Keys that were pressed before the home screen was there; None from then on."""
+
+    def _require_theme(self, name: str) -> None:
+        if name and name not in self.available_themes:
+            raise ConfigError(f"There is no theme {name!r}.")
+
+    def _bind(self, settings: Settings) -> None:
+        """Take up keys and filters; a ConfigError leaves those that were."""
+        from l2rtui.services import filters
+        from l2rtui.ui.keys.keymap import key_table, keymap
+
+        filters.checked(settings.filters)
+        self.ctx.keys = key_table(settings.keys)
+        self.set_keymap(keymap(self.ctx.keys))
 
     @cached_property
     def cluster(self) -> ClusterScreen:
@@ -219,7 +229,7 @@ class L2RApp(KeyQueueApp):
         backend = self.ctx.backend
         self.ctx.deny(await backend.denied())
         if backend.volumes is None:
-            self.ctx.denied["volumes"] = f"the {backend.name} backend has no volumes of its own"
+            self.ctx.denied.setdefault("volumes", f"the {backend.name} backend has no volumes of its own")
         self.cluster.content.titles.show_keys()
 
     async def _connect(self) -> None:
@@ -240,7 +250,10 @@ class L2RApp(KeyQueueApp):
 
     def _follow(self, backend: Backend, monitor: Monitor) -> None:
         """Show what a monitor sees, and no longer that of the connection before."""
+        from l2rtui.ui.state.absence_notice import AbsenceNotice
+
         self._monitor = monitor
+        self.ctx.absence = AbsenceNotice(self.background, backend, self.ctx.clock)
         self._connection += 1
         self.background.start(self._ask_rights(), group="rights", what="the rights", is_exclusive=True)
         self.background.start(
@@ -265,9 +278,14 @@ class L2RApp(KeyQueueApp):
         if message.connection != self._connection:
             return  # it was still in the queue when another context was entered
         began = time.monotonic()
-        self.ctx.silent_since = message.snapshot.silent_since
+        self.ctx.silent_since, self.ctx.contexts = message.snapshot.silent_since, message.snapshot.contexts
         self._show_health()
         self.cluster.snapshot = message.snapshot
+        if self._shared_view is not None:
+            shared, self._shared_view = self._shared_view, None
+            self.cluster.sharing.apply(shared)
+        if self.ctx.absence is not None:
+            self.ctx.absence.take_snapshot(message.snapshot)
         # Place mode, over the home screen, shows the same slots; 0 and 1 are the splash and the home screen.
         for screen in self.screen_stack[2:]:
             if (take := getattr(screen, "take_snapshot", None)) is not None:
@@ -357,6 +375,8 @@ class L2RApp(KeyQueueApp):
         # Removed before the work is stopped: timers of a screen that is there would begin more of it meanwhile.
         await self.pop_screen()
         await self.background.stop(SIGNAL_PATIENCE_SECONDS, spare=spared(opened))
+        if self.ctx.absence is not None:
+            await self.ctx.absence.note()
         self.ctx.enter(opened.settings, opened.backend)
         try:
             self.set_class(bool(self.ctx.protected), "protected")
@@ -388,6 +408,8 @@ class L2RApp(KeyQueueApp):
             silent_seconds=silent if error else 0.0,
             unanswered_seconds=self.ctx.unanswered_seconds,
             busy=self.background.doing,
+            contexts=self.ctx.contexts,
+            now=self.ctx.clock() if self.ctx.contexts else 0.0,
         )
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -398,9 +420,50 @@ class L2RApp(KeyQueueApp):
                 if "%" not in key.action and not self.ctx.forbidden(key.action):
                     yield SystemCommand(f"{key.name}  {key.face}", key.tooltip, self._runner(key.action))
         yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
+        yield SystemCommand("screenshot", "Write this screen to a file, as SVG", self.action_save_screen)
 
     def _runner(self, action: str) -> Callable[[], object]:
         return lambda: self.call_later(self.run_action, action, self.cluster)
+
+    def action_save_screen(self, path: str = "") -> None:
+        """Write the screen to a file, SVG or text by its ending: ``:screenshot``, and the palette in dialogs."""
+        path = path or f"l2rtui-{time.strftime('%Y%m%d-%H%M%S', time.localtime(self.ctx.clock()))}.svg"
+
+        async def save() -> None:
+            from l2rtui.ui.saved_files import save_text, screen_content
+
+            target = await asyncio.to_thread(save_text, path, screen_content(self, path))
+            self.background.say(f"The screen is in {target}")
+
+        # After the next frame: the command line or the palette, by which it was chosen, is gone from that.
+        self.call_after_refresh(self.background.start, save(), group="save", what=f"saving {path}")
+
+    def action_reload_settings(self) -> None:
+        """Read the settings again: ``:reload``. A mistake in them is a sentence, and those that hold stay."""
+        self.background.start(self._reload(), group="settings", what="the settings", is_exclusive=True)
+
+    async def _reload(self) -> None:
+        if self._opener is None:
+            raise BackendError("A replay has the settings with which it was started.")
+        from l2rtui.ui.state.settings_reload import reloaded
+
+        before = self.ctx.settings
+        read = self._opener.settings_for
+        try:
+            after = await asyncio.to_thread(read, before.context, before.namespaces or None)
+            settings, sentence = reloaded(before, after)
+            self._require_theme(settings.theme)
+            self._bind(settings)
+        except ConfigError as error:
+            hint = f"{error.hint} `l2rtui config check` names every mistake.".strip()
+            raise ConfigError(f"{error.message.rstrip('.')}. The settings stay as they are.", hint) from error
+        self.ctx.settings, self.ctx.protected = settings, protected_name(settings)
+        self.set_class(bool(self.ctx.protected), "protected")
+        if settings.theme != before.theme:  # else a theme that was chosen by :theme stays
+            self.theme = _theme(settings, self.available_themes)
+        self._show_health()
+        self.cluster.content.titles.show_keys()
+        self.background.say(sentence)
 
     # --- the end -----------------------------------------------------------------------------------------------
     def action_leave(self) -> None:
@@ -450,6 +513,8 @@ class L2RApp(KeyQueueApp):
         # Taken first: on_unmount closes too, and a backend must not be closed twice.
         backend, self.ctx.backend_or_none = self.ctx.backend_or_none, None
         if backend is not None:
+            if self.ctx.absence is not None:
+                await self.ctx.absence.note()
             await backend.close()
 
     async def on_unmount(self) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
     from l2rtui.config import Settings
+    from l2rtui.domain.selection.shared_view import SharedView
+    from l2rtui.ui.app import L2RApp
 
 SWITCH_SECONDS: Final = 0.001
 """A fifth of Python's default: a key and its paint acquire the interpreter lock several times."""
@@ -28,25 +31,106 @@ def make_ready() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-def run(settings: Settings, settings_for: Callable[[str, tuple[str, ...] | None], Settings]) -> int:
-    """Run the app over the backend that the settings name, and return its exit code.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Files of recordings: the one that is written, and the one that is shown in place of a backend.
+
+    Attributes:
+        record: File to write; empty for none. replay: File to show; empty for none.
+        speed: Seconds of the replay in a second.
+    """
+
+    record: str = ""
+    replay: str = ""
+    speed: float = 1.0
+
+
+def run(
+    settings: Settings,
+    settings_for: Callable[[str, tuple[str, ...] | None], Settings],
+    recording: Recording = Recording(),
+    contexts: Sequence[str] = (),
+    view: SharedView | None = None,
+) -> int:
+    """Run the app over the backend that the settings name, or over a recording, and return its exit code.
 
     Args:
         settings_for: Returns the settings of another context and its namespaces, see ``ContextOpener``.
+        contexts: Contexts to show in one view; empty for that of the settings.
+        view: View of somebody else to open.
 
     Raises:
-        L2RError: the backend cannot be made.
+        L2RError: the backend cannot be made, or the file of a recording cannot be used.
     """
     make_ready()
+    if recording.replay:
+        return _replay(settings, Path(recording.replay), recording.speed, view)
+    if recording.record:
+        return _record(settings, settings_for, Path(recording.record), contexts, view)
+    return _run(settings, settings_for, lambda backend: backend, contexts, view)
+
+
+def _run(
+    settings: Settings,
+    settings_for: Callable[[str, tuple[str, ...] | None], Settings],
+    wrap: Callable[[Backend], Backend],
+    contexts: Sequence[str],
+    view: SharedView | None,
+) -> int:
     from l2rtui.ui.app import L2RApp
     from l2rtui.ui.state.app_context import ContextOpener
 
     def make_named(settings: Settings) -> Backend:
+        from l2rtui.backends.queued.keeper_process import ensure_keepers
         from l2rtui.backends.registry import make_backend
 
-        return make_backend(settings.backend, settings)
+        if not settings.readonly:
+            ensure_keepers()
+        return wrap(make_backend(settings.backend, settings))
 
-    app = L2RApp(settings, partial(make_named, settings), opener=ContextOpener(settings_for, make_named))
+    def make_composed(contexts: Mapping[str, Settings]) -> Backend:
+        from l2rtui.backends.registry import compose
+
+        return wrap(compose(contexts))
+
+    def make_first() -> Backend:
+        if contexts:
+            return opener.open_several(contexts, settings.namespaces or None)[1]
+        return make_named(settings)
+
+    opener = ContextOpener(settings_for, make_named, make_composed)
+    return _code(L2RApp(settings, make_first, opener=opener, view=view))
+
+
+def _record(
+    settings: Settings,
+    settings_for: Callable[[str, tuple[str, ...] | None], Settings],
+    path: Path,
+    contexts: Sequence[str],
+    view: SharedView | None,
+) -> int:
+    from l2rtui.backends.recorded.recorder import BackendRecorder
+
+    recorder = BackendRecorder(path)
+    try:
+        return _run(settings, settings_for, recorder.of, contexts, view)
+    finally:
+        recorder.close()
+        print(f"l2rtui: {recorder.summary}", file=sys.stderr)
+
+
+def _replay(settings: Settings, path: Path, speed: float, view: SharedView | None) -> int:
+    from l2rtui.backends.recorded.backend import ReplayBackend
+    from l2rtui.ui.app import L2RApp
+
+    replay = ReplayBackend(path, speed)
+    replayed = replace(settings, backend=replay.name, context="", namespaces=(), readonly=True)
+    app = L2RApp(replayed, lambda: replay, clock=replay.now, view=view)
+    app.ctx.speed = speed
+    return _code(app)
+
+
+def _code(app: L2RApp) -> int:
     app.run()
     if app.failure is not None:
         raise app.failure

@@ -75,8 +75,7 @@ async def _open(
     background: Background, opener: ContextOpener, context: str, namespaces: tuple[str, ...] | None
 ) -> Opened:
     # In a thread: files are read, and the first use of a client library is its import.
-    settings = await asyncio.to_thread(opener.settings_for, context, namespaces)
-    backend = await asyncio.to_thread(opener.make, settings)
+    settings, backend = await asyncio.to_thread(opener.open, context, namespaces)
     watch: Worker[None] | None = None
     try:
         if backend.contexts is not None:

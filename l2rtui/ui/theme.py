@@ -50,12 +50,21 @@ LIGHT: Final = _theme("l2r-light", 1, is_dark=False)
 CONTRAST: Final = _theme("l2r-contrast", 2)
 ASCII: Final = replace(DARK, name="l2r-ascii")
 THEMES: Final = (DARK, LIGHT, CONTRAST, ASCII)
+
+
+def theme_names() -> tuple[str, ...]:
+    """Return the names of all themes that the app knows, those of Textual among them."""
+    from textual.theme import BUILTIN_THEMES
+
+    return tuple(sorted({theme.name for theme in THEMES} | BUILTIN_THEMES.keys()))
+
+
 _PLAIN: Final = str.maketrans(
     {
         **dict(zip("●◌▲▼✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!vX+>*.--||~:|v<>^v", strict=True)),
         **dict(zip("▁▂▃▄▅▆▇█", "_..--==#", strict=True)),
         **dict(zip("▏▎▍▌▋▊▉○", "||||###o", strict=True)),
-        **dict(zip("┤±", "+~", strict=True)),
+        **dict(zip("┤±≠", "+~%", strict=True)),
         **{chr(code): "*" for code in range(0x2801, 0x2900)},  # braille dots of the plots
         "\u2800": " ",
     }

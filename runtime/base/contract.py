@@ -47,6 +47,8 @@ example ``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the por
 ``tcp://``, the socket ``status.sock`` in the folder for ``ipc://``."""
 ENV_DIR: Final = "L2R_DIR"
 """Folder for what outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
+END_FILE: Final = "end.json"
+"""File in that folder with the ``end`` record of a learner whose run is complete."""
 ENV_CONFIG: Final = "L2R_CONFIG"
 """JSON object of training settings (the spec's ``train``); see ``l2r-runtime config``."""
 ENV_CPUS: Final = "L2R_CPUS"
@@ -55,6 +57,12 @@ ENV_JOINERS: Final = "L2R_JOINERS"
 """Number of processes that the launcher lets join this learner or parameter server. When the run is done it waits a
 minute for those that do not know it yet: they may only now be starting, and nobody else could tell them. Not set:
 it waits for none."""
+ENV_LIMITS: Final = "L2R_LIMITS"
+"""JSON object of the run's limits, for its learner: ``wall``, ``idle``, ``no_progress`` (seconds), ``gpu_hours``,
+and ``gpus``, the number of GPUs that the run was placed on; see ``runtime.base.limits``. Not set: none."""
+ENV_ALERTS: Final = "L2R_ALERTS"
+"""JSON list of the rules by which the learner sends word of the run; see ``runtime.base.alert_rules``. They name
+the variables that hold secret addresses and never the addresses. Not set: none."""
 ENV_SIMULATOR: Final = "L2R_SIM"
 """Set by a worker in every process of a simulator that it starts, with an id of that start: a leak check finds the
 processes of one simulator by it. They carry the run's variables too."""
@@ -89,6 +97,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
+EXIT_NOT_FINITE: Final = 65
+"""Losses, weights or what the environment gave are infinite or NaN; a restart loads the newest checkpoint."""
 EXIT_INTERRUPTED: Final = 143
 """A step, a fetch, a training node or a parameter server was ended by SIGTERM before its work was done. Not 0: a
 job whose pod is taken away in the middle must not count as complete."""
@@ -102,7 +112,8 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``
-(text for people: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``). On a GPU also, each only where it is known:
+(text for people: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``), and where a limit of the run is near or reached
+``limit`` (a sentence). On a GPU also, each only where it is known:
 ``gpu_percent`` (share of the time in which a kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share
 it) and ``gpu_reserved_bytes`` (by this process). With several GPUs they are their mean, and their sums.
 
@@ -119,6 +130,8 @@ it began in this round, 0 where no node had state) and ``resumed_from`` (the nod
 ``evaluation``: ``accuracy`` from 0 to 1, ``samples``, ``classes`` (accuracy by name of the class).
 ``step``: ``name``, ``state`` (``waiting``, ``running``, ``done``, ``failed`` or ``skipped``), ``exit_code`` (or
 null), ``seconds`` (or null), ``detail`` (a few words).
+``end``: a learner writes one when its run is complete: ``run_id``, ``reason``, ``limit`` (true where a limit has
+ended it), ``env_steps`` and ``updates``.
 ``fetch``: ``source``, ``state`` (``running``, ``done`` or ``failed``), ``bytes``, ``total_bytes`` (or null).
 ``ps``: ``role`` (``ps`` or ``worker``), ``index``, ``global_step``, ``local_step`` (of a worker), ``loss``.
 """

@@ -18,6 +18,8 @@ DEFAULT: Final = "racing"
 """Default of the setting ``environment``."""
 FRAME_STACK: Final = "frame_stack"
 """Option of every Gymnasium id: how many of the latest observations are one."""
+WRAPPERS: Final = "wrappers"
+"""Option of every Gymnasium id: names of wrappers around it."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments with a form for a learner's device, which it can collect from by itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
@@ -77,12 +79,16 @@ def suggestion(environment: str) -> str:
 
 def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None:
     """Return the shape of an environment's data; None where only the environment itself knows it."""
+    if options.get(WRAPPERS) and environment not in BUILT_IN:
+        return None  # a wrapper may show anything else
     _, _, gymnasium_id = environment.rpartition(":")  # a module to import may stand before it
     shape: DataShape | None = None
     if environment == "racing" or gymnasium_id == "l2r/Racing-v0":
         shape = DataShape(_VIEW[0], 2, (_VIEW[1],)) if options.get("observation") == "view" else _vector("racing")
     elif gymnasium_id == "l2r/L2R-v0":
-        shape = _cameras(options)
+        shape = _cameras(options, _L2R_POSE)
+    elif environment == "l2r" and options.get("cameras"):
+        shape = _cameras(options, _VECTORS["l2r"][0] if options.get("observation") == "place" else _VIEW[0])
     elif environment in _VECTORS:
         shape = _vector(environment)
     if shape is None or environment in BUILT_IN:
@@ -95,8 +101,8 @@ def _vector(environment: str) -> DataShape:
     return DataShape(numbers, actions)
 
 
-def _cameras(options: Mapping[str, Any]) -> DataShape | None:
-    """Shape of l2r/L2R-v0: ``cameras`` are names, or name to parameters; None for any other value."""
+def _cameras(options: Mapping[str, Any], numbers: int) -> DataShape | None:
+    """Shape of a simulator's data: ``cameras`` are names, or name to parameters; None for any other value."""
     cameras = options.get("cameras", ())
     if isinstance(cameras, Mapping):
         parameters = list(cameras.values())
@@ -108,11 +114,24 @@ def _cameras(options: Mapping[str, Any]) -> DataShape | None:
     for camera in parameters:
         if not isinstance(camera, Mapping):
             return None
-        height, width = camera.get("Height", _CAMERA[0]), camera.get("Width", _CAMERA[1])
-        if not (isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0):
+        if (picture := _picture(camera)) is None:
             return None
-        pictures.append((height, width, 3))
-    return DataShape(_L2R_POSE, 2, tuple(pictures))
+        pictures.append(picture)
+    return DataShape(numbers, 2, tuple(pictures))
+
+
+def _picture(camera: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Height, width and channels of what a worker makes of a camera's frames; None for options that cannot be."""
+    height, width = camera.get("Height", _CAMERA[0]), camera.get("Width", _CAMERA[1])
+    crop, resize = camera.get("crop", [0, 0, 0, 0]), camera.get("resize")
+    try:
+        top, bottom, left, right = crop
+        height, width = resize or (height - top - bottom, width - left - right)
+    except (TypeError, ValueError):
+        return None
+    if not (isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0):
+        return None
+    return height, width, 1 if camera.get("grey") else 3
 
 
 def _stacked(shape: DataShape, frames: object) -> DataShape | None:

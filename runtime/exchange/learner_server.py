@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -24,10 +24,11 @@ from runtime.exchange.machines.member_state import Member, SessionTerms
 from runtime.exchange.machines.membership import Membership
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.policy_store import PolicyStore
-from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.framing import Buffer, decode, encode
 from runtime.exchange.protocol.messages import EvaluationReport, Get, Message, ProtocolError, RingAccepted, Segments
 from runtime.exchange.protocol.segment_schema import Columns, Layout
 from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.traffic import Traffic, size_of
 from runtime.exchange.transport.curve_keys import LearnerKeys
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_ring import RingReader
@@ -40,6 +41,10 @@ MAX_EVALUATIONS: Final = 1_024
 """Evaluations that wait for the main thread; beyond it the oldest are dropped."""
 CUT_PAUSE_SECONDS: Final = 0.001
 """Pause between two chunks of experience that are copied for a checkpoint."""
+RECORDS_PER_PEERS: Final = 15
+"""Records of which one at least names the peers: who reads only the newest part of a log finds them."""
+MOST_PEERS: Final = 256
+"""Peers that a record names: a line of a log is cut at 16 KiB by container runtimes."""
 LATECOMER_SECONDS: Final = 60.0
 """Longest wait of a finished learner for peers that never joined: a simulator may take so long to start."""
 
@@ -168,6 +173,12 @@ class LearnerServer:
         self._inspector = store if isinstance(store, InspectingStore) else None
         self._rings: dict[bytes, RingReader] = {}
         """By route; only the network thread uses them."""
+        self._endpoint = endpoint
+        self._traffic = Traffic(time.monotonic())
+        self._named_peers: list[str] = []
+        """Peers that the newest record with peers named."""
+        self._unnamed = 0
+        """Records that may come before the next one with peers."""
         self._updates = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -287,7 +298,21 @@ class LearnerServer:
                 "sent": totals.sent,
                 "missing": totals.missing,
                 "malformed": self.membership.malformed,
+                "stale": totals.stale,
+                "inflight_transitions": self.membership.credits.inflight,
+                "evaluators": len(self.membership.members) - self.membership.workers,
+                **self._traffic.rates(time.monotonic()),
+                **self._peer_fields(),
             }
+
+    def _peer_fields(self) -> dict[str, Any]:
+        """Return where the learner listens and who is connected; nothing while a recent record said the same."""
+        peers = sorted(member.hello.pod for member in self.membership.members.values())[:MOST_PEERS]
+        self._unnamed -= 1
+        if peers == self._named_peers and self._unnamed > 0:
+            return {}
+        self._named_peers, self._unnamed = peers, RECORDS_PER_PEERS
+        return {"listens": [self._endpoint.data, self._endpoint.model], "peers": peers}
 
     def status(self) -> dict[str, Any]:
         """Return the exchange's part of the learner's status, as plain values for JSON. Any thread may call it."""
@@ -305,6 +330,7 @@ class LearnerServer:
                 "store": len(self._experience),
                 "inflight_transitions": machine.credits.inflight,
                 "ceiling": machine.credits.ceiling,
+                "traffic": self._traffic.totals(),
                 "malformed": machine.malformed,
                 "foreign": machine.foreign,
                 "strangers": self._channel.refused_keys,
@@ -354,6 +380,7 @@ class LearnerServer:
                 self._changed.notify_all()
 
     def _receive(self, inbound: Inbound) -> None:
+        self._traffic.received(size_of(inbound.frames))
         try:
             message, arena = decode(inbound.frames)
         except ProtocolError as error:
@@ -371,6 +398,7 @@ class LearnerServer:
             # Outside the lock: this pass over all bytes is half of the thread's work. A message of the wrong size
             # is not searched, since the membership machine refuses it whatever its numbers are.
             if bundle is not None:
+                self._traffic.received_in_memory(bundle.nbytes if message.ring else 0)
                 faulty = self._finite.non_finite_segments(bundle)
                 if self._inspector is not None:
                     faulty |= self._inspector.faulty_segments(bundle)
@@ -393,7 +421,7 @@ class LearnerServer:
     def _answer(self, route: bytes, message: Message) -> None:
         if isinstance(message, Get):
             answer, arena = self.policies.answer_get(message)
-            self._channel.send(Port.MODEL, route, encode(answer, arena))
+            self._send(Port.MODEL, route, encode(answer, arena))
             return
         with self._changed:
             error = ProtocolError("the model socket takes requests for weights alone")
@@ -446,4 +474,8 @@ class LearnerServer:
     def _flush(self) -> None:
         while self._outbox:
             send = self._outbox.popleft()
-            self._channel.send(Port.DATA, send.route, encode(send.message))
+            self._send(Port.DATA, send.route, encode(send.message))
+
+    def _send(self, port: Port, route: bytes, frames: Sequence[Buffer]) -> None:
+        if self._channel.send(port, route, frames):
+            self._traffic.sent(size_of(frames))

@@ -163,6 +163,9 @@ def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
     for name, count in status.get("inference", {}).items():
         yield f"# HELP l2r_inference_{name}_total Remote inference: {name}, since the learner's start.\n"
         yield f"# TYPE l2r_inference_{name}_total counter\nl2r_inference_{name}_total{run} {count}\n"
+    for name, count in status.get("traffic", {}).items():
+        yield f"# HELP l2r_exchange_{name}_total Exchange: {name}, since the learner's start.\n"
+        yield f"# TYPE l2r_exchange_{name}_total counter\nl2r_exchange_{name}_total{run} {count}\n"
     yield "# HELP l2r_env_steps_total Env steps learned from.\n# TYPE l2r_env_steps_total counter\n"
     yield f"l2r_env_steps_total{run} {status['env_steps']}\n"
     yield "# HELP l2r_segments_total Segments by what became of them.\n# TYPE l2r_segments_total counter\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -18,6 +19,13 @@ from runtime.base import replay_memory
 
 class SettingsError(ValueError):
     """The settings cannot be used; the sentence names the key and what it may be."""
+
+
+ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "sgd", "random")
+_OFF_POLICY: Final = ("sac", "dqn", "td3")
+"""Methods that learn from a replay, for which settings that speak of it hold."""
+_OWN: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""A class of one's own: package.module:Class."""
 
 
 def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: Sequence[str] = ()) -> Any:
@@ -37,10 +45,12 @@ class Settings:
     environment_options: Mapping[str, Any] = _setting({}, "Options of the environment, by name.")
     algorithm: str = _setting(
         "sac",
-        "How it is learned: sac where steps are dear and actions numbers, ppo where steps are cheap, impala where "
-        "many workers are far away; sgd learns from examples, random nothing.",
-        one_of=("sac", "ppo", "impala", "sgd", "random"),
+        "How it is learned: sac where steps are dear, beside it dqn for choices and td3 for numbers; ppo where "
+        "steps are cheap, impala where many workers are far away; sgd learns from examples, random nothing; "
+        "package.module:Class is one's own.",
+        one_of=ALGORITHMS,
     )
+    method: Mapping[str, Any] = _setting({}, "Settings of a method of one's own, by name.")
     hidden: tuple[int, ...] | None = _setting(
         None,
         "Widths of the hidden layers of the networks; null takes the algorithm's own. Wider costs time before it "
@@ -52,9 +62,23 @@ class Settings:
         "Channels, kernel side and stride of each convolution that an image goes through. Fewer for small images.",
         least=1,
     )
+    memory: str | Mapping[str, Any] | None = _setting(
+        None,
+        "Memory of a policy of ppo or impala, for what one observation does not show: gru, lstm, or an object with "
+        "kind and size (64). It is learned over the steps of a segment: take segment_steps at least as long as "
+        "what it should remember.",
+    )
+    normalise_observations: bool = _setting(
+        False,
+        "Shift and scale the numbers of observations by their running mean and deviation over all workers, which "
+        "travel with the policy and stand in checkpoints. For continuous control with ppo or impala (with their "
+        "normalise_returns); pictures have a range already.",
+    )
     sac: Mapping[str, Any] = _setting(
         {}, "Settings of soft actor-critic, by name; what is left out is tuned for racing."
     )
+    dqn: Mapping[str, Any] = _setting({}, "Settings of the deep Q-network, by name.")
+    td3: Mapping[str, Any] = _setting({}, "Settings of TD3, by name.")
     ppo: Mapping[str, Any] = _setting({}, "Settings of PPO, by name.")
     impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
     sgd: Mapping[str, Any] = _setting({}, "Settings of gradient descent on examples, by name.")
@@ -77,7 +101,7 @@ class Settings:
         least=1,
     )
     warmup_steps: int = _setting(
-        5_000, "SAC: env steps with random actions before the first update, over all workers.", least=0
+        5_000, "With a replay: env steps with random actions before the first update, over all workers.", least=0
     )
     remote_inference: bool = _setting(
         False,
@@ -87,21 +111,23 @@ class Settings:
     # --- the balance of the two ---
     updates_per_step: float = _setting(
         1 / 16,
-        "SAC: gradient updates for each env step. Raise it where steps are dear (a simulator), lower where cheap.",
+        "With a replay: gradient updates for each env step. Raise it where steps are dear (a simulator), lower it "
+        "where they are cheap.",
         least=0,
     )
     band_steps: int = _setting(
         8_192,
-        "SAC: env steps that collection may run ahead of learning; workers wait beyond it. At least two segments.",
+        "With a replay: env steps that collection may run ahead of learning; workers wait beyond it. At least two "
+        "segments.",
         least=1,
     )
     max_policy_lag: int | None = _setting(
         None,
         "Policy versions that a segment may be behind before it is refused; null takes the algorithm's own: 1,000 "
-        "for sac, a few for impala, none for ppo.",
+        "with a replay, a few for impala, none for ppo.",
         least=0,
     )
-    publish_every: int = _setting(50, "SAC: updates between two published policy versions.", least=1)
+    publish_every: int = _setting(50, "With a replay: updates between two published policy versions.", least=1)
     lockstep: bool = _setting(
         False, "Collect and learn by turns: with one worker the same seed gives the same run, but slowly."
     )
@@ -189,6 +215,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "tuple[int, ...] | None": ((list, tuple, type(None)), "a list of whole numbers or null"),
     "tuple[tuple[int, int, int], ...]": ((list, tuple), "a list of lists of three whole numbers"),
     "Mapping[str, Any]": ((dict,), "an object"),
+    "str | Mapping[str, Any] | None": ((str, dict, type(None)), "a text, an object or null"),
     "Mapping[str, Any] | None": ((dict, type(None)), "an object or null"),
 }
 """Types that JSON may give for an annotation, and their words in a sentence."""
@@ -196,8 +223,13 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
 
 def parse(text: str) -> Settings:
     """Return the settings in a JSON text; an empty one means the defaults. Raises SettingsError."""
+    return from_mapping(read_object(text))
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Return the JSON object of a text; an empty one is an empty object. Raises SettingsError."""
     if not text.strip():
-        return Settings()
+        return {}
     try:
         values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except SettingsError:
@@ -206,7 +238,7 @@ def parse(text: str) -> Settings:
         raise SettingsError(f"the settings are not JSON: {error}") from error
     if not isinstance(values, dict):
         raise SettingsError("the settings must be one JSON object")
-    return from_mapping(values)
+    return values
 
 
 def _finite(text: str) -> float:
@@ -231,7 +263,7 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
     if values.get("collect") == "device":
         values.setdefault("num_envs", replay_memory.DEVICE_NUM_ENVS)
     settings = Settings(**values)
-    has_band = settings.collect == "workers" and settings.algorithm == "sac"
+    has_band = settings.collect == "workers" and settings.algorithm in _OFF_POLICY
     if has_band and settings.band_steps < 2 * settings.segment_transitions:
         raise SettingsError(
             f"band_steps is {settings.band_steps}; it must hold at least two segments of num_envs x segment_steps "
@@ -263,7 +295,8 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
     for number in numbers:
         if least is not None and number is not None and (number <= least if above else number < least):
             raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
-    if one_of and value not in one_of:
+    is_own = name == "algorithm" and _OWN.fullmatch(str(value)) is not None
+    if one_of and value not in one_of and not is_own:
         raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(one_of)}")
 
 

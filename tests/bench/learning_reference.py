@@ -52,7 +52,12 @@ class Records(BaseCallback):
 
 
 def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
-    """Return the algorithm with the settings of manifests/EXAMPLE.yaml, and its env steps."""
+    """Return the algorithm and its env steps.
+
+    SAC has the settings of manifests/pendulum-sac.yaml; PPO those of rl-baselines3-zoo's family for CartPole, few
+    copies and many passes over each batch: one pass over large batches is for copies that are stepped in one array
+    operation.
+    """
     if example == "cartpole-ppo":
         ppo = PPO(
             "MlpPolicy",

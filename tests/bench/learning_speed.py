@@ -4,7 +4,8 @@ Ours are a learner and workers as processes over the real exchange, by IMPALA an
 Stable-Baselines3's PPO, Sample Factory's APPO and RLlib's PPO and IMPALA, each in an environment of its own and in
 more than one arrangement of workers and copies. Everybody takes one gradient step a batch (`--epochs` for more);
 rounds are interleaved, starting up is not counted. The learner's idle share (time without data) is that of its
-records in the counted stretch.
+records in the counted stretch. The examples of both methods (`manifests/cartpole-*.yaml`) run in the same rounds,
+with all of their workers and the evaluator, and are compared with ours of the same method.
 
     python -m tests.bench.learning_speed --sb3 PYTHON [--factory PYTHON] [--rllib PYTHON] [--rounds 5] [--seconds 8]
 """
@@ -20,6 +21,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.bench.run_processes import RunProcesses
 
@@ -42,6 +45,9 @@ PEERS: dict[str, tuple[tuple[str, str], ...]] = {
 START_SECONDS = 6.0
 """Given to processes to start, over the seconds that are measured."""
 BATCH = 1_024
+EXAMPLES = {"impala": "cartpole-impala", "ppo": "cartpole-ppo"}
+"""Specs in manifests/, by the method that each runs."""
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Ours:
     name: str
     workers: int
     settings: dict[str, Any]
+    has_evaluator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,17 @@ def ours(epochs: int) -> tuple[Ours, ...]:
     )
 
 
+def examples() -> tuple[Ours, ...]:
+    """The examples as they are written, without the end that they set themselves."""
+    cases = []
+    for name in EXAMPLES.values():
+        spec = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text("utf-8"))
+        settings = {key: value for key, value in spec["train"].items() if key != "total_env_steps"}
+        workers = sum(worker_set["replicas"] for worker_set in spec["workers"])
+        cases.append(Ours(name, workers, settings, "evaluator" in spec))
+    return tuple(cases)
+
+
 def run_ours(case: Ours, seconds: float) -> Rate:
     """Start learner and workers as a launcher does, and read the learner's records."""
     settings = {
@@ -85,6 +103,8 @@ def run_ours(case: Ours, seconds: float) -> Rate:
         run.start("learner")
         for index in range(case.workers):
             run.start("worker", index)
+        if case.has_evaluator:
+            run.start("evaluator")
         run.wait()
         records, output = run.records(), run.output("learner")
     # The last one is of the end; the first with steps is of the start.
@@ -124,7 +144,7 @@ def main(arguments: list[str]) -> int:
 
     for number in range(options.rounds):
         print(f"round {number + 1}", flush=True)
-        for case in ours(options.epochs):
+        for case in (*ours(options.epochs), *examples()):
             note(case.name, run_ours(case, options.seconds))
         for peer, cases in PEERS.items():
             python = getattr(options, peer)
@@ -132,11 +152,15 @@ def main(arguments: list[str]) -> int:
                 note(name, run_peer(peer, python, case, options.epochs, options.seconds / 2))
     print(f"medians of {options.rounds} rounds")
     medians = {name: statistics.median(each.steps_per_second for each in rates) for name, rates in found.items()}
-    best = max((rate for name, rate in medians.items() if not name.startswith("l2rtui")), default=float("nan"))
+    mine = {case.settings["algorithm"]: case.name for case in ours(options.epochs)}
+    peers = [rate for name, rate in medians.items() if name not in {*mine.values(), *EXAMPLES.values()}]
+    best = max(peers, default=float("nan"))
     for name, rate in medians.items():
         shares = [each.idle_share for each in found[name] if each.idle_share is not None]
         idle = f"   idle {statistics.median(shares):.1%}" if shares else ""
         print(f"  {name:38} {rate:9,.0f} env steps/s   {rate / best:5.2f} x the best peer{idle}")
+    for method, name in EXAMPLES.items():
+        print(f"  {name}: {medians[name] / medians[mine[method]]:.2f} x {mine[method]}")
     return 0
 
 

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.sac import SAC, SACConfig
+from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.buffers.successors import TERMINATED, TRUNCATED
 from runtime.rl.envs.base import EpisodeSummary, VectorEnv

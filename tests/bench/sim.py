@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+from runtime.rl.envs.l2r import L2RVectorEnv
+from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.sim.control.supervisor import SimulatorSupervisor
 from runtime.sim.launchers.failures import Cause
 from runtime.sim.launchers.process import SimulatorProcess

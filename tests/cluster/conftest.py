@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -112,14 +113,53 @@ def kubeconfig() -> str:
     return path
 
 
-@pytest.fixture
-def namespace(kubeconfig: str) -> Iterator[str]:
-    """A namespace of the test's own, removed with all that is in it."""
+@contextlib.contextmanager
+def new_namespace() -> Iterator[str]:
+    """Make a namespace that is removed at the end with all that is in it."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
     eventually("its service account", lambda: kubectl("-n", name, "get", "sa", "default", check=False))
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def namespace(kubeconfig: str) -> Iterator[str]:
+    """A namespace of the test's own."""
+    with new_namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def volume(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A claim bound to a folder of the real node, which is this machine."""
+    folder = tmp_path_factory.mktemp("volume")
+    for part in (folder, *folder.parents[:2]):
+        part.chmod(0o777)  # the pods run as a user of their own
+    common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    name = f"l2r-{namespace}"
+    objects: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                **common,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": str(folder)},
+                "claimRef": {"namespace": namespace, "name": "l2r-data"},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "l2r-data", "namespace": namespace},
+            "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
+        },
+    ]
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    yield folder
+    kubectl("delete", "pv", name, "--wait=false")
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_the_old_charts_values_train_and_end(cli, namespace, image, tmp_path_fac
     standing = metrics(cli, "mnist")
     workers = [one for one in standing["peers"] if one["role"] == "worker"]
     assert [one["global_step"] for one in workers] == [200, 200]
-    assert all(one["local_step"] > 0 for one in workers)
+    assert sum(one["local_step"] for one in workers) >= 200  # a worker may come when the steps are taken
     assert standing["evaluation"]["accuracy"] > 0.8
     receipt = cli.json("destroy", "mnist", "--yes")
     assert (receipt["left"], left(namespace)) == (0, [])

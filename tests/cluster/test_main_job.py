@@ -28,38 +28,6 @@ placement: {{on: phortx0/0-1}}
 """
 
 
-@pytest.fixture
-def volume(namespace, tmp_path_factory):
-    """A claim bound to a folder of the real node, which is this machine."""
-    folder = tmp_path_factory.mktemp("volume")
-    for part in (folder, *folder.parents[:2]):
-        part.chmod(0o777)  # the pods run as a user of their own
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    name = f"l2r-{namespace}"
-    objects = [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": {
-                **common,
-                "capacity": {"storage": "1Gi"},
-                "hostPath": {"path": str(folder)},
-                "claimRef": {"namespace": namespace, "name": "l2r-data"},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "l2r-data", "namespace": namespace},
-            "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
-        },
-    ]
-    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    yield folder
-    kubectl("delete", "pv", name, "--wait=false")
-
-
 def objects_of(namespace):
     return {
         (item["kind"], item["metadata"]["name"]) for item in kubectl_json("-n", namespace, "get", KINDS)["items"]

@@ -7,13 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cluster.conftest import IMAGE, Cli, eventually, kubectl, kubectl_json
+from tests.cluster.roles import grant
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-RBAC = (Path(__file__).parents[2] / "manifests" / "rbac.yaml").read_text()
 SPEC = f"""\
 kind: learner-workers
 name: mine
@@ -21,15 +20,6 @@ image: {IMAGE}
 learner: {{command: [sh, -c, 'echo ready; sleep 600'], slots: SLOTS, grace_seconds: 1}}
 workers: [{{name: w, replicas: 2, command: [sh, -c, 'sleep 600'], slots: SLOTS, restart: Always, grace_seconds: 1}}]
 """
-
-
-def grant(namespace: str, role: str, kinds: tuple[str, ...]) -> None:
-    """Apply the parts of manifests/rbac.yaml of these kinds that are about one of its Roles."""
-    text = RBAC.replace("NAMESPACE", namespace).replace("USER", "researcher")
-    items = [item for item in yaml.safe_load_all(text) if item["kind"] in kinds and role in json.dumps(item)]
-    assert len(items) == len(kinds)
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    kubectl("apply", "-f", "-", stdin=text.replace("l2rtui-ledger", f"l-{namespace}"))
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ async def test_a_destroy_counts_down_and_ends_with_a_receipt(backend):
 async def test_parts_that_a_backend_lacks_are_none(backend):
     assert backend.location is None or isinstance(backend.location, str)
     assert backend.acts_on().startswith("on ")
-    assert set(await backend.denied()) <= {"launch", "kill", "scale", "destroy", "exec", "forward"}
+    assert set(await backend.denied()) <= {"launch", "kill", "scale", "destroy", "exec", "forward", "reserve"}
     snapshot = await backend.snapshot()
     if backend.results is not None:
         assert await backend.results("nothing") is None

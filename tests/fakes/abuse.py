@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import zmq
 
@@ -50,29 +51,25 @@ def shout(port: int, data: bytes) -> None:
         stream.sendall(data)
 
 
-def almost(rng: random.Random, trap: str) -> list[bytes]:
-    """Frames that look like the protocol's."""
-    seeds = [
-        {"kind": "hello", "protocol": 4, "run": "r", "run_id": "r", "token": "guess", "role": "worker", "pod": "x"}
+def headers(token: str, sent: int) -> list[dict[str, Any]]:
+    """Headers as a peer sends them, a correct one of each kind."""
+    return [
+        {"kind": "hello", "protocol": 4, "run": "r", "run_id": "r", "token": token, "role": "worker", "pod": "x"}
         | {"incarnation": 1, "oldest": 1, "environment": "racing", "layout": "obs:f4", "actor_floats": 1}
         | {"segment_transitions": 1},
         {"kind": "traj", "epoch": 1, "seq": 1, "ring": False, "rows": [[1, 0, 0, 0, 0.0, 0.0, 0]]},
-        {
-            "kind": "ring",
-            "epoch": 1,
-            "place": "x",
-            "pid": 1,
-            "descriptor": 0,
-            "slots": 4,
-            "slot_bytes": 8,
-            "nonce": "",
-        },
-        {"kind": "ping", "epoch": 1, "sent": 2**53 - 1, "env_steps": 0, "policy_version": 0}
+        {"kind": "ring", "epoch": 1, "place": "x", "pid": 1, "descriptor": 0}
+        | {"slots": 4, "slot_bytes": 8, "nonce": ""},
+        {"kind": "ping", "epoch": 1, "sent": sent, "env_steps": 0, "policy_version": 0}
         | {"env_steps_per_second": 0.0},
-        {"kind": "get", "token": "guess", "epoch": 0, "have": 0, "codec": "f4"},
+        {"kind": "get", "token": token, "epoch": 0, "have": 0, "codec": "f4"},
         {"kind": "bye", "epoch": 1, "sent": 0, "reason": "x"},
-        {"kind": "who", "epoch": 1},
     ]
+
+
+def almost(rng: random.Random, trap: str) -> list[bytes]:
+    """Frames that look like the protocol's."""
+    seeds = [*headers("guess", sent=2**53 - 1), {"kind": "who", "epoch": 1}]
     seed = dict(rng.choice(seeds))
     for _ in range(rng.randrange(3)):
         value = rng.choice([None, -1, 2**70, 1e308, "\x1b[2J", [], {}, True, "x" * 600, [[]], float("nan")])
@@ -86,23 +83,26 @@ def almost(rng: random.Random, trap: str) -> list[bytes]:
     return frames if rng.random() < 0.9 else frames * 3
 
 
+def dealer_of(context: zmq.Context[zmq.Socket[bytes]], port: int, token: str | None) -> zmq.Socket[bytes]:
+    """A peer of the socket at this port, with the keys of a token or without."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.setsockopt(zmq.SNDHWM, 100)
+    if token is not None:
+        _, mine = curve_keys.from_token(token)
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    return dealer
+
+
 class Fuzzer:
     """A peer that speaks ZeroMQ and sends messages that are almost right, or has the wrong keys."""
 
     def __init__(self, port: int, secret: str | None = None) -> None:
         self.context = zmq.Context()
-        self.sockets = []
-        for address_port in (port, port + 1):
-            dealer = self.context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.setsockopt(zmq.SNDHWM, 100)
-            if secret is not None:
-                _, mine = curve_keys.from_token(secret)
-                dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
-                dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
-                dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
-            dealer.connect(f"tcp://127.0.0.1:{address_port}")
-            self.sockets.append(dealer)
+        self.sockets = [dealer_of(self.context, address_port, secret) for address_port in (port, port + 1)]
 
     def send(self, rng: random.Random, trap: str) -> None:
         with contextlib.suppress(zmq.Again):

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from runtime.exchange.transport import curve_keys
-from tests.fakes.abuse import almost, noise
+from tests.fakes.abuse import almost, dealer_of, noise
 
 AT_ONCE = 60
 """Connections that are held open, so that a machine's limit of descriptors does not end the test instead."""
@@ -145,15 +144,8 @@ class Attackers:
         """Connect as a peer of ZeroMQ, and say what a peer says."""
         context = zmq.Context()
         try:
-            dealer = context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.LINGER, 0)
+            dealer = dealer_of(context, self._port, token)
             dealer.setsockopt(zmq.RCVTIMEO, 50)
-            if token is not None:
-                _, mine = curve_keys.from_token(token)
-                dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
-                dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
-                dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
-            dealer.connect(f"tcp://127.0.0.1:{self._port}")
             with contextlib.suppress(zmq.Again):
                 dealer.send_multipart([b"12345678", b"read", b"l2r/elastic/test-1"], zmq.NOBLOCK)
                 dealer.send_multipart(almost(self._random, self._trap), zmq.NOBLOCK)

@@ -467,6 +467,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         started["ExitCode"] = code
         self.close_connection = True
 
+    def attach(self, name: str) -> None:
+        """Give back what is typed, in capitals, until `quit`; a word on stderr first."""
+        container = self.engine.container(name)
+        is_terminal = container["Config"].get("Tty")
+        self.wfile.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+
+        def say(stream: int, text: bytes) -> None:
+            self.wfile.write(text if is_terminal else frame(stream, text))
+
+        say(2, b"ready \x1b]0;title\x07\n")
+        typed = b""
+        while key := self.rfile.read(1):
+            typed += key
+            say(1, key.upper())
+            if typed.endswith(b"quit"):
+                break
+        container["typed"] = typed
+        self.close_connection = True
+
+    def resize(self, name: str) -> None:
+        self.engine.container(name).setdefault("sizes", []).append((int(self.query["w"]), int(self.query["h"])))
+        self._send(200)
+
     def inspect_exec(self, identity: str) -> None:
         self._send(200, {"ExitCode": self.engine.execs[identity]["ExitCode"]})
 
@@ -527,6 +550,8 @@ _ROUTES: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("GET", "/containers/([^/]+)/archive", _Handler.get_archive),
     ("GET", "/containers/([^/]+)/logs", _Handler.logs),
     ("GET", "/events", _Handler.events),
+    ("POST", "/containers/([^/]+)/attach", _Handler.attach),
+    ("POST", "/containers/([^/]+)/resize", _Handler.resize),
     ("POST", "/containers/([^/]+)/exec", _Handler.create_exec),
     ("POST", "/exec/([^/]+)/start", _Handler.start_exec),
     ("GET", "/exec/([^/]+)/json", _Handler.inspect_exec),

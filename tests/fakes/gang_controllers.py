@@ -1,16 +1,18 @@
 """Stand-ins for programs that admit the pods of a run together, on the API server in memory.
 
 They act on what the real ones document, and on nothing else of a pod: Kueue's webhook and its controller of
-groups of pods (kueue.sigs.k8s.io, "Run Plain Pods"), and the PodGroups of Volcano and of the scheduler plugin
-coscheduling.
+groups of pods (kueue.sigs.k8s.io, "Run Plain Pods"), the PodGroups of Volcano and of the scheduler plugin
+coscheduling, and the Jobs of a JobSet (jobset.sigs.k8s.io).
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from tests.fakes.kubernetes_objects import Manifest, ObjectServer, StatusError
 
+SET_NAME = "jobset.sigs.k8s.io/jobset-name"
 QUEUE, GROUP = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-group-name"
 COUNT, GATE = "kueue.x-k8s.io/pod-group-total-count", "kueue.x-k8s.io/admission"
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for pods in flavor default"
@@ -146,3 +148,60 @@ class PodGroupServer(GangServer):
         for pod in waiting:
             state = condition("PodScheduled", "False", "Unschedulable", self._message)
             self.change(pod, status={"phase": "Pending", "conditions": [state]})
+
+
+class JobSetServer(ObjectServer):
+    """JobSet, with Kueue behind it: the Jobs of a set are made together, suspended while its queue has no room.
+
+    Attributes:
+        room: Pods of a set that its queue admits.
+    """
+
+    room = 0
+
+    def phases(self) -> list[str]:
+        return sorted(item["status"]["phase"] for (kind, _, _), item in self.objects.items() if kind == "Pod")
+
+    def admit(self) -> None:
+        """Suspend the Jobs of the sets that find no room, and resume those of the others."""
+        for item in [item for (kind, _, _), item in self.objects.items() if kind == "JobSet"]:
+            self._follow(item)
+
+    def _create(self, item: Manifest, kind: str, namespace: str, *, is_dry: bool = False) -> Manifest:
+        if kind == "JobSet":
+            _validate_job_set(item)
+        created = super()._create(item, kind, namespace, is_dry=is_dry)
+        if kind == "JobSet" and not is_dry:
+            self._follow(created)
+        return created
+
+    def _follow(self, item: Manifest) -> None:
+        meta, parts = item["metadata"], item["spec"]["replicatedJobs"]
+        size = sum(part["template"]["spec"]["parallelism"] for part in parts)
+        is_suspended = QUEUE in meta["labels"] and size > self.room
+        state = [condition("Suspended", "True", "SuspendedJobs", FULL)] if is_suspended else []
+        item["status"] = {"conditions": state}
+        for part in parts:
+            name, template = f"{meta['name']}-{part['name']}-0", copy.deepcopy(part["template"])
+            template["metadata"]["labels"][SET_NAME] = meta["name"]
+            template["spec"]["template"]["metadata"]["labels"][SET_NAME] = meta["name"]
+            owner = {"kind": "JobSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
+            job = {
+                "metadata": {**template["metadata"], "name": name, "ownerReferences": [owner]},
+                "spec": template["spec"] | {"suspend": is_suspended},
+                "status": {"conditions": [{**item, "reason": "JobSuspended"} for item in state]},
+            }
+            if (existing := self.get("Job", name, meta["namespace"])) is None:
+                super()._create(job, "Job", meta["namespace"])
+            else:
+                key = ("Job", meta["namespace"], name)
+                self._store(key, {**existing, "spec": job["spec"], "status": job["status"]}, "MODIFIED")
+                self._reconcile()
+
+
+def _validate_job_set(item: Manifest) -> None:
+    """Refuse what the webhook of JobSet refuses: names that are there twice, and targets that are not there."""
+    names = [part["name"] for part in item["spec"]["replicatedJobs"]]
+    targets = item["spec"].get("successPolicy", {}).get("targetReplicatedJobs", [])
+    if len(set(names)) < len(names) or not set(targets) <= set(names):
+        raise StatusError(422, "Invalid", f"spec.successPolicy.targetReplicatedJobs: {targets} of {names}")

@@ -31,6 +31,8 @@ Call = tuple[str, str, str, bool]
 
 _BY_PLURAL = {(path.group, path.plural): kind for kind, path in KINDS.items()}
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_IMMUTABLE = {"ReplicaSet": ("selector",), "Job": ("selector", "template")}
+"""Fields of the spec that a server lets nobody change, by kind."""
 _NOW = "2026-01-01T00:00:00Z"
 
 
@@ -218,6 +220,7 @@ class ObjectServer:
             case _:
                 self._refuse_other(item, body.get("metadata") or {})
                 changed = _merged(item, body)
+        _refuse_immutable(item, changed)
         if not is_dry:
             self._store(key, changed, "MODIFIED")
             self._reconcile()
@@ -294,6 +297,7 @@ class ObjectServer:
             uid = item["metadata"]["uid"]
             owned = [(key[2], pod) for key, pod in self.objects.items() if key[0] == "Pod" and uid in _owners(pod)]
             count = item["spec"].get("replicas" if kind == "ReplicaSet" else "parallelism", 1)
+            count = 0 if item["spec"].get("suspend") else count
             template = copy.deepcopy(item["spec"]["template"])
             for _ in range(count - len(owned)):
                 meta = {
@@ -385,6 +389,17 @@ def _merged(old: Any, patch: Any) -> Any:
     base = old if isinstance(old, dict) else {}
     merged = {**base, **{key: _merged(base.get(key), value) for key, value in patch.items()}}
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def _refuse_immutable(old: Manifest, new: Manifest) -> None:
+    for name in _IMMUTABLE.get(old["kind"], ()):
+        if old["spec"].get(name) != new["spec"].get(name):
+            path = KINDS[old["kind"]]
+            subject = f'{old["kind"]}.{path.group} "{old["metadata"]["name"]}"'
+            message = (
+                f"{subject} is invalid: spec.{name}: Invalid value: {new['spec'].get(name)}: field is immutable"
+            )
+            raise StatusError(422, "Invalid", message)
 
 
 def _status(status: int, reason: str, message: str = "no", **headers: str) -> web.Response:

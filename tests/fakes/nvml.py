@@ -63,6 +63,8 @@ class FakeGpu:
     Attributes:
         uuid: Empty for one that is made from its index.
         pids: Processes with a CUDA context. graphics_pids: with a graphics context.
+        pid_bytes: Memory of processes, by pid; others are "not available". pid_percents: samples of processes that
+            computed, each with its time in microseconds.
         unsupported: Names of functions that this card answers with "Not Supported".
         is_lost: It fell off the bus: it is counted, and every call about it fails.
         mig: Instances, which have a handle by their UUID (``MIG-…``); while there are any, the card is in MIG mode.
@@ -77,6 +79,8 @@ class FakeGpu:
     celsius: int = 54
     pids: list[int] = field(default_factory=list)
     graphics_pids: list[int] = field(default_factory=list)
+    pid_bytes: list[tuple[int, int]] = field(default_factory=list)
+    pid_percents: list[tuple[int, int, int]] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     is_lost: bool = False
     mig: list[FakeGpu] = field(default_factory=list)
@@ -180,11 +184,18 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: tuple[int, ...]) -> list[SimpleNamespace]:
         gpu = self._gpu("nvmlDeviceGetComputeRunningProcesses", device)
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.pids]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=dict(gpu.pid_bytes).get(pid)) for pid in gpu.pids]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, device: tuple[int, ...]) -> list[SimpleNamespace]:
         gpu = self._gpu("nvmlDeviceGetGraphicsRunningProcesses", device)
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.graphics_pids]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=dict(gpu.pid_bytes).get(pid)) for pid in gpu.graphics_pids]
+
+    def nvmlDeviceGetProcessUtilization(self, device: tuple[int, ...], since: int) -> list[SimpleNamespace]:
+        gpu = self._gpu("nvmlDeviceGetProcessUtilization", device)
+        newer = [sample for sample in gpu.pid_percents if sample[0] > since]
+        if not newer:
+            raise NVMLError(6)  # nvml.h: "if sample entries are not found"
+        return [SimpleNamespace(timeStamp=time, pid=pid, smUtil=percent) for time, pid, percent in newer]
 
     # --- checks -----------------------------------------------------------------------------------------------
     def _enter(self, name: str, *, needs_init: bool = True) -> None:

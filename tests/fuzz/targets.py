@@ -61,6 +61,7 @@ from runtime.jobs.elastic.round_state import RendezvousNode, RoundState, StateEr
 from runtime.jobs.elastic.shared_values import MemoryValues, answer
 from runtime.jobs.fetch.unpack import unpack
 from runtime.sim.wire import protocol, rpc_methods
+from tests.fakes.abuse import headers
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[[bytes], object]
@@ -434,26 +435,7 @@ def _read_simulator(data: bytes) -> None:
 # --- frames -------------------------------------------------------------------------------------------------
 @cache
 def _frame_seeds() -> list[bytes]:
-    headers = (
-        {"kind": "hello", "protocol": 4, "run": "r", "run_id": "r", "token": "t", "role": "worker", "pod": "x"}
-        | {"incarnation": 1, "oldest": 1, "environment": "racing", "layout": "obs:f4", "actor_floats": 1}
-        | {"segment_transitions": 1},
-        {"kind": "traj", "epoch": 1, "seq": 1, "ring": False, "rows": [[1, 0, 0, 0, 0.0, 0.0, 0]]},
-        {
-            "kind": "ring",
-            "epoch": 1,
-            "place": "x",
-            "pid": 1,
-            "descriptor": 0,
-            "slots": 4,
-            "slot_bytes": 8,
-            "nonce": "",
-        },
-        {"kind": "ping", "epoch": 1, "sent": 5, "env_steps": 0, "policy_version": 0, "env_steps_per_second": 0.0},
-        {"kind": "get", "token": "t", "epoch": 0, "have": 0, "codec": "f4"},
-        {"kind": "bye", "epoch": 1, "sent": 0, "reason": "x"},
-    )
-    return [json.dumps(header).encode() for header in headers]
+    return [json.dumps(header).encode() for header in headers("t", sent=5)]
 
 
 def _read_frames(data: bytes) -> None:

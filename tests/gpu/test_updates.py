@@ -14,8 +14,8 @@ import torch
 
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.impala import Impala
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.sac import SAC
 from runtime.rl.device.captured import Captured, _side_stream
 from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest

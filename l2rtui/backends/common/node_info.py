@@ -1,10 +1,12 @@
-"""The node that this process runs on: its name, and the memory that its control groups allow."""
+"""The node that this process runs on: its name, its start, and the memory that its control groups allow."""
 
 from __future__ import annotations
 
 import os
 import re
 from functools import cache
+
+import psutil
 
 from runtime.base.cgroups import memory_limits
 
@@ -13,6 +15,15 @@ from runtime.base.cgroups import memory_limits
 def node_name() -> str:
     """Return the name of this node; see ``dns_label``."""
     return dns_label(os.uname().nodename) or "node"
+
+
+@cache
+def boot_time() -> float:
+    """Return the time at which this machine was started, in seconds since the epoch.
+
+    Read once: the kernel derives it from the clock, so it moves whenever that is set.
+    """
+    return float(psutil.boot_time())
 
 
 def dns_label(hostname: str) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, GpuUse
+from l2rtui.domain.node import Gpu, GpuShare, GpuUse
 from runtime.base.gpu_meter import GpuState, read_state
 
 _NO_DRIVER_SECONDS = 60.0
@@ -20,10 +21,17 @@ _NO_DRIVER_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU."""
+    """A process on a GPU.
+
+    Attributes:
+        percent: Share of time in which a kernel of it ran, 0 to 100. memory_bytes: what it has allocated there.
+            Both None where the driver does not tell.
+    """
 
     pid: int
     claim: DeviceUsage
+    percent: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,8 @@ class GpuReader:
         self._nvml = nvml
         self._is_open = False
         self._no_driver_until = 0.0
+        self._sampled: dict[int, int] = {}
+        """Time of the newest sample of processes of each GPU, in microseconds of the driver's clock."""
 
     def read(self, node: str) -> GpuReport:
         """Read every GPU. Blocks for some milliseconds each, longer while a driver wakes."""
@@ -97,7 +107,8 @@ class GpuReader:
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 device = nvml.nvmlDeviceGetHandleByIndex(index)
-                state, pids = read_state(nvml, device), _pids(nvml, device)
+                state, memory = read_state(nvml, device), _memory_by_pid(nvml, device)
+                percents = self._percents(nvml, device, index) if memory else {}
                 uuid, model = _text(nvml.nvmlDeviceGetUUID(device)), _text(nvml.nvmlDeviceGetName(device))
             except nvml.NVMLError as error:
                 # A card that fell off the bus is still counted; the others can be used.
@@ -105,10 +116,55 @@ class GpuReader:
                 continue
             gpus.append(Gpu(node, index, uuid, model, state.memory_bytes or 0, self._slots))
             uses.append(_use(index, state))
-            processes.extend(GpuProcess(pid, DeviceUsage(index)) for pid in pids)
+            # The driver samples only processes that computed: beside samples of others, none means none.
+            other = 0.0 if percents or state.percent == 0 else None
+            processes.extend(
+                GpuProcess(pid, DeviceUsage(index), percents.get(pid, other), used) for pid, used in memory.items()
+            )
         if problem:
             self.close()  # as for errors of the whole driver: a reset card needs another nvmlInit()
         return GpuReport(tuple(gpus), tuple(processes), tuple(uses), driver, problem)
+
+    def _percents(self, nvml: Any, device: Any, index: int) -> dict[int, float]:
+        """Return the utilisation of each process that has computed since the last reading; empty where unknown."""
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(device, self._sampled.get(index, 0))
+        # NOT_FOUND: no sample since then. Cards before Maxwell and MIG instances have none at all (nvml.h).
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+            return {}
+        except nvml.NVMLError_FunctionNotFound:  # a driver older than the module
+            return {}
+        ordered = sorted(samples, key=lambda sample: int(sample.timeStamp))
+        if ordered:
+            self._sampled[index] = int(ordered[-1].timeStamp)
+        return {int(sample.pid): float(sample.smUtil) for sample in ordered}
+
+
+def shares_of(report: GpuReport, pod_of: Callable[[GpuProcess], str]) -> tuple[GpuUse, ...]:
+    """Return the uses of a report with the parts of single pods.
+
+    Args:
+        pod_of: Returns the uid of the pod that a process belongs to; empty for none.
+    """
+    by_pod: dict[int, dict[str, list[GpuProcess]]] = {}
+    for process in report.processes:
+        if (uid := pod_of(process)) and process.claim.gpu is not None:
+            by_pod.setdefault(process.claim.gpu, {}).setdefault(uid, []).append(process)
+    pods_by_use = ((use, by_pod.get(use.gpu, {})) for use in report.uses)
+    return tuple(
+        replace(use, shares=tuple(_share(uid, pods[uid]) for uid in sorted(pods))) for use, pods in pods_by_use
+    )
+
+
+def _share(uid: str, processes: Sequence[GpuProcess]) -> GpuShare:
+    percents = [process.percent for process in processes if process.percent is not None]
+    sizes = [process.memory_bytes for process in processes if process.memory_bytes is not None]
+    # A part of the processes would look like all of them.
+    return GpuShare(
+        uid,
+        min(100.0, sum(percents)) if len(percents) == len(processes) else None,
+        sum(sizes) if len(sizes) == len(processes) else None,
+    )
 
 
 def _use(index: int, state: GpuState) -> GpuUse:
@@ -117,15 +173,16 @@ def _use(index: int, state: GpuState) -> GpuUse:
     )
 
 
-def _pids(nvml: Any, device: Any) -> list[int]:
-    # A process with a CUDA and an OpenGL context is in both lists.
-    pids: set[int] = set()
+def _memory_by_pid(nvml: Any, device: Any) -> dict[int, int | None]:
+    """Return the memory of each process on a GPU; None where the driver does not tell (containers, Windows)."""
+    # A process with a CUDA and an OpenGL context is in both lists, with the same figure.
+    memory: dict[int, int | None] = {}
     for list_processes in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         try:
-            pids.update(process.pid for process in list_processes(device))
+            memory.update((process.pid, process.usedGpuMemory) for process in list_processes(device))
         except nvml.NVMLError_NotSupported:
             pass  # cards without graphics, and drivers in a virtual machine
-    return sorted(pids)
+    return dict(sorted(memory.items()))
 
 
 def cpu_device(node: str, cores: float, slots_per_core: int, max_slots: int, *, index: int = 0) -> Gpu:

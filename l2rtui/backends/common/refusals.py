@@ -25,3 +25,16 @@ def refuse_conflicts(conflicts: Sequence[str]) -> None:
     """
     if conflicts:
         raise RefusedError(f"{'; '.join(conflicts)}.", "Plan again.")
+
+
+def has_no_input(pod: str) -> RefusedError:
+    """Return the refusal to attach to a process without a standard input."""
+    return RefusedError(
+        f"The process of {pod} has no standard input.",
+        f"`l2rtui logs -f {pod}` follows its output, `l2rtui exec {pod} -- sh` opens a shell beside it.",
+    )
+
+
+def is_not_running(pod: str) -> RefusedError:
+    """Return the refusal to attach to a pod whose process does not run."""
+    return RefusedError(f"{pod} does not run.", f"See `l2rtui describe {pod}`.")

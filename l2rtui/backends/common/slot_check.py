@@ -54,6 +54,9 @@ def refuse_taken_slots(
             slot = snapshot.ledger.slots.get(slot_id)
             if slot is None:
                 raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
+            if slot.is_withheld and slot.reservation is not None:
+                reason = slot.reservation.text
+                raise RefusedError(f"Slot {slot_id} is {reason}, so {pod.name} cannot sit there.", "Plan again.")
             # The plan's own pods count too: two of them on one slot would both be started.
             if slot_id not in allowed and (slot.state is not SlotState.FREE or slot_id in taken_by):
                 use = slot.use if slot.state is not SlotState.FREE else f"planned for {taken_by[slot_id]}"

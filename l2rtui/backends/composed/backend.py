@@ -1,19 +1,22 @@
-"""Several contexts as one backend that is only looked at.
+"""Several contexts as one backend.
 
 Each context has its own watch and its own health: one that is away is a sentence, and its rows stay as they were;
-the rows of the others go on. Changes need one context, so every call that would change something is refused.
+the rows of the others go on. What concerns a row is done by the backend of its context; what concerns the slots of
+a cluster as a whole (a launch, a scale) needs one context, and is refused here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
-from typing import Final, NoReturn
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import NoReturn
 
-from l2rtui.backends.base import Backend
+from l2rtui.backends.base import AttachedProcess, Backend
+from l2rtui.backends.composed.inspection import ComposedContexts, ComposedInspector, answers, owner_of
 from l2rtui.backends.composed.member import ComposedContext, facts
 from l2rtui.backends.composed.qualified import short_names
+from l2rtui.config import Settings
 from l2rtui.domain.change import Change, apply
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
@@ -23,32 +26,32 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, Run
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError
 
-SNAPSHOT_SECONDS: Final = 15.0
-"""Longest wait for a context in a list that is printed once: a server behind a firewall never refuses."""
-
 
 class ComposedBackend:
     """Nodes, slots, runs and pods of several contexts.
 
     Args:
-        members: Backends by the name of their context, in the order of the rows; closed with this one.
+        members: Backends with their settings by the name of their context, in the order of the rows; closed with
+            this one.
     """
 
-    name = "composed"
-    adopt = contexts = inspector = renderer = results = secrets = volumes = None
+    adopt = records = renderer = reservations = results = secrets = volumes = None
 
-    def __init__(self, members: Mapping[str, Backend]) -> None:
+    def __init__(self, members: Mapping[str, tuple[Backend, Settings]]) -> None:
         names = short_names(tuple(members))
         self._members = tuple(
-            ComposedContext(name, backend) for name, backend in zip(names, members.values(), strict=True)
+            ComposedContext(name, *member) for name, member in zip(names, members.values(), strict=True)
         )
+        self.name = self._members[0].backend.name
+        self.contexts = ComposedContexts(self._members)
+        self.inspector = ComposedInspector(self._members)
 
     @property
     def location(self) -> str:
         """Names of the contexts."""
         return ", ".join(member.rows.context for member in self._members)
 
-    def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (nothing is changed in any)
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (a change is of one context)
         """Return the contexts that are shown."""
         return f"on the contexts {self.location}"
 
@@ -59,24 +62,14 @@ class ComposedBackend:
         Raises:
             L2RError: none of them answers; that of the first.
         """
-        answers = await asyncio.gather(*(self._listed(member) for member in self._members))
-        errors = [answer for answer in answers if isinstance(answer, L2RError)]
-        if len(errors) == len(answers):
+        lists = await asyncio.gather(*(member.snapshot() for member in self._members), return_exceptions=True)
+        errors = [answer for answer in lists if isinstance(answer, BaseException)]
+        if defect := next((error for error in errors if not isinstance(error, L2RError)), None):
+            raise defect
+        if len(errors) == len(lists):
             raise errors[0]
-        changes = [change for answer in answers if not isinstance(answer, L2RError) for change in answer]
-        return apply(EMPTY_SNAPSHOT, [*changes, facts(self._members)])
-
-    async def _listed(self, member: ComposedContext) -> tuple[Change, ...] | L2RError:
-        try:
-            async with asyncio.timeout(SNAPSHOT_SECONDS):
-                changes = await member.snapshot()
-        except L2RError as error:
-            member.fail(str(error))
-            return error
-        except TimeoutError:
-            member.fail(f"no answer within {SNAPSHOT_SECONDS:.0f} s")
-            return BackendError(f"The context {member.rows.context} gave no answer.", "Try again.")
-        return changes
+        changes = [change for answer in lists if not isinstance(answer, BaseException) for change in answer]
+        return apply(EMPTY_SNAPSHOT, [*changes, *facts(self._members)])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes of all contexts as they happen; the first batch comes with the first that answers.
@@ -103,14 +96,14 @@ class ComposedBackend:
                     if watch.done():
                         watch.result()  # it never ends but by a defect, which must not look like a quiet cluster
                 if not has_yielded and all(member.problem for member in self._members):
-                    raise BackendError("; ".join(facts(self._members).problems))
+                    raise BackendError("; ".join(facts(self._members)[0].problems))
                 if not has_yielded and all(member.problem or not member.has_answered for member in self._members):
                     continue  # only failures so far: the others may answer
-                batch, problems = tuple(pending), facts(self._members)
+                batch, now = tuple(pending), facts(self._members)
                 pending.clear()
-                if batch or problems != last:
-                    last, has_yielded = problems, True
-                    yield (*batch, problems)
+                if batch or now != last:
+                    last, has_yielded = now, True
+                    yield (*batch, *now)
         finally:
             for watch in watches:
                 watch.cancel()
@@ -118,20 +111,91 @@ class ComposedBackend:
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
         """Yield lines of a pod of any of the contexts."""
-        member = next((member for member in self._members if member.rows.context == pod.context), None)
-        if member is None:
-            raise NotFoundError(f"No context that is shown has the pod {pod.name}.")
+        member = owner_of(self._members, pod)
         async with aclosing(member.backend.logs(member.rows.original(pod), query)) as lines:
             async for line in lines:
                 yield line
+
+    async def leaks(self) -> tuple[Leak, ...]:
+        """Return what runs have left behind, of every context; one that does not answer is itself an entry."""
+        leaks: list[Leak] = []
+        for member, answer in await answers(self._members, lambda member: member.backend.leaks()):
+            if isinstance(answer, str):
+                # Without it the list would read as "nothing is left there".
+                leaks.append(Leak("", "Context", member.rows.context, f"nothing is known of it: {answer}"))
+            else:
+                leaks += map(member.rows.leak, answer)
+        return tuple(leaks)
+
+    async def denied(self) -> Mapping[str, str]:
+        """Return what needs one context, and what every context that answers denies; servers refuse the rest."""
+        lists = [answer for _, answer in await answers(self._members, lambda member: member.backend.denied())]
+        denials = [answer for answer in lists if not isinstance(answer, str)] or [{}]
+        common = {action: reason for action, reason in denials[0].items() if all(action in own for own in denials)}
+        reason = f"it needs one context, such as `:ctx {self._members[0].settings.context}`"
+        return {**common, "launch": reason, "volumes": reason}
 
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*(member.backend.close() for member in self._members))
 
+    # --- changes of one row ------------------------------------------------------------------------------------
+    async def spec(self, run: str) -> RunSpec:
+        """Return the spec of a run by its qualified name."""
+        context, _, name = run.rpartition(":")  # no run has a colon in its name; a context may
+        for member in self._members:
+            if member.rows.context == context:
+                return await member.backend.spec(name)
+        raise NotFoundError(f"There is no run {run}.", "Its name begins with that of its context.")
+
+    async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
+        """Stop pods of one context.
+
+        Raises:
+            RefusedError: they are of several, or theirs is read-only; nothing was stopped.
+        """
+        if len(names := sorted({pod.context for pod in pods})) > 1:
+            raise RefusedError(
+                f"These pods are of the contexts {', '.join(names)}.", "Kill those of one at a time."
+            )
+        for member in {owner_of(self._members, pod) for pod in pods}:
+            member.require_writable("Killing pods")
+            await member.backend.kill([member.rows.original(pod) for pod in pods], grace_seconds)
+
+    async def destroy(
+        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
+    ) -> AsyncGenerator[DestroyProgress | Receipt]:
+        """Remove a run from its context, and prove it there; the last item is the Receipt."""
+        member = owner_of(self._members, run)
+        member.require_writable(f"Destroying {run.name}")
+        own = member.rows.original(run)
+        items = member.backend.destroy(own, grace_seconds=grace_seconds, purge=purge, force=force)
+        async with aclosing(items):
+            async for item in items:
+                yield member.rows.receipt(item) if isinstance(item, Receipt) else item
+
+    async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
+        """Run a command in a pod on the caller's own terminal; return its exit code."""
+        member = owner_of(self._members, pod)
+        member.require_writable(f"A command in {pod.name}")
+        return await member.backend.exec(member.rows.original(pod), argv)
+
+    @asynccontextmanager
+    async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
+        """Attach to the standard streams of a pod's own process."""
+        member = owner_of(self._members, pod)
+        member.require_writable(f"The input of {pod.name}")
+        async with member.backend.attach(member.rows.original(pod)) as process:
+            yield process
+
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
+        """Run a command in a pod without input; return its output."""
+        member = owner_of(self._members, pod)
+        return await member.backend.capture(member.rows.original(pod), argv)
+
     # --- what needs one context --------------------------------------------------------------------------------
     def _refuse(self, what: str) -> NoReturn:
-        contexts = " or ".join(f"`--context {member.rows.context}`" for member in self._members)
+        contexts = " or ".join(f"`--context {member.settings.context}`" for member in self._members)
         raise RefusedError(f"{what} needs one context.", f"Name it: {contexts}.")
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:  # noqa: ARG002
@@ -143,46 +207,9 @@ class ComposedBackend:
         self._refuse("A launch")
         yield  # type: ignore[unreachable]  # makes it a generator
 
-    async def spec(self, run: str) -> RunSpec:
-        """Refuse to read a spec by a name that several contexts may have."""
-        self._refuse(f"The spec of {run}")
-
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:  # noqa: ARG002
-        """Refuse to scale."""
+        """Refuse to scale by a plan over the slots of several clusters."""
         self._refuse(f"Scaling {plan.run}")
-
-    async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:  # noqa: ARG002
-        """Refuse to kill."""
-        self._refuse("Killing pods")
-
-    async def destroy(
-        self,
-        run: RunView,
-        *,
-        grace_seconds: float | None = None,  # noqa: ARG002
-        purge: bool = False,  # noqa: ARG002
-        force: bool = False,  # noqa: ARG002
-    ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Refuse to destroy."""
-        self._refuse(f"Destroying {run.name}")
-        yield  # type: ignore[unreachable]  # makes it a generator
-
-    async def leaks(self) -> tuple[Leak, ...]:
-        """Refuse to search for leaks."""
-        self._refuse("A search for leaks")
-
-    async def exec(self, pod: PodView, argv: Sequence[str]) -> int:  # noqa: ARG002
-        """Refuse a terminal."""
-        self._refuse(f"A command in {pod.name}")
-
-    async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:  # noqa: ARG002
-        """Refuse a command."""
-        self._refuse(f"A command in {pod.name}")
-
-    async def denied(self) -> Mapping[str, str]:
-        """Return the refusals, by action."""
-        reason = "several contexts are only shown"
-        return dict.fromkeys(("launch", "kill", "scale", "destroy", "exec", "forward"), reason)
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Refuse a diagnosis."""

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
-from l2rtui.backends.base import Backend
+from l2rtui.backends.base import Backend, ContextMember
 from l2rtui.backends.composed.qualified import QualifiedRows
-from l2rtui.domain.change import Change, ProblemsChanged, apply, difference
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
-from l2rtui.errors import L2RError
+from l2rtui.config import Settings
+from l2rtui.domain.change import Change, ContextsChanged, ProblemsChanged, apply, difference
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, ContextHealth
+from l2rtui.errors import BackendError, L2RError, RefusedError
 
 FIRST_BACKOFF_SECONDS: Final = 0.8
 LAST_BACKOFF_SECONDS: Final = 30.0
 """As client-go: doubled from the first to the last while a server is away."""
+SNAPSHOT_SECONDS: Final = 15.0
+"""Longest wait for an answer that is shown once: a server behind a firewall never refuses."""
 
 
 class ComposedContext:
@@ -28,12 +31,21 @@ class ComposedContext:
         has_answered: It has given a first batch, or a first failure.
     """
 
-    def __init__(self, context: str, backend: Backend) -> None:
+    def __init__(self, context: str, backend: Backend, settings: Settings) -> None:
         self.rows = QualifiedRows(context)
         self.backend = backend
+        self.settings = settings
         self.problem = ""
         self.has_answered = False
+        self._has_rows = False
+        self._is_watched = False
+        self._failed_at = 0.0
         self._latest: ClusterSnapshot = EMPTY_SNAPSHOT
+
+    @property
+    def member(self) -> ContextMember:
+        """This context as callers see it."""
+        return ContextMember(self.backend, self.settings, self.rows.prefix, self.rows.original)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -45,8 +57,24 @@ class ComposedContext:
         own = (self.problem,) if self.problem else (*waiting, *silence, *self._latest.problems)
         return tuple(f"{self.rows.context}: {problem}" for problem in own)
 
+    @property
+    def health(self) -> ContextHealth:
+        """State for its part of the header, and for the age of its rows."""
+        since = self._latest.silent_since
+        if since is None and self.problem and self._has_rows:
+            since = self._failed_at
+        return ContextHealth(
+            self.rows.context,
+            self._has_rows,
+            since,
+            bool(self.problem),
+            self.problems,
+            is_protected=self.settings.protected,
+        )
+
     async def watch(self, report: Callable[[tuple[Change, ...]], None]) -> None:
         """Report changes of its qualified rows until cancelled; an outage keeps the rows, and is reported once."""
+        self._is_watched = True
         backoff = FIRST_BACKOFF_SECONDS
         while True:
             is_new = True
@@ -67,23 +95,60 @@ class ComposedContext:
             backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
 
     def _take(self, news: tuple[Change, ...], report: Callable[[tuple[Change, ...]], None]) -> None:
-        self._latest = apply(self._latest, news)
-        self.has_answered = True
+        self._accept(apply(self._latest, news))
         changes = (self.rows.change(change) for change in news)
         report(tuple(change for change in changes if change is not None))
 
+    def _accept(self, snapshot: ClusterSnapshot) -> None:
+        self._latest = snapshot
+        self.has_answered = self._has_rows = True
+
     def fail(self, problem: str) -> None:
         """Mark its rows as old."""
+        if not self.problem:  # they are as old as the first failure, not as the latest
+            self._failed_at = time.time()
         self.has_answered, self.problem = True, problem
 
     async def snapshot(self) -> tuple[Change, ...]:
-        """Return everything that it has now, as changes of qualified rows; L2RError where it does not answer."""
-        self._latest = await self.backend.snapshot()
-        self.has_answered = True
-        changes = (self.rows.change(change) for change in difference(EMPTY_SNAPSHOT, self._latest))
+        """Return everything that it has now, as changes of qualified rows.
+
+        While it is watched and does not answer, its last rows: the watch says how old they are.
+
+        Raises:
+            L2RError: it does not answer, and is not watched.
+        """
+        is_away = self._is_watched and (self.problem or self._latest.silent_since is not None)
+        try:
+            async with asyncio.timeout(SNAPSHOT_SECONDS):
+                # Of one that is known to be away the others do not wait for a time-out.
+                latest = self._latest if is_away else await self.backend.snapshot()
+        except (L2RError, TimeoutError) as error:
+            if not self._is_watched:
+                raise self._failure(error) from error
+            latest = self._latest
+        if not self._is_watched:  # else the next change of the watch would be applied to other rows than its own
+            self._accept(latest)
+        changes = (self.rows.change(change) for change in difference(EMPTY_SNAPSHOT, latest))
         return tuple(change for change in changes if change is not None)
 
+    def _failure(self, error: Exception) -> L2RError:
+        if isinstance(error, L2RError):
+            self.fail(str(error))
+            return error
+        self.fail(f"no answer within {SNAPSHOT_SECONDS:.0f} s")
+        return BackendError(f"The context {self.rows.context} gave no answer.", "Try again.")
 
-def facts(members: tuple[ComposedContext, ...]) -> ProblemsChanged:
-    """Return the problems of all contexts; each is named, and none makes the rows of another old."""
-    return ProblemsChanged(tuple(problem for member in members for problem in member.problems))
+    def require_writable(self, what: str) -> None:
+        """Refuse a change where the settings of this context say readonly.
+
+        Raises:
+            RefusedError: they do.
+        """
+        if self.settings.readonly:
+            raise RefusedError(f"{what} changes something, and the context {self.rows.context} is read-only here.")
+
+
+def facts(members: tuple[ComposedContext, ...]) -> tuple[ProblemsChanged, ContextsChanged]:
+    """Return the problems and states of all contexts; each is named, and none makes the rows of another old."""
+    problems = tuple(problem for member in members for problem in member.problems)
+    return ProblemsChanged(problems), ContextsChanged(tuple(member.health for member in members))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, overload
 
 from l2rtui.domain.change import (
     Change,
+    ContextsChanged,
     NodeChanged,
     NodeGone,
     PodChanged,
@@ -18,6 +19,7 @@ from l2rtui.domain.change import (
     SilenceChanged,
 )
 from l2rtui.domain.node import Node
+from l2rtui.domain.receipt import Leak, Receipt
 from l2rtui.domain.snapshot import PodView, RunView
 
 
@@ -40,7 +42,7 @@ class QualifiedRows:
 
     def __init__(self, context: str) -> None:
         self.context = context
-        self._prefix = f"{context}:"
+        self.prefix = f"{context}:"
 
     def change(self, change: Change) -> Change | None:
         """Return a change of a row as one of the qualified row; None for facts of the whole context."""
@@ -57,17 +59,14 @@ class QualifiedRows:
                 return RunChanged(self.run(run))
             case RunGone(uid):
                 return RunGone(self._named(uid))
-            case ProblemsChanged() | SilenceChanged():
+            case ProblemsChanged() | SilenceChanged() | ContextsChanged():
                 return None
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
 
     def node(self, node: Node) -> Node:
         """Return a node, and its devices, under its qualified name."""
-        name = self._named(node.name)
-        gpus = tuple(replace(gpu, node=name) for gpu in node.gpus)
-        cpu = replace(node.cpu, node=name) if node.cpu is not None else None
-        return replace(node, name=name, gpus=gpus, cpu=cpu, context=self.context)
+        return _renamed(node, self._named(node.name), self.context)
 
     def pod(self, pod: PodView) -> PodView:
         """Return a pod under its qualified name; uids too, as two contexts may lead to one cluster."""
@@ -84,10 +83,39 @@ class QualifiedRows:
         """Return a run under its qualified name; its experiment may have seeds in several contexts."""
         return replace(run, uid=self._named(run.uid), name=self._named(run.name), context=self.context)
 
-    def original(self, pod: PodView) -> PodView:
-        """Return the pod that its context knows."""
-        uid, name, node, run = (text.removeprefix(self._prefix) for text in (pod.uid, pod.name, pod.node, pod.run))
-        return replace(pod, uid=uid, name=name, node=node, run=run, context="")
+    def leak(self, leak: Leak) -> Leak:
+        """Return an object that was left behind, under its qualified name."""
+        return replace(leak, run=self._named(leak.run), name=self._named(leak.name))
+
+    def receipt(self, receipt: Receipt) -> Receipt:
+        """Return the result of a destroy under the qualified name of the run."""
+        return replace(receipt, run=self._named(receipt.run))
+
+    @overload
+    def original(self, row: PodView) -> PodView: ...
+    @overload
+    def original(self, row: RunView) -> RunView: ...
+    @overload
+    def original(self, row: Node) -> Node: ...
+
+    def original(self, row: PodView | RunView | Node) -> PodView | RunView | Node:
+        """Return the row that its context knows."""
+        name = self._own(row.name)
+        if isinstance(row, Node):
+            return _renamed(row, name, "")
+        if isinstance(row, RunView):
+            return replace(row, uid=self._own(row.uid), name=name, context="")
+        node, run = self._own(row.node), self._own(row.run)
+        return replace(row, uid=self._own(row.uid), name=name, node=node, run=run, context="")
 
     def _named(self, name: str) -> str:
-        return f"{self._prefix}{name}" if name else ""  # a pod that waits has no node, a foreign one no run
+        return f"{self.prefix}{name}" if name else ""  # a pod that waits has no node, a foreign one no run
+
+    def _own(self, name: str) -> str:
+        return name.removeprefix(self.prefix)
+
+
+def _renamed(node: Node, name: str, context: str) -> Node:
+    gpus = tuple(replace(gpu, node=name) for gpu in node.gpus)
+    cpu = replace(node.cpu, node=name) if node.cpu is not None else None
+    return replace(node, name=name, gpus=gpus, cpu=cpu, context=context)

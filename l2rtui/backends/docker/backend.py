@@ -7,21 +7,23 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from l2rtui.backends.base import Inspector
+from l2rtui.backends.base import AttachedProcess, Inspector
 from l2rtui.backends.common.liveness import Liveness, LivenessTiming
 from l2rtui.backends.common.nvml import GpuReader, GpuReport
 from l2rtui.backends.common.refusals import refuse_conflicts, run_exists
+from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.docker import containers, describe, destroy, labels, node_info, preflight, views
+from l2rtui.backends.docker.attach import attached
 from l2rtui.backends.docker.exec import attach_command, capture_command
 from l2rtui.backends.docker.logs import ContainerLog
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
-from l2rtui.config import Settings
+from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
@@ -56,7 +58,7 @@ class DockerBackend:
     """
 
     name = "docker"
-    location = contexts = renderer = volumes = secrets = adopt = results = None
+    location = contexts = renderer = volumes = secrets = adopt = records = results = None
 
     def __init__(
         self,
@@ -78,6 +80,8 @@ class DockerBackend:
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
         self._has_news = asyncio.Event()
+        path = state_dir() / "docker-reservations.json"
+        self.reservations = ReservationFile(path, containers.launch_lock, self.snapshot, user_name())
         self._liveness_timing = liveness or LivenessTiming(quiet=_QUIET_SECONDS, answer=_PING_SECONDS)
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
@@ -259,6 +263,10 @@ class DockerBackend:
         """Run a command in the container, on the caller's own terminal; its exit code."""
         return await attach_command(self._engine, pod.uid, argv)
 
+    def attach(self, pod: PodView) -> AbstractAsyncContextManager[AttachedProcess]:
+        """Attach to the standard streams of the container's own process."""
+        return attached(self._engine, pod)
+
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command in the container without input, and return its output."""
         return await capture_command(self._engine, pod.uid, argv)
@@ -306,9 +314,10 @@ class DockerBackend:
             self._load = self._load_reader.read(self._info)
             self._load_expires = now + _LOAD_SECONDS
         cpu_used, memory_used = self._load
-        return node_info.node(
+        node = node_info.node(
             self._info, self._settings, self._gpus, cpu_used=cpu_used, memory_used_bytes=memory_used
         )
+        return self.reservations.applied_to(node)
 
     async def _responds(self, seconds: float) -> bool:
         try:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.common.peer_env import joined_variables, peer_variables
+from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.docker import labels
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
@@ -152,6 +153,7 @@ def _variables(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, str]:
         contract.ENV_INDEX: str(pod.index),
         contract.ENV_SEED: str(run.spec.seed),
         **joined_variables(run.spec, pod.set_spec),
+        **watch_variables(run.spec, pod.set_spec, run.pods),
         contract.ENV_TOKEN_FILE: TOKEN_FILE,
         contract.ENV_DIR: DATA_DIR,
         contract.ENV_CONFIG: run.spec.train,

@@ -10,7 +10,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from l2rtui.cloud.docker_engine import DockerEngine
@@ -26,7 +26,7 @@ async def capture_command(engine: DockerEngine, container: str, argv: Sequence[s
     exec_id = await _create(engine, container, argv, is_terminal=False, has_input=False)
     out, err = bytearray(), bytearray()
     async with _started(engine, exec_id, is_terminal=False) as (reader, _):
-        async for stream, content in _frames(reader):
+        async for stream, content in frames(reader):
             target = err if stream == STDERR else out
             target += content[: MAX_BYTES - len(target)]
     return CommandOutput(await _exit_code(engine, exec_id), bytes(out), bytes(err))
@@ -42,7 +42,7 @@ async def attach_command(engine: DockerEngine, container: str, argv: Sequence[st
                 while block := await reader.read(BLOCK_BYTES):
                     _write(sys.stdout.fileno(), block)
             else:
-                async for stream, content in _frames(reader):
+                async for stream, content in frames(reader):
                     _write((sys.stderr if stream == STDERR else sys.stdout).fileno(), content)
     return await _exit_code(engine, exec_id)
 
@@ -68,7 +68,7 @@ async def _started(
         writer.close()
 
 
-async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
+async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield the frames of a multiplexed stream until its end."""
     buffer = bytearray()
     with contextlib.suppress(ConnectionError):  # an end like any other: the exit code says how it went

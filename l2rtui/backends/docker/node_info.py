@@ -5,21 +5,39 @@ The Engine API does not list GPUs. Its socket is a file, so the Engine runs on t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import psutil
 
-from l2rtui.backends.common.node_info import dns_label
+from l2rtui.backends.common.node_info import boot_time, dns_label
 from l2rtui.backends.common.node_load import CpuLoad
-from l2rtui.backends.common.nvml import GpuReport, cpu_device
+from l2rtui.backends.common.nvml import GpuProcess, GpuReport, cpu_device, shares_of
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
+
+_PROC: Final = Path("/proc")
+_CONTAINER_ID: Final = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def node_name(info: Mapping[str, Any]) -> str:
     """Return the Engine's host name as a DNS label, as names of slots need it."""
     return dns_label(str(info.get("Name", ""))) or "docker"
+
+
+def container_of(process: GpuProcess, proc: Path = _PROC) -> str:
+    """Return the id of the container that a process runs in, by its control group; empty for none.
+
+    The Engine names the group after the container: ``docker-ID.scope`` with systemd, ``docker/ID`` without.
+    """
+    try:
+        groups = (proc / str(process.pid) / "cgroup").read_text("utf-8", "replace")
+    except OSError:  # ended, or not a process of our machine's own numbers
+        return ""
+    match = _CONTAINER_ID.search(groups)
+    return match[0] if match else ""
 
 
 def has_gpu_runtime(info: Mapping[str, Any]) -> bool:
@@ -60,7 +78,9 @@ def node(
         memory_bytes=int(info.get("MemTotal", 0)),
         message=report.problem,
         cpu=cpu if report.gpus else None,
-        gpu_use=report.uses,
+        gpu_use=shares_of(report, container_of),
         cpu_used=cpu_used,
         memory_used_bytes=memory_used_bytes,
+        # Of a machine whose load is not ours to read, our start says nothing.
+        created=0.0 if cpu_used is None else boot_time(),
     )

@@ -10,10 +10,12 @@ from l2rtui.backends.docker import container_config, node_info
 from l2rtui.cloud.docker_engine import DockerEngine, DockerMissingError
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.workload import RunSpec
+from l2rtui.domain.workload import Role, RunSpec
 from l2rtui.errors import RefusedError
 
 _TOOLKIT = "Install the NVIDIA Container Toolkit and run `nvidia-ctk runtime configure --runtime=docker`."
+_NOBODY_ENFORCES = "its limits end nothing here: no learner enforces them, and the Engine knows no deadline"
+_LIMIT_HINT = "Put `timeout 12h` before the command, or run it on this machine or on Kubernetes."
 
 
 async def check_plan(engine: DockerEngine, info: Mapping[str, Any], plan: LaunchPlan) -> tuple[Finding, ...]:
@@ -26,10 +28,19 @@ async def check_plan(engine: DockerEngine, info: Mapping[str, Any], plan: Launch
     specs = [run.spec for run in plan.runs]
     images = {container_config.image_of(spec, set_spec): spec.name for spec in specs for set_spec in spec.sets}
     findings += [await _image(engine, image, run) for image, run in sorted(images.items())]
+    findings += [
+        Finding(Severity.WARNING, spec.name, _NOBODY_ENFORCES, _LIMIT_HINT)
+        for spec in specs
+        if _lacks_enforcement(spec)
+    ]
     gpus = [pod.gpu for run in plan.runs for pod in run.pods]
     if any(gpu is not None and not gpu.is_cpu for gpu in gpus) and not node_info.has_gpu_runtime(info):
         findings.append(Finding(Severity.REFUSAL, "GPU", "the Engine cannot hand GPUs to containers", _TOOLKIT))
     return tuple(findings)
+
+
+def _lacks_enforcement(spec: RunSpec) -> bool:
+    return spec.limits is not None and all(part.role is not Role.LEARNER for part in spec.sets)
 
 
 def refuse_impossible(spec: RunSpec) -> None:

@@ -77,6 +77,7 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
         created=created,
         sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0)) for row in spec.sets),
         is_terminating=is_terminating,
+        trial=spec.trial,
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
 from uuid import NAMESPACE_DNS, uuid5
 
-from l2rtui.backends.base import Inspector
-from l2rtui.backends.common.refusals import run_exists
+from l2rtui.backends.base import AttachedProcess, Inspector
+from l2rtui.backends.common.refusals import has_no_input, run_exists
+from l2rtui.backends.common.reservations import MemoryReservations
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
 from l2rtui.backends.fake.demo_inspector import DemoInspector
@@ -62,7 +64,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = contexts = renderer = secrets = adopt = results = None
+    location = contexts = renderer = secrets = adopt = records = results = None
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._simulators = DemoSimulators()
         self.volumes = DemoVolumes(self.now)
+        self.reservations = MemoryReservations(self._wake, self.snapshot, owner, self.now)
         self._history = DemoInspector(self.snapshot)
         self.inspector: Inspector = self._history
         self.outage = ""
@@ -218,7 +221,7 @@ class FakeBackend:
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
         """Yield invented lines of one pod."""
         last, is_seam_due = 0.0, query.seam and query.follow
-        lines = demo_logs.lines(self._pods.get(pod.uid, pod), query, self.now())
+        lines = self._log_lines(pod, query)
         while True:
             for line in lines:
                 last = line.time
@@ -231,12 +234,25 @@ class FakeBackend:
             await self._wait_for_change()
             # One line later than the last: `since` is exclusive, so nothing is yielded twice.
             newer = LogQuery(since=max(last, query.since or 0.0))
-            lines = demo_logs.lines(self._pods.get(pod.uid, pod), newer, self.now())
+            lines = self._log_lines(pod, newer)
+
+    def _log_lines(self, pod: PodView, query: LogQuery) -> list[LogLine]:
+        peers: list[str] = []
+        if pod.role is Role.LEARNER:
+            peers = sorted(row.name for row in self._pods.values() if row.run == pod.run and row.ready)
+            peers = [name for name in peers if name != pod.name]
+        return demo_logs.lines(self._pods.get(pod.uid, pod), query, self.now(), peers)
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Refuse: there are no processes."""
         sentence = f"{argv[0]} cannot run in {pod.name}: the demo cluster has no processes."
         raise BackendError(sentence, "Use --backend local.")
+
+    @asynccontextmanager
+    async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
+        """Refuse: there are no processes."""
+        raise has_no_input(pod.name)
+        yield  # type: ignore[unreachable]  # makes it a generator
 
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run the simulator commands of the demo's workers."""
@@ -296,7 +312,9 @@ class FakeBackend:
 
     def _with_load(self, node: Node) -> Node:
         # Nodes that a caller has put here stay as they are.
-        return demo_cluster.with_gpu_use(node, self._pods.values()) if node.name in self._demo_nodes else node
+        if node.name in self._demo_nodes:
+            node = demo_cluster.with_gpu_use(node, self._pods.values())
+        return self.reservations.applied_to(node)
 
     def _advance_pods(self) -> bool:
         """Move every pod that is due to its next state; True when one was."""
@@ -347,7 +365,9 @@ class FakeBackend:
     def _add_run(self, run: RunPlan, created: float) -> _Run:
         spec = run.spec
         sets = _set_views(spec)
-        view = RunView(run.uid, spec.name, spec.experiment, run.owner, spec.seed, spec.kind, created, sets)
+        view = RunView(
+            run.uid, spec.name, spec.experiment, run.owner, spec.seed, spec.kind, created, sets, trial=spec.trial
+        )
         record = self._runs[view.uid] = _Run(view, spec, {})
         self._wake()
         return record

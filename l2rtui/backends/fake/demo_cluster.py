@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import NAMESPACE_DNS, uuid5
 
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, GpuUse, Node
+from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node
 from l2rtui.domain.placement import Placement, PlacementPolicy, place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
@@ -30,6 +30,8 @@ _LOADS: Mapping[Role | None, tuple[int, int]] = {
 _FOREIGN_LOAD = (21, 14)
 _IDLE_BYTES = 437 << 20
 _IDLE_WATTS = 61.0
+_NODE_SECONDS = 120 * 86_400.0
+"""Age of the first node; the others joined later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def demo_cluster(owner: str, now: float, slots_per_gpu: int = 4) -> DemoCluster:
         owner: Name of the user; two of the runs are theirs.
         now: Seconds since the epoch; ages are counted back from it.
     """
-    nodes = tuple(_node(number, slots_per_gpu) for number in (1, 2, 3))
+    nodes = tuple(_node(number, slots_per_gpu, now - _NODE_SECONDS / number) for number in (1, 2, 3))
     # Placed like real runs, so that the demo shows what the placement policy does.
     open_nodes = ClusterSnapshot({node.name: node for node in nodes})
     mine = with_seeds(_racing("racing-sac", workers=4), (0, 1))
@@ -82,7 +84,7 @@ def _plan(specs: tuple[RunSpec, ...], placement: Placement, nodes: ClusterSnapsh
     return plan_launch(specs, placement, nodes.nodes, owner=owner, uids=uids)
 
 
-def _node(number: int, slots_per_gpu: int) -> Node:
+def _node(number: int, slots_per_gpu: int, created: float) -> Node:
     name = f"phortx{number}"
     gpus = tuple(
         Gpu(
@@ -106,6 +108,7 @@ def _node(number: int, slots_per_gpu: int) -> Node:
         labels=(("kubernetes.io/hostname", name), ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB")),
         message="cordoned for a driver update" if name == CORDONED else "",
         ip=f"10.20.0.{number}",
+        created=created,
     )
 
 
@@ -113,11 +116,15 @@ def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
     """Return a node whose GPUs are as busy as the running pods on it would make them."""
     percent: Counter[int] = Counter()
     memory: Counter[int] = Counter()
+    shares: dict[int, list[GpuShare]] = {}
     for pod in pods:
         for usage in pod.devices if pod.ready and pod.node == node.name else ():
-            busy, gibibytes = _LOADS.get(pod.role, _FOREIGN_LOAD)
-            percent[usage.gpu or 0] += busy * usage.count
-            memory[usage.gpu or 0] += gibibytes * usage.count
+            busy, gibibytes = (figure * usage.count for figure in _LOADS.get(pod.role, _FOREIGN_LOAD))
+            percent[usage.gpu or 0] += busy
+            memory[usage.gpu or 0] += gibibytes
+            # Like a cluster in which only runs of l2rtui report what their own processes use.
+            if pod.run:
+                shares.setdefault(usage.gpu or 0, []).append(GpuShare(pod.uid, float(busy), gibibytes * GIB))
     uses = (
         GpuUse(
             gpu.index,
@@ -126,6 +133,7 @@ def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
             gpu.memory_bytes,
             watts=round(_IDLE_WATTS + 3.1 * share, 1),
             celsius=float(31 + round(0.35 * share)),
+            shares=tuple(shares.get(gpu.index, ())),
         )
         for gpu in node.gpus
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from l2rtui.backends.fake.demo_simulators import HUNG
@@ -23,12 +23,16 @@ STEPS_PER_SECOND = 1_900.0
 UPDATES_PER_SECOND = 11.2
 
 
-def lines(pod: PodView, query: LogQuery, now: float) -> list[LogLine]:
-    """Return the lines of one pod up to a time that match the query, oldest first."""
+def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) -> list[LogLine]:
+    """Return the lines of one pod up to a time that match the query, oldest first.
+
+    Args:
+        peers: Names of the pods that are connected to it, of a learner.
+    """
     if pod.started is None or query.previous:
         all_lines = list(_before(pod)) if query.previous else []
     else:
-        all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since)]
+        all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since, peers)]
     if query.since is not None:
         all_lines = [line for line in all_lines if line.time > query.since]
     # Not all_lines[-tail:], which for a tail of 0 would be everything.
@@ -48,20 +52,22 @@ def _before(pod: PodView) -> Iterator[LogLine]:
         yield LogLine(pod.created + 31.0, pod.name, "ERROR out of memory: 16.0Gi of 16.0Gi in use")
 
 
-def _steady(pod: PodView, started: float, now: float, since: float | None) -> Iterator[LogLine]:
+def _steady(
+    pod: PodView, started: float, now: float, since: float | None, peers: Sequence[str]
+) -> Iterator[LogLine]:
     period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
     last = int((now - started) / period)
     # Lines before `since` are not made at all: a follower calls this ten times a second.
     first = 0 if since is None else int((since - started) / period)
     for number in range(max(1, last - MAX_LINES, first), last + 1):
         age = number * period
-        yield LogLine(started + age, pod.name, _text(pod, age, started + age))
+        yield LogLine(started + age, pod.name, _text(pod, age, started + age, peers))
 
 
-def _text(pod: PodView, age: float, at: float) -> str:
+def _text(pod: PodView, age: float, at: float, peers: Sequence[str]) -> str:
     match pod.role:
         case Role.LEARNER:
-            return _record("learner", at, learner_values(pod, age))
+            return _record("learner", at, {**learner_values(pod, age), **_exchange(pod, age, peers)})
         case Role.WORKER:
             rate = STEPS_PER_SECOND / 4 + 20 * _wobble(pod, age)
             return _record(
@@ -112,6 +118,23 @@ def learner_values(pod: PodView, age: float) -> dict[str, object]:
         "gpu_percent": round(38 + 3 * _wobble(pod, age)),
         "gpu_memory_bytes": 9 << 30,
         "gpu_reserved_bytes": 7 << 30,
+    }
+
+
+def _exchange(pod: PodView, age: float, peers: Sequence[str]) -> dict[str, object]:
+    """Return the values of a learner's exchange: segments of 64 transitions of 200 bytes."""
+    rate = (STEPS_PER_SECOND + 60 * _wobble(pod, age)) / 64
+    return {
+        "replay": 1_000_000,
+        "stale": 0,
+        "inflight_transitions": 4_096,
+        "evaluators": sum("-eval" in name for name in peers),
+        "messages_in_per_second": round(rate, 1),
+        "bytes_in_per_second": round(rate * 64 * 200),
+        "messages_out_per_second": round(rate / 4, 1),
+        "bytes_out_per_second": round(rate / 4 * 320),
+        "listens": [f"tcp://{pod.run}-learner:5555", f"tcp://{pod.run}-learner:5556"],
+        "peers": list(peers),
     }
 
 

@@ -37,6 +37,7 @@ class LoadBackend(FakeBackend):
         pods: Their number. events_per_second: changes of single pods.
         lines_per_second: Log lines of all pods of the run ``crowd-0`` together.
         beacon: Called with a number when the first pod of the first run gets it as its exit code, for latencies.
+        clock: Epoch seconds; None for a clock that stands until it is moved.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class LoadBackend(FakeBackend):
         events_per_second: float = 0.0,
         lines_per_second: float = 0.0,
         beacon: Callable[[int], None] | None = None,
+        clock: Callable[[], float] | None = time.time,
     ) -> None:
-        super().__init__(time.time, is_empty=True)
+        super().__init__(clock, is_empty=True)
         self._rate = events_per_second
         self._lines = lines_per_second
         self._beacon = beacon

@@ -8,21 +8,24 @@ settings, else the kubeconfig context's own). Pods of every visible namespace ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from l2rtui.backends.base import Inspector, Renderer
+from l2rtui.backends.base import AttachedProcess, Inspector, Renderer
 from l2rtui.backends.kubernetes.actions import describe, destroy, kill, leaks, permissions, preflight, scale
 from l2rtui.backends.kubernetes.actions import diagnose as diagnosis
 from l2rtui.backends.kubernetes.actions import launch as launching
 from l2rtui.backends.kubernetes.actions.diff import cluster_manifests, differences
+from l2rtui.backends.kubernetes.actions.reservations import KubernetesReservations
 from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
+from l2rtui.backends.kubernetes.actions.run_records import KubernetesRecords
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.login import EksSigner
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.contexts import KubernetesContexts
+from l2rtui.backends.kubernetes.rights import advice
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
@@ -30,6 +33,7 @@ from l2rtui.backends.kubernetes.storage.volumes import Volumes
 from l2rtui.backends.kubernetes.streams import exec as execution
 from l2rtui.backends.kubernetes.streams import logs as logging
 from l2rtui.backends.kubernetes.streams import portforward
+from l2rtui.backends.kubernetes.streams.attach import attached
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.change import Change
 from l2rtui.domain.event import KubeEvent
@@ -89,6 +93,11 @@ class KubernetesBackend:
         return KubernetesContexts(self.api, self._context, self._settings.context, self._kubeconfig)
 
     @property
+    def reservations(self) -> KubernetesReservations:
+        """Reservations of slots, beside their claims."""
+        return KubernetesReservations(self.context, user_name())
+
+    @property
     def inspector(self) -> Inspector:
         """Descriptions, events and ports: ``describe``, ``events`` and ``forward`` of this class."""
         return self
@@ -105,7 +114,8 @@ class KubernetesBackend:
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes as they happen, for ever; the first batch builds everything."""
-        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings)).watch()
+        shared = self._settings.claims_namespace
+        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), shared_namespace=shared).watch()
         async with aclosing(watch) as batches:
             async for changes in batches:
                 yield changes
@@ -199,6 +209,12 @@ class KubernetesBackend:
         """Run a command in a pod on the caller's own terminal; return its exit code."""
         return await execution.run(await self.api(), pod, argv)
 
+    @asynccontextmanager
+    async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
+        """Attach to the standard streams of a container's own process."""
+        async with attached(await self.api(), pod) as process:
+            yield process
+
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command in a pod without input; return its output."""
         return await execution.capture(await self.api(), pod, argv)
@@ -218,6 +234,11 @@ class KubernetesBackend:
     def secrets(self) -> KubernetesSecrets:
         """The secrets that l2rtui made in the namespace."""
         return KubernetesSecrets(self.api, user_name())
+
+    @property
+    def records(self) -> KubernetesRecords:
+        """Records of the history, in the ConfigMaps of runs."""
+        return KubernetesRecords(self.api)
 
     # --- the connection ----------------------------------------------------------------------------------------
     async def context(self) -> ClusterContext:
@@ -240,6 +261,7 @@ class KubernetesBackend:
                     eks_token=self._eks_token,
                     act_as=(settings.impersonate_user, settings.impersonate_groups),
                 )
+                api.advise = advice
                 self._context = ClusterContext(api, self._settings)
             return self._context
 

@@ -48,7 +48,7 @@ class ClusterContext:
         self.namespace = api.namespace
         self.settings = settings or Settings()
         self.list_cluster: Callable[[], Awaitable[ClusterSnapshot]] = ClusterWatch(
-            api, SlotRule.of(self.settings)
+            api, SlotRule.of(self.settings), shared_namespace=self.settings.claims_namespace
         ).snapshot
         self._latest: tuple[float, ClusterSnapshot] | None = None
         self._nvidia_class: list[dict[str, Any] | None] = []

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.kubeconfig import context_names
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.node import Node
+from l2rtui.domain.snapshot import PodView, RunView
 
 
 class KubernetesContexts:
@@ -49,3 +51,6 @@ class KubernetesContexts:
     async def open(self) -> None:
         """Connect, if that has not been done."""
         await self._api()
+
+    def member(self, row: PodView | RunView | Node) -> None:
+        """Return None: this is one context."""

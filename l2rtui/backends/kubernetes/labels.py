@@ -34,6 +34,8 @@ OWNER: Final = f"{PREFIX}owner"
 SET: Final = f"{PREFIX}set"
 ROLE: Final = f"{PREFIX}role"
 SEED: Final = f"{PREFIX}seed"
+TRIAL: Final = f"{PREFIX}trial"
+"""Number of the trial in its sweep; only on runs of a sweep."""
 HOST: Final = f"{PREFIX}host"
 """Node that the pod is pinned to."""
 GPU: Final = f"{PREFIX}gpu"
@@ -56,9 +58,14 @@ LAUNCH: Final = f"{PREFIX}launch"
 TERMINATING: Final = f"{PREFIX}terminating"
 """On the ConfigMap of a run: time at which its destroy began (RFC 3339). A launch creates nothing more for it."""
 # Serialised names: runs of older versions have them, so a change needs a migration.
+RESERVATIONS: Final = "slot-reservations"
+"""Component of the ConfigMaps with reservations, which name their node in the annotation ``HOST``."""
+RESERVATIONS_KEY: Final = "reservations.json"
 SPEC_KEY: Final = "spec.json"
 PLAN_KEY: Final = "plan.json"
 """Keys in the ConfigMap of a run: its spec with present replicas, its plan."""
+RECORD_KEY: Final = "record.json.gz"
+"""Key in ``binaryData`` of that ConfigMap: the record of the history."""
 PROGRAM_KEY: Final = "program."
 """Prefix of a key with the text of a set's program; the name of the set follows."""
 
@@ -67,6 +74,8 @@ KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 """On pods: the LocalQueue, the group that is admitted together, and (an annotation) the number of its pods."""
+JOB_SET: Final = "jobset.sigs.k8s.io/jobset-name"
+"""On the Jobs of a JobSet and on their pods."""
 KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
 """Scheduling gate by which Kueue holds a pod back."""
 VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
@@ -124,3 +133,8 @@ def controller_name(run: str, set_name: str, group: int = 0) -> str:
 def slot_lease(node: str, gpu: int) -> str:
     """Name of the Lease through which slots of one device are claimed."""
     return f"l2r-claim-{node}-{device_name(gpu)}"[:253]
+
+
+def reservations_object(node: str) -> str:
+    """Name of the ConfigMap with the reservations of the slots of a node."""
+    return f"l2r-reserved-{node}"[:253]

@@ -9,11 +9,13 @@ Every authenticated user may read ``/version`` and the API groups and create acc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from l2rtui.backends.kubernetes.api.errors import MissingRight
 from l2rtui.backends.kubernetes.api.resources import KINDS
 
 
@@ -106,8 +108,11 @@ _DIFF: Final = "plan --diff"
 _UNCLAIMED: Final = "slots are not claimed before a launch"
 _NO_POLICY: Final = "runs are launched without network policies"
 _QUEUE: Final = "queue of volcano or coscheduling"
+_JOB_SET: Final = "queue of jobset"
 _DRA: Final = "binding dra"
+_CLAIMED: Final = "runs whose slots are claimed"
 _NO_CLAIMS: Final = "GPUs of resource claims read unknown"
+_NO_RECORD: Final = "the record of a run does not travel with it: colleagues see the run without its history"
 _STATE: Final = "descriptions say that it is unknown"
 
 _VIEWER: Final = (
@@ -118,13 +123,14 @@ _VIEWER: Final = (
     _Line(RoleScope.VIEWER, "get", "Pod/log", "logs check"),
     _Line(RoleScope.VIEWER, "get", "Pod/log", "describe", without="descriptions lack the last line of a crash"),
     _Line(RoleScope.VIEWER, "get", "ConfigMap", "plan launch scale describe"),
+    _Line(RoleScope.VIEWER, "get", "ConfigMap", "history", without=_NO_RECORD),
     _Line(RoleScope.VIEWER, "list", "Service", "destroy describe events"),
     _Line(RoleScope.VIEWER, "list", "Service", "plan", without=_NO_CHECK),
     _Line(
         RoleScope.VIEWER, "list", "Service NetworkPolicy PersistentVolumeClaim Lease", "leaks", without=_NOT_COUNTED
     ),
     _Line(RoleScope.VIEWER, "get", "NetworkPolicy", "leaks", without=_RACE),
-    _Line(RoleScope.VIEWER, "get", "PodGroup VolcanoPodGroup Workload", "describe", without=_STATE),
+    _Line(RoleScope.VIEWER, "get", "PodGroup VolcanoPodGroup Workload JobSet", "describe", without=_STATE),
     _Line(RoleScope.VIEWER, "list", "PersistentVolumeClaim", "volume"),
 )
 _RESEARCHER: Final = (
@@ -156,6 +162,7 @@ _RESEARCHER: Final = (
         without="a launch that is refused leaves what it has made",
     ),
     _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
+    _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "history", without=_NO_RECORD),
     _Line(
         RoleScope.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"
     ),
@@ -164,7 +171,11 @@ _RESEARCHER: Final = (
     _Line(RoleScope.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
     # --- claims on slots
     _Line(RoleScope.RESEARCHER, "get create update", "Lease", "launch scale", without=_UNCLAIMED),
-    _Line(RoleScope.RESEARCHER, "get list delete", "Lease", "destroy", without=_UNCLAIMED),
+    _Line(RoleScope.RESEARCHER, "list", "Lease", "destroy", without=_UNCLAIMED),
+    # --- reservations of slots
+    _Line(RoleScope.RESEARCHER, "get create update delete", "ConfigMap", "reserve"),
+    _Line(RoleScope.RESEARCHER, "get", "Lease", "reserve", without=_UNCLAIMED),
+    _Line(RoleScope.RESEARCHER, "get delete", "Lease", "destroy", only_for=_CLAIMED),
     _Line(RoleScope.RESEARCHER, "delete", "Lease", "scale", without=_UNCLAIMED),
     # --- network policies
     _Line(RoleScope.RESEARCHER, "create", "NetworkPolicy", "launch", without=_NO_POLICY),
@@ -175,6 +186,10 @@ _RESEARCHER: Final = (
     _Line(RoleScope.RESEARCHER, "create", "PodGroup VolcanoPodGroup", "launch", only_for=_QUEUE),
     _Line(RoleScope.RESEARCHER, "list", "PodGroup VolcanoPodGroup", "destroy", without=_NOT_COUNTED),
     _Line(RoleScope.RESEARCHER, "delete", "PodGroup VolcanoPodGroup", "destroy", only_for=_QUEUE),
+    _Line(RoleScope.RESEARCHER, "get patch", "JobSet", "plan", only_for=_JOB_SET),
+    _Line(RoleScope.RESEARCHER, "create", "JobSet", "launch", only_for=_JOB_SET),
+    _Line(RoleScope.RESEARCHER, "list", "JobSet", "destroy", without=_NOT_COUNTED),
+    _Line(RoleScope.RESEARCHER, "delete", "JobSet", "destroy", only_for=_JOB_SET),
     _Line(RoleScope.RESEARCHER, "get", "LocalQueue", "plan", without=_NO_CHECK),
     _Line(RoleScope.RESEARCHER, "get patch", "ResourceClaim", "plan", only_for=_DRA),
     _Line(RoleScope.RESEARCHER, "create", "ResourceClaim", "launch", only_for=_DRA),
@@ -193,12 +208,13 @@ _RESEARCHER: Final = (
     _Line(RoleScope.RESEARCHER, "delete", "PersistentVolumeClaim", "destroy", only_for="--purge"),
     _Line(RoleScope.RESEARCHER, "get create update delete", "Secret", "secret"),
     _Line(RoleScope.RESEARCHER, "get", "Pod/exec", "exec volume"),
+    _Line(RoleScope.RESEARCHER, "get", "Pod/attach", "attach"),
     _Line(RoleScope.RESEARCHER, "get", "Pod/portforward", "forward"),
     _Line(
         RoleScope.RESEARCHER,
         "create",
-        "Pod/exec Pod/portforward",
-        "exec forward volume",
+        "Pod/exec Pod/attach Pod/portforward",
+        "exec attach forward volume",
         reason="servers from 1.35 on ask for it where a websocket is opened, and kubectl opens it so",
     ),
     _Line(
@@ -256,3 +272,36 @@ def needed(parts: Iterable[RoleScope], *uses: str) -> tuple[Right, ...]:
         row for row in rows_of(*parts) if not row.is_optional and (not uses or set(uses).intersection(row.uses))
     )
     return tuple(dict.fromkeys(row.right for row in rows))
+
+
+_ROLES: Final[Mapping[RoleScope, str]] = MappingProxyType(
+    {
+        RoleScope.VIEWER: "Role l2rtui-viewer",
+        RoleScope.RESEARCHER: "Role l2rtui-researcher",
+        RoleScope.CLUSTER: "ClusterRole l2rtui-ledger",
+    }
+)
+"""Names in ``manifests/rbac.yaml``. A researcher has the rights of a viewer too, so the first is the least."""
+
+
+def role_hint(rights: Iterable[Right], *parts: RoleScope) -> str:
+    """Return the next step for missing rights: the least Role of the manifest that has them; empty where none has.
+
+    Args:
+        parts: Roles that count; none means those of a namespace.
+    """
+    counted = parts or (RoleScope.VIEWER, RoleScope.RESEARCHER)
+    rights = set(rights)
+    for number, part in enumerate(counted):
+        if rights <= {row.right for row in rows_of(*counted[: number + 1])}:
+            return f"Ask an administrator for the {_ROLES[part]} in manifests/rbac.yaml."
+    return ""
+
+
+def advice(missing: MissingRight) -> str:
+    """Return the next step for a right that the server found missing."""
+    plural, _, subresource = missing.resource.partition("/")
+    kinds = [kind for kind, path in KINDS.items() if (path.plural, path.group) == (plural, missing.group)]
+    rights = {Right(missing.verb, kind, subresource) for kind in kinds}
+    role = role_hint(rights) or role_hint(rights, RoleScope.CLUSTER) if rights else ""
+    return role or "Ask an administrator for this right; `l2rtui check` lists what is missing."

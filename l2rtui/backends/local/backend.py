@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.common.node_info import node_name
-from l2rtui.backends.common.refusals import refuse_conflicts
+from l2rtui.backends.common.refusals import has_no_input, refuse_conflicts
+from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local import exec as foreground
@@ -52,7 +55,7 @@ class LocalBackend:
     """
 
     name = "local"
-    location = contexts = renderer = None
+    location = contexts = renderer = records = None
 
     def __init__(self, settings: Settings, *, state: Path | None = None, nvml: object = None) -> None:
         self._settings = settings
@@ -64,6 +67,8 @@ class LocalBackend:
         self._node_until = 0.0
         self._scan: RunScan | None = None
         self._scanned_at = 0.0
+        path, lock = self._root.reservations, lambda: client.lock_state(self._root)
+        self.reservations = ReservationFile(path, lock, self.snapshot, user_name())
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
         """Return where a change acts, for its question."""
@@ -184,6 +189,12 @@ class LocalBackend:
         """
         return await foreground.attached(*self._command_in_pod(pod, argv))
 
+    @asynccontextmanager
+    async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
+        """Refuse: its supervisor starts each process without a standard input."""
+        raise has_no_input(pod.name)
+        yield  # type: ignore[unreachable]  # makes it a generator
+
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command as exec() does, and return its output."""
         return await foreground.captured(*self._command_in_pod(pod, argv))
@@ -237,9 +248,10 @@ class LocalBackend:
         pods = {pod.uid: pod for pod in reading.foreign_pods}
         pods.update((pod.uid, pod) for views_of_run in run_views for pod in views_of_run.pods)
         runs = {views_of_run.run.uid: views_of_run.run for views_of_run in run_views}
+        node = self.reservations.applied_to(reading.node)
         problems = (*scan.problems, *filter(None, (reading.problem,)))
         return ClusterSnapshot(
-            MappingProxyType({reading.node.name: reading.node}),
+            MappingProxyType({node.name: node}),
             MappingProxyType(pods),
             MappingProxyType(runs),
             problems=problems,

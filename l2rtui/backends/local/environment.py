@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from l2rtui.backends.common.peer_env import joined_variables
+from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.local import peer_env
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.process_scan import ENV_FOLDER
@@ -63,6 +64,7 @@ def pod_environ(
         contract.ENV_INDEX: str(plan.index),
         contract.ENV_SEED: str(record.spec.seed),
         **joined_variables(record.spec, plan.set_spec),
+        **watch_variables(record.spec, plan.set_spec, [pod.plan for pod in record.pods]),
         contract.ENV_ENDPOINT: record.endpoint,
         contract.ENV_TOKEN_FILE: str(folder.token),
         contract.ENV_DIR: record.volume or str(folder.data),

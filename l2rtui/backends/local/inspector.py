@@ -20,6 +20,7 @@ from l2rtui.backends.local.supervision.event_log import EventRecord, read_events
 from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
+from l2rtui.domain.preflight import limits_text
 from l2rtui.domain.redact import redact
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
@@ -133,6 +134,8 @@ class LocalInspector:
             ("kind", spec.kind),
             ("seed", str(spec.seed)),
             ("sets", ", ".join(f"{row.name} ({row.role}) x {row.replicas}" for row in spec.sets)),
+            ("limits", limits_text(spec)),
+            ("alerts", "; ".join(f"{', '.join(rule.when)}: {rule.target}" for rule in spec.alerts)),
             ("started in", record.cwd),
             ("files", record.volume or str(folder.data)),
             ("endpoint", record.endpoint),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import memory_limit, node_name
+from l2rtui.backends.common.node_info import boot_time, memory_limit, node_name
 from l2rtui.backends.common.node_load import CpuLoad, memory_used
-from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device
+from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device, shares_of
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
@@ -49,6 +49,18 @@ class NodeReader:
         has_gpus = bool(report.gpus or report.problem)
         cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if has_gpus else 0)
         memory = psutil.virtual_memory().total
+        # The scan of all environments is costly, and needed only where a GPU is in use.
+        ours = (
+            {process.proc.pid: process.pod_id for process in process_scan.find_tagged(self._is_ours)}
+            if report.processes
+            else {}
+        )
+        strange = (process for process in report.processes if process.pid not in ours)
+        foreign = {process: pod for process in strange if (pod := _foreign_pod(name, process)) is not None}
+
+        def pod_of(process: GpuProcess) -> str:
+            return foreign[process].uid if process in foreign else ours.get(process.pid, "")
+
         node = Node(
             name,
             report.gpus if has_gpus else (cpu,),
@@ -56,16 +68,12 @@ class NodeReader:
             memory_bytes=min(memory, memory_limit() or memory),
             cpu_used=round(self._cpu_load.read(), 2),
             memory_used_bytes=memory_used(),
-            gpu_use=report.uses,
+            gpu_use=shares_of(report, pod_of),
             message=report.problem,
             cpu=cpu if has_gpus else None,
+            created=boot_time(),
         )
-        # The scan of all environments is costly, and needed only where a GPU is in use.
-        ours = (
-            {process.proc.pid for process in process_scan.find_tagged(self._is_ours)} if report.processes else set()
-        )
-        foreign = (_foreign_pod(name, process) for process in report.processes if process.pid not in ours)
-        return NodeReading(node, tuple(pod for pod in foreign if pod), report.problem, report.driver)
+        return NodeReading(node, tuple(foreign.values()), report.problem, report.driver)
 
     def _is_ours(self, process: process_scan.TaggedProcess) -> bool:
         # A run of another state folder is foreign here: no pod of this backend shows that it uses the GPU.

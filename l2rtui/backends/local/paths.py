@@ -17,6 +17,7 @@
         programs/<set>/<name>     programs that came with the spec
       secrets/NAME.json           0600: variables that processes get by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
+      reservations.json           reservations of slots, by node
       volumes/<claim>/            mounted at /l2r by runs that name it; it outlives them
 """
 
@@ -56,6 +57,8 @@ class StateFolder:
     """Folder of the volumes that runs share."""
     secrets = _Below("secrets")
     """Folder of the secrets of `l2rtui secret`."""
+    reservations = _Below("reservations.json")
+    """Reservations of slots."""
     lock = _Below("lock")
     """File for flock."""
 

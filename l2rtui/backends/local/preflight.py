@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from l2rtui.backends.local import process_scan, run_folders, volumes
@@ -32,6 +34,7 @@ from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import RunSpec
+from runtime.base import environments
 from runtime.base.contract import ENV_CONFIG
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
@@ -56,9 +59,10 @@ def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
         own_path = dict(pod.env).get("PATH", path)
         commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
-    # Seeds of an experiment have the same settings, and each check is a process.
+    # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
     trained = {run.spec.train: run.spec for run in reversed(plan.runs) if _has_train_settings(run.spec)}
-    findings.extend(_settings(spec, path, cwd) for spec in trained.values())
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        findings.extend(pool.map(lambda spec: _settings(spec, path, cwd), trained.values()))
     findings.extend(_unsupported(root, plan))
     findings.extend(
         Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
@@ -195,17 +199,21 @@ def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     command = find_command(RUNTIME_COMMAND, path, cwd)
     if command is None:
         return Finding(Severity.OK, "train", "the training settings are read when the processes start")
+    if _is_refused_anyway(spec):  # the runtime would only say so a second time
+        return Finding(Severity.OK, "train", "the training settings are read when there is such an environment")
     # In a process of its own: the settings belong to the runtime, which this package does not import.
     env = {**clean_environ(), ENV_CONFIG: spec.train}
+    module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
+    argv = [command, "config", "--check"]
     try:
-        done = subprocess.run(
-            [command, "config", "--check"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=_CONFIG_SECONDS,
-            check=False,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            if module is not None:
+                file = Path(folder) / module.name
+                file.write_text(module.text, encoding="utf-8")
+                argv += ["--program", str(file)]
+            done = subprocess.run(
+                argv, env=env, capture_output=True, text=True, timeout=_CONFIG_SECONDS, check=False
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(Severity.WARNING, "train", f"the training settings could not be checked: {error}")
     if done.returncode == 0:
@@ -214,6 +222,16 @@ def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     sentence = lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").rstrip(".") if lines else f"exit {done.returncode}"
     hint = f"`{RUNTIME_COMMAND} config` lists the settings."
     return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
+
+
+def _is_refused_anyway(spec: RunSpec) -> bool:
+    """Return true for an unknown environment, which the preflight of every backend refuses."""
+    try:
+        settings = json.loads(spec.train or "{}")
+    except ValueError:
+        return False
+    name = settings.get("environment") if isinstance(settings, dict) else None
+    return isinstance(name, str) and not environments.is_possible(name)
 
 
 def _runtime() -> Finding:

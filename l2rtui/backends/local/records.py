@@ -94,6 +94,8 @@ class RunStatus(msgspec.Struct, kw_only=True):
         supervisor: Writer of this file; it no longer runs when ``is_ended``.
         is_ended: Every pod is over and the supervisor has ended in order.
         problem: The supervisor's latest problem, one sentence.
+        limit_at: Time at which a limit ends the run, by ``time.monotonic()``; None without such a limit.
+        ended_by: Limit that has ended it; empty while none has.
     """
 
     format: int = FORMAT
@@ -103,6 +105,8 @@ class RunStatus(msgspec.Struct, kw_only=True):
     is_destroying: bool = False
     problem: str = ""
     pods: list[PodRecord] = []
+    limit_at: float | None = None
+    ended_by: str = ""
 
 
 class StopRequest(msgspec.Struct, frozen=True):

@@ -10,10 +10,9 @@ from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.records import PodRecord
 from l2rtui.backends.local.run_store import CORRUPT, RunState
 from l2rtui.domain.plan import PodPlan, planned_view
-from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 
-UNSUPERVISED = "Unsupervised"
 SILENT = "Silent"
 
 
@@ -92,6 +91,7 @@ def run_view(state: RunState) -> RunView:
         message=message,
         is_terminating=state.is_stopping,
         silent_since=state.silent_since,
+        trial=record.spec.trial,
     )
 
 

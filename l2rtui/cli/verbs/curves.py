@@ -42,15 +42,20 @@ async def export(session: Session, snapshot: ClusterSnapshot, runs: Sequence[Run
             session.talk.say(f"The learner of {seed.name} has printed no metric record yet.")
     settings = ChartSettings(Axis(args.over), SMOOTHINGS[1] if args.smooth else 0.0)
     if args.svg:
-        _write(session, args.svg, svg_text(grouped(seeds, by_experiment=args.mean), settings))
+        write_text(session, args.svg, svg_text(grouped(seeds, by_experiment=args.mean), settings))
     if args.csv:
-        _write(session, args.csv, csv_text(seeds))
+        write_text(session, args.csv, csv_text(seeds))
     records = sum(seed.curve.num_records for seed in seeds)
     session.talk.say(f"{counted(records, 'record')} of {counted(len(seeds), 'run')}.")
     return EXIT_DONE
 
 
-def _write(session: Session, path: str, text: str) -> None:
+def write_text(session: Session, path: str, text: str) -> None:
+    """Write a text to a file, or to the standard output for ``-``.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
     if path == "-":
         session.out.stream.write(text)
         return

@@ -14,6 +14,7 @@ from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
 from l2rtui.services import launcher, set_destroy
+from l2rtui.services.history import recorder
 from l2rtui.services.ownership import is_mine, refuse_others
 
 Scope = tuple[RunView, str]
@@ -50,8 +51,8 @@ async def run_destroy(session: Session) -> int:
         raise failures[0]
     documents = [json_output.receipt_document(receipt) for receipt in receipts]
     session.talk.clear()
-    for failure in failures[1:]:
-        session.talk.say(str(failure))
+    for sentence in (*recorder.take_warnings(), *map(str, failures[1:])):
+        session.talk.say(sentence)
     if len(scopes) > 1 or args.all_mine or len(args.targets) > 1:
         session.out.show_all(table_output.RECEIPTS, documents)
     elif documents:

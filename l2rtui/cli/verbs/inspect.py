@@ -12,11 +12,13 @@ from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import one_pod
 from l2rtui.domain.event import KubeEvent
+from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.node import Node
+from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
-from l2rtui.services.learning import learning_states
+from l2rtui.services.learning import run_learning
 from l2rtui.services.port_forwards import PortForward, carry, open_forwards
 
 _EVENTS = View(
@@ -60,18 +62,33 @@ def _target(snapshot: ClusterSnapshot, name: str) -> PodView | RunView | Node:
     return one_pod(snapshot, name)
 
 
+def _mismatches(snapshot: ClusterSnapshot, target: PodView | RunView | Node) -> tuple[str, ...]:
+    """Return a line for each sentence on what does not fit: of a pod, of the pods of a run, or on a node."""
+    ledger = snapshot.ledger
+    if isinstance(target, Node):
+        sentences = ledger.nodes[target.name].problems
+    else:
+        pods = (target,) if isinstance(target, PodView) else snapshot.pods_of(target.name)
+        sentences = tuple(sentence for pod in pods for sentence in ledger.mismatches.get(pod.uid, ()))
+    return tuple(f"Mismatch: {sentence}." for sentence in dict.fromkeys(sentences))
+
+
 async def run_describe(session: Session) -> int:
     """Print the description of one object."""
     inspector = _inspector(session, "descriptions", "See `l2rtui pods -o json`, and `l2rtui logs`.")
     snapshot = await session.backend.snapshot()
     target = _target(snapshot, session.args.target)
-    lines = await inspector.describe(target)
+    lines = (*await inspector.describe(target), *_mismatches(snapshot, target))
     learning: dict[str, Any] = {}
     if isinstance(target, RunView):
-        states = await learning_states(session.backend, snapshot, [target], time.time())
-        learning = json_output.learning_document(states[target.uid])
+        now = time.time()
+        own = (await run_learning(session.backend, snapshot, [target], now))[target.uid]
+        learning = json_output.learning_document(own.state)
         since = f", since {learning['learning_since']}" if learning["learning_since"] else ""
         lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
+        if view := topology(snapshot.pods_of(target.name), own.metrics, now):
+            lines = (*lines, *topology_lines(view))
+            learning["topology"] = json_output.topology_document(view)
     if session.out.form == "table":
         for line in lines:
             session.out.text(line)
@@ -115,14 +132,14 @@ def _forward_document(forward: PortForward) -> dict[str, Any]:
         "run": forward.run,
         "forward": forward.sentence,
         "backend": forward.backend,
-        "since": json_output.when(forward.since),
+        "since": rfc3339(forward.since),
         "pid": forward.pid,
     }
 
 
 def _event_document(event: KubeEvent) -> dict[str, Any]:
     return {
-        "time": json_output.when(event.time),
+        "time": rfc3339(event.time),
         "level": event.level,
         "reason": event.reason,
         "object": event.object,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,16 +14,20 @@ from typing import Any
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
+from l2rtui.cli.verbs.launch_queue import is_queueing, launch_or_queue
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
-from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals
+from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, watched
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
 from l2rtui.services import launcher, run_history
+from l2rtui.services.history import recorder
+from l2rtui.services.queue.submission import may_wait
 from l2rtui.services.spec import spec_file
+from l2rtui.services.spec.templates import template_path
 from l2rtui.services.training_preflight import MEMORY
 
 _MAX_STEPS = 24
@@ -31,7 +36,10 @@ _log = logging.getLogger(__name__)
 
 async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
-    wish = spec_file.load(args.file, args.set, args.name, binding=settings.binding)
+    if getattr(args, "as_run", ""):
+        return await _prepare_exactly(session)
+    path, limits = _spec_path(args), settings.default_limits
+    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits)
     # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
     session.require_answer(args.verb)
     return await launcher.prepare(
@@ -46,6 +54,47 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     )
 
 
+def _spec_path(args: Namespace) -> str:
+    if args.file and args.template:
+        raise UsageError("-f and -t both name the spec.", "Leave one out.")
+    if args.template:
+        return str(template_path(args.template))
+    if not args.file:
+        again = ", or --as RUN for one of the past" if args.verb == "launch" else ""
+        hint = f"Write `l2rtui {args.verb} -f SPEC`, -t NAME for a template{again}."
+        raise UsageError(f"{args.verb} needs a spec.", hint)
+    return str(args.file)
+
+
+async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
+    """Return the plan of a run of the history, with findings on what cannot be had any more."""
+    from l2rtui.services.history.again import exact_launch  # with SQLite, which other launches load later
+    from l2rtui.services.history.lookup import find_record
+    from l2rtui.services.history.store import HistoryStore
+
+    args = session.args
+    if args.file or args.template or args.set or args.seeds or args.image:
+        raise UsageError("--as launches what was recorded: -f, -t, --set, --seeds, --image mean nothing with it.")
+    session.require_answer(args.verb)
+    with HistoryStore() as store:
+        record = find_record(store, args.as_run)
+    exact = await asyncio.to_thread(exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name)
+    for note in exact.notes:
+        if note.severity is Severity.OK:
+            session.talk.say(f"{note.subject}: {note.sentence}")
+    return await launcher.prepare_runs(
+        session.backend,
+        [exact.spec],
+        pins=args.on or (),
+        policy=PlacementPolicy(args.policy) if args.policy else PlacementPolicy.PACK,
+        overcommit=args.overcommit,
+        wave=args.wave,
+        binding=Binding(args.binding) if args.binding else None,
+        notes=exact.notes,
+        source=record.launch.source.root and f"{record.launch.source.root}/spec.yaml",
+    )
+
+
 async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_file.LaunchRequest:
     """Return the request with the image of ``--image`` by its digest, and a finding that names it."""
     from l2rtui.services import images  # with the HTTP client, which most launches have no use for here
@@ -57,7 +106,8 @@ async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_f
     sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
     session.talk.say(f"image: {sentence}")
     note = Finding(Severity.OK, "image", sentence)
-    return replace(wish, spec=replace(wish.spec, image=pinned), notes=(*wish.notes, note))
+    wish = wish.changed(lambda spec: replace(spec, image=pinned))
+    return replace(wish, notes=(*wish.notes, note))
 
 
 async def _prepare_again(session: Session) -> launcher.CheckedPlan:
@@ -107,7 +157,8 @@ async def run_plan(session: Session) -> int:
         session.out.show_all(table_output.PLANNED, pods)
     # What fits is worth a line here, too: by it people choose where a set sits, and the size of a replay.
     in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
-    for finding in (*cpu_sets(prepared.plan), *in_memory):
+    in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
+    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order):
         session.talk.say(f"{finding.subject}: {finding.sentence}.")
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE
@@ -118,11 +169,19 @@ async def run_launch(session: Session) -> int:
     session.require_writable("launch")
     with session.interruption("nothing was created."):
         prepared = await _prepare(session)
-    return await _launch(session, prepared, is_one=not session.args.seeds)
+    specs = [run.spec for run in prepared.plan.runs]
+    is_one = not session.args.seeds and len(specs) == 1 and specs[0].trial is None
+    return await _launch(session, prepared, is_one=is_one)
 
 
 async def run_relaunch(session: Session) -> int:
-    """Launch destroyed runs again with their specs."""
+    """Launch destroyed runs again with their specs, or list them."""
+    if session.args.list:
+        documents = [json_output.destroyed_document(run) for run in run_history.destroyed_runs()]
+        session.out.show_all(table_output.DESTROYED_RUNS, documents)
+        if not documents:
+            session.talk.say("Nothing has been destroyed from here yet.")
+        return EXIT_DONE
     session.require_change("relaunch")
     with session.interruption("nothing was created."):
         prepared = await _prepare_again(session)
@@ -130,12 +189,28 @@ async def run_relaunch(session: Session) -> int:
 
 
 async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: bool) -> int:
-    plan = prepared.plan
+    if is_queueing(session, prepared):
+        return await launch_or_queue(session, prepared, partial(_start, session), is_one=is_one)
     _say(session, prepared.findings)
     if refusals(prepared.findings):
+        if may_wait(session.backend, prepared):
+            session.talk.say("Add --queue to let the runs that find no room wait for it.")
         return EXIT_REFUSED
-    if not session.confirm(lambda: _question(session, plan)):
+    if not session.confirm(lambda: _question(session, prepared.plan)):
         return EXIT_FAILED
+    launched = await _start(session, prepared)
+    if launched is None:
+        return EXIT_LEFT_BEHIND
+    if is_one:
+        session.out.show_one(table_output.LAUNCHED, launched[0])
+    else:
+        session.out.show_all(table_output.LAUNCHED, launched)
+    return EXIT_DONE
+
+
+async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[str, Any]] | None:
+    """Carry out a plan and return documents of its runs; None when an interruption left something behind."""
+    plan = prepared.plan
     names = [run.spec.name for run in plan.runs]
     try:
         await _carry_out(session, prepared)
@@ -151,16 +226,14 @@ async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: b
     except asyncio.CancelledError:
         # The launcher rolls back while it launches; a Ctrl-C during --wait comes after that and is ours to undo.
         if await _take_back(session, plan):
-            return EXIT_LEFT_BEHIND
+            return None
         raise
     session.talk.clear()
+    for sentence in recorder.take_warnings():
+        session.talk.say(f"warning: {sentence}")
     if session.talk.is_live:  # elsewhere each run was said when it was there
         session.talk.say(f"launched {listed(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
-    if is_one:
-        session.out.show_one(table_output.LAUNCHED, launched[0])
-    else:
-        session.out.show_all(table_output.LAUNCHED, launched)
-    return EXIT_DONE
+    return launched
 
 
 def _launched_documents(snapshot: ClusterSnapshot, names: Iterable[str]) -> list[dict[str, Any]]:

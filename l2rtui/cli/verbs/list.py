@@ -1,4 +1,4 @@
-"""Verbs that only read: nodes, slots, pods, runs, leaks, check."""
+"""Verbs that only read: nodes, slots, pods, runs, experiments, leaks, check."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from l2rtui.cli import json_output, table_output, watching
-from l2rtui.cli.listings import NODES, PODS, RUNS, SLOTS, Listing
+from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.output import Document
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.runstatus import LearningState
+from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
+from l2rtui.services.experiments.summaries import experiments
 from l2rtui.services.learning import learning_states
 
 _LEARNING_SECONDS = 5.0
@@ -43,6 +45,11 @@ async def run_runs(session: Session) -> int:
     return await _RunLister(session, RUNS).run()
 
 
+async def run_experiments(session: Session) -> int:
+    """List the experiments, each over its seeds."""
+    return await _ExperimentLister(session, EXPERIMENTS).run()
+
+
 class _Lister:
     """Listing of one kind, once or followed."""
 
@@ -50,6 +57,7 @@ class _Lister:
         self.session = session
         self.listing = listing
         self.selection = RowSelection(session.args, listing)
+        self._filter = " ".join(filter(None, (session.args.filter, about_gpu(getattr(session.args, "gpu", "")))))
         self.candidates: Sequence[Document] = ()
         """Documents as they are once more is read of them than a snapshot holds."""
         self._is_first = True
@@ -59,17 +67,19 @@ class _Lister:
         """Print what the command's words choose; with ``--watch`` until it is stopped."""
         listing, out = self.listing, self.session.out
         # Before the backend is asked: a typo must cost no login.
-        filtered(self.session.args.filter, listing.view, ())
+        filtered(self._filter, listing.view, ())
         if self.session.args.watch:
             writer = watching.writer_of(self.session, listing.view, listing.key, listing.volatile)
             return await watching.follow(self.session, writer, self._followed)
         snapshot = await self.session.backend.snapshot()
         for problem in snapshot.problems:
-            self.session.talk.say(f"warning: {problem}. See `l2rtui check`.")
-        out.show_all(listing.view, await self.chosen(snapshot))
-        if listing is SLOTS:
-            for problem in snapshot.ledger.problems:
-                self.session.talk.say(f"Mismatch: {problem}.")
+            self.session.talk.say(f"warning: {problem.rstrip('.')}. See `l2rtui check`.")
+        documents = await self.chosen(snapshot)
+        out.show_all(listing.view, documents)
+        of_chosen = (sentence for document in documents for sentence in document.get("mismatches", ()))
+        # Of the slots all: what a pod without a slot does wrong is in none of them.
+        for problem in snapshot.ledger.problems if listing is SLOTS else dict.fromkeys(of_chosen):
+            self.session.talk.say(f"Mismatch: {problem}.")
         return EXIT_DONE
 
     async def chosen(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
@@ -90,8 +100,7 @@ class _Lister:
 
     def filtered(self, documents: Sequence[Document]) -> Sequence[Document]:
         """Return the documents that pass ``--filter``."""
-        text = self.session.args.filter
-        return filtered(text, self.listing.view, documents) if text else documents
+        return filtered(self._filter, self.listing.view, documents) if self._filter else documents
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
         """Return a value that differs when the documents may."""
@@ -128,6 +137,25 @@ class _RunLister(_Lister):
         """Return a state that began when its predecessor of the same kind did."""
         before = self._states.get(run.uid)
         return replace(state, since=before.since) if before is not None and before.state is state.state else state
+
+    def stamp(self, snapshot: ClusterSnapshot) -> object:
+        """Return a value that differs when a snapshot does, or its learning may."""
+        return snapshot.revision, int(time.monotonic() / _LEARNING_SECONDS)
+
+
+class _ExperimentLister(_Lister):
+    """Listing of experiments, whose returns are in the logs of their learners."""
+
+    async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
+        """Return the chosen documents with states and returns; only logs of their runs are read."""
+        documents = self.selection.choose(snapshot, every)
+        if self.session.out.form == "name" and not self.session.args.filter:
+            return documents
+        names = {document["experiment"] for document in documents}
+        runs = [run for run in snapshot.runs.values() if run.experiment in names]
+        summaries = await experiments(self.session.backend, snapshot, runs, time.time())
+        self.candidates = [json_output.experiment_document(summary) for summary in summaries]
+        return self.filtered(self.candidates)
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
         """Return a value that differs when a snapshot does, or its learning may."""

@@ -13,6 +13,7 @@ from l2rtui.cli.output import Column, View, to_json
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import pods_named
 from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import logs
@@ -87,7 +88,7 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
     has_times = session.args.timestamps or out.form == "wide"
 
     def write(line: LogLine) -> None:
-        parts = [f"{json_output.when(line.time)} "] if has_times else []
+        parts = [f"{rfc3339(line.time)} "] if has_times else []
         # A pod that joined later gets the next colour.
         if line.pod not in colours:
             colours[line.pod] = _PREFIX_COLOURS[len(colours) % len(_PREFIX_COLOURS)]

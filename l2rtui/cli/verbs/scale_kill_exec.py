@@ -1,14 +1,17 @@
-"""scale, kill and exec: changes of a running run."""
+"""scale, kill, exec and attach: changes of a running run."""
 
 from __future__ import annotations
 
+from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import listed, one_pod, pods_named
+from l2rtui.cli.targets import listed, one_pod, pods_named, queued_targets
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
+from l2rtui.services.queue import changes
+from l2rtui.services.terminal.attach import carry, leave_text
 
 
 async def run_scale(session: Session) -> int:
@@ -35,7 +38,14 @@ async def run_kill(session: Session) -> int:
         sentence = f"kill takes no signal {signal}: it sends SIGTERM, and SIGKILL after the grace period."
         raise UsageError(sentence, "Write --grace 0 for SIGKILL at once.")
     with session.interruption("no pod was stopped."):
-        pods = pods_named(await session.backend.snapshot(), session.args.targets)
+        snapshot = await session.backend.snapshot()
+        queued = queued_targets(snapshot, session.args.targets)
+        pods = pods_named(snapshot, [target for target in session.args.targets if target not in queued])
+    if queued:
+        # A run that waits has no pods: to stop it is to take it out of the queue.
+        await cancel_queued(session, queued)
+    if not pods:
+        return EXIT_DONE
     refuse_others("kill", pods, is_admin=session.args.admin)
     session.require_answer("kill")
     names = listed(pod.name for pod in pods)
@@ -51,6 +61,15 @@ async def run_kill(session: Session) -> int:
     return EXIT_DONE
 
 
+async def cancel_queued(session: Session, names: list[str]) -> None:
+    """Take runs out of the queue, after the question."""
+    store = queue_of(session.backend)
+    session.require_answer("kill")
+    if store is not None and session.confirm(lambda: f"Take {listed(names)} out of the queue?"):
+        await changes.cancel(store, names, is_admin=session.args.admin)
+        session.talk.say(f"out of the queue: {listed(names)}")
+
+
 async def run_exec(session: Session) -> int:
     """Run a command beside a pod's process, on this terminal; its exit code becomes that of l2rtui."""
     session.require_change("exec")
@@ -59,3 +78,14 @@ async def run_exec(session: Session) -> int:
     pod = one_pod(await session.backend.snapshot(), session.args.target)
     with session.interrupt_belongs_to_child():
         return await session.backend.exec(pod, session.args.command)
+
+
+async def run_attach(session: Session) -> int:
+    """Give this terminal to a pod's own process until it ends or is left."""
+    session.require_change("attach")
+    pod = one_pod(await session.backend.snapshot(), session.args.target)
+    async with session.backend.attach(pod) as process:
+        session.talk.say(f"{pod.name}: {leave_text(has_terminal=process.has_terminal)}")
+        is_left = await carry(process)
+    session.talk.say(f"{pod.name} runs on" if is_left else f"the output of {pod.name} has ended")
+    return EXIT_DONE

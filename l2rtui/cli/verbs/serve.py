@@ -22,8 +22,9 @@ def run_serve(args: Namespace) -> int:
     Raises:
         UsageError: textual-serve is not installed, or the port is taken.
     """
-    contexts_of(args)  # several are refused: the app shows one at a time
-    refuse_unusable(settings_of(args))  # a mistake in them is told here, not in a browser
+    settings = settings_of(args)
+    if not contexts_of(args):
+        refuse_unusable(settings)  # a mistake in them is told here, not in a browser
     try:
         from l2rtui.serve.server import serve
     except ModuleNotFoundError as missing:
@@ -60,7 +61,7 @@ def run_served(words: list[str]) -> int:
 
     log.configure(is_debug=args.debug, is_app=True)
 
-    return int(run(settings, partial(settings_for, args)) or EXIT_DONE)
+    return int(run(settings, partial(settings_for, args), contexts=contexts_of(args)) or EXIT_DONE)
 
 
 def _myself() -> list[str]:
@@ -81,6 +82,7 @@ def _passed_on(args: Namespace) -> list[str]:
     ):
         if value:
             words += [flag, value]
-    for flag, is_set in (("--readonly", args.readonly), ("--debug", args.debug)):
+    flags = (("--readonly", args.readonly), ("--debug", args.debug), ("--all-contexts", args.all_contexts))
+    for flag, is_set in flags:
         words += [flag] if is_set else []
     return words

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from typing import Final
 
 from l2rtui.domain.curves.chart import (
@@ -20,6 +19,8 @@ from l2rtui.domain.curves.chart import (
     figures_of,
 )
 from l2rtui.domain.curves.run_curve import CurveStretch
+from l2rtui.domain.curves.svg import FRAME, svg_document
+from l2rtui.domain.curves.svg import svg_text_element as _text
 
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 """Colours that people with any colour vision tell apart (Okabe and Ito 2008, in the order of contrast on white)."""
@@ -79,28 +80,24 @@ def svg_text(groups: Sequence[CurveGroup], settings: ChartSettings, figures: Seq
     down = -(-len(drawn) // across)
     height = _HEIGHT * down + _LEGEND_LINE * (len(groups) + 2)
     width = _WIDTH * across
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="none">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-    ]
+    parts: list[str] = []
     for number, figure in enumerate(drawn):
         x, y = _WIDTH * (number % across), _HEIGHT * (number // across)
         parts.append(f'<g transform="translate({x},{y})">')
         parts += _chart(chart(groups, figure, settings, _COLUMNS, (6, 6)))
         parts.append("</g>")
     parts += _legend(groups, settings, _HEIGHT * down)
-    return "\n".join((*parts, "</svg>\n"))
+    return svg_document(width, height, parts)
 
 
 def _chart(drawn: Chart) -> Iterator[str]:
     yield _text(_LEFT, _TOP - 10, drawn.label, weight="bold")
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    yield f'<rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{bottom - _TOP}" stroke="#888888"/>'
+    yield f'<rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{bottom - _TOP}" stroke="{FRAME}"/>'
     yield _text((_LEFT + right) / 2, bottom + 32, AXIS_LABELS[drawn.grid.axis], anchor="middle")
     for value, label in drawn.x.ticks:
         x = _x(drawn, value)
-        yield f'<line x1="{x:.1f}" y1="{bottom}" x2="{x:.1f}" y2="{bottom + 4}" stroke="#888888"/>'
+        yield f'<line x1="{x:.1f}" y1="{bottom}" x2="{x:.1f}" y2="{bottom + 4}" stroke="{FRAME}"/>'
         yield _text(x, bottom + 16, label, anchor="middle")
     if drawn.y is None:
         yield _text((_LEFT + right) / 2, (_TOP + bottom) / 2, "no value", anchor="middle")
@@ -155,12 +152,3 @@ def _colour(number: int) -> str:
 def _dashes(number: int) -> str:
     dashes = _DASHES[number // len(COLOURS) % len(_DASHES)]
     return f' stroke-dasharray="{dashes}"' if dashes else ""
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    # Names come from specs of other people: a character that XML forbids would make the file unreadable.
-    clean = "".join(char for char in text if char.isprintable())
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="#222222" text-anchor="{anchor}" font-weight="{weight}">'
-        f"{escape(clean)}</text>"
-    )

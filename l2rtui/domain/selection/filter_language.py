@@ -4,6 +4,9 @@
 ``!word`` nowhere; ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~`` a
 part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are read as they are shown: ``7,610``, ``3/4`` (the 3),
 ``61%``, ``2h03m``, ``16Gi``. Case never counts.
+
+Columns that begin with ``gpu.`` hold a line for each GPU: all parts that name them must hold of one GPU,
+``gpu.free>=2 gpu.model=H100 gpu.memory>=40G``. There ``=`` takes a word of the cell as well.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ Cells = Callable[[int], str]
 Test = Callable[[Cells, str], bool]
 """Predicate over the cells of a row and over all its text, both in lower case."""
 
-_PART = re.compile(r"(?P<column>[a-z][a-z0-9_/ -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
+OF_GPU: Final = "gpu."
+"""Beginning of the names of the columns that hold a line for each GPU."""
+_PART = re.compile(r"(?P<column>[a-z][a-z0-9_/. -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
 _NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SIZES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -38,10 +43,33 @@ def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
         columns: Names of the columns in their order; a part that names none of them is read as a word.
     """
     # Rows come in lower case as well (``Test``), so case never counts.
-    tests = [_test(part, columns) for part in text.casefold().split()]
+    parts = text.casefold().split()
+    of_gpu = [part for part in parts if _is_of_gpu(part, columns)]
+    tests = [_test(part, columns) for part in parts if part not in of_gpu]
+    if of_gpu:
+        tests.append(_of_some_gpu(of_gpu, columns))
     if not tests:
         return None
     return lambda cells, everything: all(test(cells, everything) for test in tests)
+
+
+def _is_of_gpu(part: str, columns: Sequence[str]) -> bool:
+    match = _PART.fullmatch(part)
+    number = _column(match["column"], columns) if match else None
+    return number is not None and columns[number].startswith(OF_GPU)
+
+
+def _of_some_gpu(parts: Sequence[str], columns: Sequence[str]) -> Test:
+    """Return a test that passes if all parts hold of one GPU."""
+    numbers = [number for number, name in enumerate(columns) if name.startswith(OF_GPU)]
+    tests = [_test(part, columns) for part in parts]
+
+    def test_gpus(cells: Cells, everything: str) -> bool:
+        lines = zip(*(cells(number).split("\n") for number in numbers), strict=True)
+        gpus = (dict(zip(numbers, line, strict=True)) for line in lines)
+        return any(all(test(gpu.__getitem__, everything) for test in tests) for gpu in gpus)
+
+    return test_gpus
 
 
 def misread_columns(text: str, columns: Sequence[str]) -> str:
@@ -67,7 +95,8 @@ def _test(part: str, columns: Sequence[str]) -> Test:
     match = _PART.fullmatch(part)
     number = _column(match["column"], columns) if match else None
     if match is not None and number is not None:
-        return _comparison(number, match["op"], match["value"])
+        is_of_words = columns[number].startswith(OF_GPU)
+        return _comparison(number, match["op"], match["value"], is_of_words=is_of_words)
     if part.startswith("!") and len(part) > 1:
         word = part[1:]
         return lambda _, everything: word not in everything
@@ -83,11 +112,11 @@ def _column(name: str, columns: Sequence[str]) -> int | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def _comparison(number: int, op: str, value: str) -> Test:
+def _comparison(number: int, op: str, value: str, *, is_of_words: bool) -> Test:
     if op in ("~", "!~"):
         return lambda cells, _: (value in cells(number)) is (op == "~")
     if op in ("=", "!="):
-        return lambda cells, _: _same(cells(number), value) is (op == "=")
+        return lambda cells, _: _same(cells(number), value, is_of_words=is_of_words) is (op == "=")
     # A cell without a number, or a limit that is no number yet while it is typed, matches nothing.
     order, limit = _ORDERS[op], number_of(value)
 
@@ -98,8 +127,11 @@ def _comparison(number: int, op: str, value: str) -> Test:
     return compare
 
 
-def _same(cell: str, value: str) -> bool:
+def _same(cell: str, value: str, *, is_of_words: bool) -> bool:
+    if is_of_words and value in re.split(r"[\s_-]+", cell):
+        return True
     bare = cell.lstrip("●◌▲✖✔ ")  # the glyph of a state says what its word says
+    bare = bare.partition(" ▲ ")[0]  # and what is behind the word, how old it is
     return value in (cell, bare) or (
         (left := number_of(bare)) is not None and left == number_of(value) and _NUMBER.fullmatch(value) is not None
     )

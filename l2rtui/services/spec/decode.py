@@ -54,11 +54,13 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
     if form.workers and form.train.get("collect") == "device":
         raise ValueError("train.collect is device, so the learner collects by itself; leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
-    return (
+    sets = (
         _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
         *(_set_spec(form_of_set, form_of_set.name, Role.WORKER, form.pod) for form_of_set in _worker_forms(form)),
         *(_set_spec(form_of_set, form_of_set.name, Role.EVALUATOR, form.pod) for form_of_set in evaluators),
     )
+    module = script_source.load_module(form.program, folder, form.name)
+    return tuple(script_source.with_module(part, module) for part in sets)
 
 
 def unbound_sets(form: schema.SpecForm) -> frozenset[str]:

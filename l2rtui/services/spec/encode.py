@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from l2rtui.services import runtime_commands
+from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.pod_schema import pod_form
+from l2rtui.services.spec.watch_fields import watch_forms
 
 
 def to_document(spec: RunSpec) -> dict[str, Any]:
@@ -24,10 +25,17 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         "image": spec.image,
         "env": dict(spec.env),
         "train": msgspec.json.decode(spec.train),
-        "queue": None if spec.queue is None else msgspec.convert(asdict(spec.queue), schema.QueueForm),
+        "queue": _queue_form(spec),
+        **watch_forms(spec),
     }
     document: dict[str, Any] = _without_empty(_form(spec, common))
     return document
+
+
+def _queue_form(spec: RunSpec) -> schema.QueueForm | bool | None:
+    if spec.queue is None:
+        return True if spec.may_wait else None
+    return msgspec.convert(asdict(spec.queue), schema.QueueForm)
 
 
 def _without_empty(value: Any) -> Any:
@@ -77,8 +85,11 @@ def _form(spec: RunSpec, common: dict[str, Any]) -> schema.SpecForm:
         case Kind.JOB:
             return schema.JobForm(job=_replicated(first, schema.TaskForm), **common)
         case Kind.LEARNER_WORKERS:
+            module = next((part.program for part in spec.sets if part.program is not None), None)
+            spec = replace(spec, sets=tuple(script_source.without_module(part) for part in spec.sets))
             learner, evaluators = by_role(Role.LEARNER)[0], by_role(Role.EVALUATOR)
             return schema.LearnerWorkersForm(
+                program=(module.url or module.name) if module is not None else "",
                 learner=schema.LearnerForm(name=learner.name, **_common_fields(learner)),
                 workers=[_replicated(set_spec, schema.WorkersForm) for set_spec in by_role(Role.WORKER)],
                 evaluator=_replicated(evaluators[0], schema.EvaluatorForm) if evaluators else None,

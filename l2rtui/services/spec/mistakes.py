@@ -30,16 +30,28 @@ _TYPES = {
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
 
-def explain_mistake(error: msgspec.ValidationError, data: Mapping[str, Any], locations: Locations) -> SpecError:
-    """Turn an error of msgspec into a SpecError with file, line and the nearest field name."""
+def explain_mistake(
+    error: msgspec.ValidationError,
+    data: Mapping[str, Any],
+    locations: Locations,
+    under: Keys = (),
+    form: Any = None,
+) -> SpecError:
+    """Turn an error of msgspec into a SpecError with file, line and the nearest field name.
+
+    Args:
+        data: Contents of the file.
+        under: Path of the part that was decoded; empty for all of it.
+        form: Form of that part; None for that of a spec.
+    """
     # msgspec gives the path and the kind of a mistake only in its message; the patterns above read them from it.
     text = str(error)
     at = _AT.search(text)
-    keys = _keys(at["path"]) if at else ()
+    keys = (*under, *_keys(at["path"])) if at else under
     text = _AT.sub("", text)
     if unknown := _UNKNOWN.search(text):
         keys = (*keys, unknown["field"])
-        return SpecError(f"{locations.of(keys)}: there is no field {dotted(keys)}.", _nearest(keys, data))
+        return SpecError(f"{locations.of(keys)}: there is no field {dotted(keys)}.", _nearest(keys, data, form))
     if missing := _MISSING.search(text):
         keys = (*keys, missing["field"])
         if keys == ("kind",):
@@ -68,7 +80,7 @@ def _keys(text: str) -> Keys:
     return tuple(keys)
 
 
-def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
+def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
     """Return a hint that names the most similar field, or all fields."""
     forms: dict[Any, Any] = {form.__struct_config__.tag: form for form in get_args(schema.SpecForm)}
     # A wrong or missing kind still gets hints for the most common one.
@@ -86,12 +98,15 @@ def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
         "placement": schema.PlacementForm,
         "resources": schema.ResourcesForm,
         "queue": schema.QueueForm,
+        "limits": schema.LimitsForm,
+        "alerts": schema.AlertForm,
         "pod": schema.PodForm,
         "mounts": schema.MountForm,
         "tolerations": schema.TolerationForm,
     }
     for key in keys[:-1]:
         form = inner.get(str(key), form)
+    form = of_part or form
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
     # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
     close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from l2rtui.domain.sweeps.grid import MAX_TRIALS
 from l2rtui.domain.workload import MAX_NAME, MAX_SEED, MAX_SET_NAME
 from runtime.base.contract import PS_PORT
 
@@ -209,16 +210,67 @@ class StepForm(_ProcessesForm, kw_only=True):
 class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Placement of replicas unless the command line gives one."""
 
-    policy: Literal["pack", "spread"] = "pack"
+    policy: Annotated[
+        Literal["pack", "spread", "free-memory", "least-busy"],
+        Meta(description="device after device, round all, or first where most memory is free or the load is least"),
+    ] = "pack"
     on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,n2/5.0-1,n1/cpu")] = ""
 
 
 class QueueForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Queue of a cluster that starts all pods of the run together, or none."""
 
-    by: Literal["kueue", "volcano", "coscheduling"]
-    name: Annotated[str, Meta(description="LocalQueue of Kueue, Queue of Volcano")] = ""
+    by: Literal["kueue", "volcano", "coscheduling", "jobset"]
+    name: Annotated[str, Meta(description="LocalQueue of Kueue (also for a JobSet), Queue of Volcano")] = ""
     scheduler: Annotated[str, Meta(description="schedulerName; the system's usual one when not said")] = ""
+
+
+Duration = Annotated[Quantity, Meta(description="seconds, or 30m, 12h, 1h30m, 2d")]
+
+
+class LimitsForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of a run: at 90 % of one it warns, at 100 % it writes a checkpoint and ends as finished."""
+
+    wall: Duration | None = None
+    idle: Annotated[Quantity, Meta(description="time without data from workers: 30m")] | None = None
+    no_progress: Annotated[Quantity, Meta(description="time without a new best return: 2h")] | None = None
+    gpu_hours: Annotated[Quantity, Meta(description="hours times the GPUs that the run sits on: 50")] | None = None
+
+
+class AlertForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Word that the run's learner sends, once for each state."""
+
+    when: Annotated[list[str], Meta(description="stalled, diverged, failed, done, limit, learned=VALUE")]
+    to: Literal["webhook", "mail", "command"]
+    url_from: Annotated[str, Meta(description="variable of a secret in pod.secrets: the webhook's address")] = ""
+    url_file: Annotated[str, Meta(description="file in the container with the webhook's address")] = ""
+    form: Literal["slack", "mattermost", "json"] = "slack"
+    address: Annotated[str, Meta(description="of the mail, which the host's sendmail sends")] = ""
+    command: Annotated[list[str], Meta(description="argv; gets the message as JSON on its standard input")] = []
+    after: Annotated[Quantity, Meta(description="time without an update that is stalled: 5m")] = "5m"
+
+
+class RangeForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Range of a number in a sweep; whole numbers at both ends give whole numbers."""
+
+    low: int | float
+    high: int | float
+    log: Annotated[bool, Meta(description="spread its logarithm evenly")] = False
+    count: Annotated[int, Meta(ge=2, le=MAX_TRIALS, description="values of it in a grid")] | None = None
+
+
+class RandomForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Random trials in place of a grid."""
+
+    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)]
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED, description="the same seed draws the same trials")] = 0
+
+
+class HalvingForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Successive halving: the worst trials of a sweep are stopped early."""
+
+    min_env_steps: Annotated[int, Meta(ge=1, description="env steps before which no trial is stopped")]
+    factor: Annotated[int, Meta(ge=2, le=64, description="the best 1/factor go on to factor times the steps")] = 3
 
 
 class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -230,7 +282,16 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = {}
     train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = {}
     placement: PlacementForm = field(default_factory=PlacementForm)
-    queue: QueueForm | None = None
+    queue: Annotated[
+        QueueForm | bool | None,
+        Meta(description="true: wait in l2rtui's own queue for room; else the queue of a cluster"),
+    ] = None
+    limits: LimitsForm | None = None
+    alerts: list[AlertForm] = []
+    sweep: Annotated[
+        dict[str, Any] | None,
+        Meta(description="by path of a field its list of values or range, and seeds: 0-4; docs/sweeps.md"),
+    ] = None
     pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
         default_factory=PodForm
     )
@@ -245,6 +306,9 @@ class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_o
         Meta(description="one set of one worker when not said; none where the learner collects by itself"),
     ] = None
     evaluator: EvaluatorForm | None = None
+    program: Annotated[
+        str, Meta(description="Python file of the run's own classes: a path, or s3://BUCKET/KEY")
+    ] = ""
 
 
 class ElasticForm(_RunForm, tag_field="kind", tag="elastic", kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,18 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason
+from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, renamed, with_seeds
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
 from l2rtui.services.spec.mistakes import explain_mistake
-from l2rtui.services.spec.schema import SpecForm
+from l2rtui.services.spec.schema import QueueForm, SpecForm
+from l2rtui.services.spec.sweep_fields import sweep_in, with_values
+from l2rtui.services.spec.watch_fields import alerts_in, limits_in
 from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, parse_yaml, read_bytes
+from runtime.base.limits import Limits
 
+NO_LIMITS = Limits()
 _KUBERNETES = re.compile(rb"^apiVersion[ \t]*:", re.MULTILINE)
 
 
@@ -35,8 +39,11 @@ class LaunchRequest:
     """A launch as a spec file describes it.
 
     Attributes:
+        spec: The run without its seeds; of a sweep, without the values of any trial.
         source: The file, for messages.
         notes: Findings on what an import has changed; they are shown with the plan.
+        trials: One run for each trial of a sweep, before its seeds; empty without a sweep.
+        seeds: Seeds of its runs, unless the launch names others; empty for that of the spec.
     """
 
     spec: RunSpec
@@ -44,15 +51,33 @@ class LaunchRequest:
     pins: tuple[Pin, ...] = ()
     source: str = ""
     notes: tuple[Finding, ...] = ()
+    trials: tuple[RunSpec, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def runs(self, seeds: tuple[int, ...] = ()) -> tuple[RunSpec, ...]:
+        """Return the specs of all runs: each trial with each seed.
+
+        Args:
+            seeds: In place of those of the file.
+        """
+        specs = self.trials or (self.spec,)
+        return tuple(run for spec in specs for run in with_seeds(spec, seeds or self.seeds))
+
+    def changed(self, change: Callable[[RunSpec], RunSpec]) -> LaunchRequest:
+        """Return the request with a change in each of its specs."""
+        return replace(self, spec=change(self.spec), trials=tuple(map(change, self.trials)))
 
 
-def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "") -> LaunchRequest:
+def load(
+    path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "", limits: Limits = NO_LIMITS
+) -> LaunchRequest:
     """Read a spec file, a values file of the Helm chart, or a file with Kubernetes objects.
 
     Args:
         overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
         name: Replaces the file's ``name``.
         binding: Binding mode where the file names none.
+        limits: Limits where the file names none.
 
     Raises:
         SpecError: the file is missing or wrong; names file, line and field.
@@ -73,6 +98,24 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
         data["name"] = name
         locations.set_by_flag(("name",), f"--name {name}")
     _refuse_secrets(data, locations)
+    if import_helm.is_values(data):
+        return _loaded(data, locations, binding, limits)
+    sweep = sweep_in(data, locations)
+    if sweep is None:
+        return _loaded(data, locations, binding, limits)
+    # The spec itself is checked first: a mistake that all trials share is not one of the first of them.
+    base = {field: value for field, value in data.items() if field != "sweep"}
+    request = _loaded(base, locations, binding, limits)
+    trials = []
+    for trial in sweep.trials:
+        spec = _loaded(*with_values(data, trial, locations), binding, limits).spec
+        trials.append(renamed(replace(spec, trial=trial), spec.experiment))
+    return replace(request, trials=tuple(trials), seeds=sweep.seeds)
+
+
+def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Limits) -> LaunchRequest:
+    """Decode the data of a spec or a values file, without a sweep. Raises SpecError."""
+    path = locations.path
     notes: tuple[Finding, ...] = ()
     form: SpecForm
     try:
@@ -88,7 +131,7 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
     # The setting is weaker than the file: a spec that names a mode was tried with that mode.
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
-    request = _request_of(form, locations)
+    request = _request_of(form, locations, limits)
     return replace(request, spec=_with_choice(request.spec, unbound), notes=notes)
 
 
@@ -120,7 +163,14 @@ def _kind(data: Any) -> str:
     return {type(None): "nothing", list: "a list", str: "text"}.get(type(data), "a single value")
 
 
-def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
+def _queue_of(form: QueueForm | bool | None) -> tuple[Queue | None, bool]:
+    """Return the queue of a cluster that a spec names, and True where it may wait in that of l2rtui."""
+    if form is None or isinstance(form, bool):
+        return None, bool(form)
+    return Queue(QueueSystem(form.by), form.name, form.scheduler), False
+
+
+def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchRequest:
     """Turn a decoded form into a request; checks what a schema cannot express."""
     path = locations.path
     try:
@@ -134,7 +184,7 @@ def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
         pins = parse_pins(form.placement.on) if form.placement.on else ()
     except ValueError as error:
         raise SpecError(f"{locations.of(('placement', 'on'))}: placement.on: {error}.") from None
-    queue = None if form.queue is None else Queue(QueueSystem(form.queue.by), form.queue.name, form.queue.scheduler)
+    queue, may_wait = _queue_of(form.queue)
     if queue is not None and queue.by is QueueSystem.KUEUE and not queue.name:
         sentence = f"{locations.of(('queue',))}: Kueue needs the name of a LocalQueue."
         raise SpecError(sentence, "Write `queue: {by: kueue, name: NAME}`; `kubectl get localqueues` lists them.")
@@ -154,6 +204,9 @@ def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
         env=variables(form.env),
         train=msgspec.json.encode(train).decode(),
         queue=queue,
+        may_wait=may_wait,
+        limits=limits_in(form, locations, limits),
+        alerts=alerts_in(form, locations),
     )
     try:
         with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]

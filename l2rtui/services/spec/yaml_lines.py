@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -47,7 +48,7 @@ class Locations:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the booleans of version 1.2: ``on``, ``off``, ``yes`` and ``no`` are words."""
+    """YAML with booleans and numbers of version 1.2: ``on`` and ``no`` are words, ``1e-4`` is a number."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute by PyYAML's design)
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
@@ -57,6 +58,12 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), list("tTfF")
+)
+# PyYAML's numbers need a point (YAML 1.1): without this, a learning rate of 1e-4 would be a text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    list("-+.0123456789"),
 )
 
 
@@ -108,6 +115,15 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
         raise SpecError(f"{path}: not YAML: {error}.") from None
 
 
+_NO_NAMES: Final = {
+    "tag:yaml.org,2002:null": "empty",
+    "tag:yaml.org,2002:bool": "true or false",
+    "tag:yaml.org,2002:seq": "a list",
+    "tag:yaml.org,2002:map": "a mapping",
+}
+"""Keys that YAML has and JSON, in which specs are stored, does not. An anchor before a name makes it empty."""
+
+
 def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
     """Record the location of every value; refuse what PyYAML accepts: duplicate keys and nested aliases."""
     path, places = locations.path, locations.by_keys
@@ -120,6 +136,9 @@ def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
             _walk(item, (*keys, number), locations)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if key.tag in _NO_NAMES:
+                sentence = f"{path}:{key.start_mark.line + 1}: the name of a field is {_NO_NAMES[key.tag]}."
+                raise SpecError(sentence, "Put it in quotes, if it is meant.")
             inner = (*keys, str(key.value))
             # "<<" may stand several times: each merges another mapping (YAML 1.1 merge keys).
             if inner in places and key.value != "<<":
@@ -145,10 +164,26 @@ def apply_override(data: dict[str, Any], override: str) -> Keys:
         raise SpecError(f"--set {where}: {_TOO_MUCH}") from None
     except yaml.YAMLError:
         value = text  # such as ``image=a:b: c``: what is not YAML is meant as text
+    if isinstance(value, dict | list):
+        node = yaml.compose(text, _Loader)
+        assert node is not None  # noqa: S101  (it has just been loaded as a list or an object)
+        _walk(node, (), Locations(f"--set {where}"))
+    return write_value(data, keys, value, f"--set {override}")
+
+
+def write_value(data: dict[str, Any], keys: Sequence[str], value: Any, where: str) -> Keys:
+    """Write a value into the data; return its path, with list items by number.
+
+    Args:
+        where: Beginning of a message on the path.
+
+    Raises:
+        SpecError: there is no such list item, or the path leads through a plain value.
+    """
     target: Any = data
     written: list[str | int] = []
     for number, key in enumerate(keys):
-        here = f"--set {override}: {'.'.join(keys[: number + 1])}"
+        here = f"{where}: {'.'.join(keys[: number + 1])}"
         # A list item may be given by its name, and is returned by its index: locations use indices.
         last = _item(target, key, here) if isinstance(target, list) else key
         written.append(last)

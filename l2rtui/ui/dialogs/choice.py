@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from textual import on
@@ -20,13 +21,24 @@ PRESENT: Final = "●"
 
 
 class ChoiceScreen(Dialog[str | None]):
-    """List that answers with the chosen name; the present names are marked, and the cursor begins there."""
+    """List that answers with the chosen name; the present names are marked, and the cursor begins there.
 
-    def __init__(self, title: str, names: Sequence[str], present: Sequence[str] = ()) -> None:
+    Args:
+        notes: Texts behind names.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        names: Sequence[str],
+        present: Sequence[str] = (),
+        notes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__("menu")
         self._title = title
         self._names = tuple(names)
         self._present = frozenset(present)
+        self._notes = notes
 
     def compose(self) -> ComposeResult:
         """Title and list."""
@@ -39,9 +51,11 @@ class ChoiceScreen(Dialog[str | None]):
         hint = Span("   enter chooses   esc closes", TextStyle.DIM)
         self.show("title", [(Span(self._title, TextStyle.STRONG), hint)])
         choices = self.query_one("#choices", OptionList)
+        width = max(map(len, self._names), default=0) if self._notes else 0
         for name in self._names:
             mark = Span(f"{PRESENT if name in self._present else ' '} ")
-            choices.add_option(Option(to_text(self.app, [(mark, Span(sanitize(name)))])))
+            note = Span(f"   {sanitize(self._notes.get(name, ''))}".rstrip(), TextStyle.DIM)
+            choices.add_option(Option(to_text(self.app, [(mark, Span(f"{sanitize(name):<{width}}"), note)])))
         choices.highlighted = next((number for number, name in enumerate(self._names) if name in self._present), 0)
         choices.focus()
 

@@ -17,6 +17,7 @@ _FILTERS: Final = (
     ("status=Failed  node!=n1", "A column is this, or is not"),
     ("model~A100  pod!~eval", "A column contains this, or does not"),
     ("free>=2  age<2h  memory>64Gi", "A column's number, age or size"),
+    ("gpu.free>=2  gpu.model=H100  gpu.memory>=40G", "Slots and nodes: all of it holds of one GPU"),
 )
 GREYED: Final = (KeyContext.CLUSTER, KeyContext.SIMULATOR, KeyContext.VOLUME, KeyContext.IMAGE, KeyContext.ARTIFACT)
 """Contexts in which a forbidden key shows the reason."""

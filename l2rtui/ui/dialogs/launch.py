@@ -1,9 +1,11 @@
-"""Launch form: a spec file and overrides of its name, seeds, policy and slots. Creates nothing by itself."""
+"""Launch form: a spec file or template, and overrides of its name, seeds and slots. Creates nothing by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from textual import events, on
@@ -19,17 +21,34 @@ from l2rtui.services import launcher
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.spec_files import example_specs, load_spec
+from l2rtui.ui.state.spec_files import example_specs, launch_options, load_spec
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
 
 _FIELDS: Final = (
-    ("spec", "spec file", "path of a YAML file"),
+    ("spec", "spec", "path of a YAML file, or name of a template"),
     ("name", "name", "as the file says"),
     ("seeds", "seeds", "as the file says; 0-11 or 1,5,7: one run each"),
-    ("policy", "policy", "as the file says; pack fills one device after the other, spread goes round all"),
+    ("policy", "policy", "as the file says; pack, spread, free-memory or least-busy devices first"),
     ("on", "on slots", "any free; n1/0-3 or n1/3.2 or n1/0,n2/0"),
+    ("wave", "waves", "all pods at once; 8: the next eight when the eight before run"),
 )
+
+
+_MAX_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Decoded fields; ``command`` is the command line that does the same."""
+
+    path: str
+    name: str
+    seeds: tuple[int, ...]
+    pins: tuple[Pin, ...] | None
+    policy: PlacementPolicy | None
+    wave: int
+    command: str
 
 
 class Examples(OptionList):
@@ -81,8 +100,8 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         self.set_focus(spec if self._path else examples)
         specs = await asyncio.to_thread(example_specs)
         for path, about in specs:
-            line = (Span(sanitize(str(path)), TextStyle.PLAIN), Span(f"   {sanitize(about)}", TextStyle.DIM))
-            examples.add_option(Option(to_text(self.app, [line]), id=str(path)))
+            line = (Span(sanitize(path), TextStyle.PLAIN), Span(f"   {sanitize(about)}", TextStyle.DIM))
+            examples.add_option(Option(to_text(self.app, [line]), id=path))
         examples.display = bool(specs)
         if not specs:
             self.set_focus(spec)
@@ -114,40 +133,53 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
     async def _plan(self) -> None:
         try:
-            command, seeds, pins, policy = self._read()
-            path, name = self._value("spec"), self._value("name")
-            request = await asyncio.to_thread(load_spec, path, name)
-            prepared = await launcher.prepare(self._ctx.backend, request, seeds=seeds, pins=pins, policy=policy)
+            choice = await asyncio.to_thread(self._read, [self._value(field) for field, _, _ in _FIELDS])
+            request = await asyncio.to_thread(load_spec, choice.path, self._ctx.settings, choice.name)
+            prepared = await launcher.prepare(
+                self._ctx.backend,
+                request,
+                seeds=choice.seeds,
+                pins=choice.pins,
+                policy=choice.policy,
+                wave=choice.wave,
+            )
         except L2RError as error:
             # The form may have been closed while the plan was being made.
             if self in self.app.screen_stack:
                 self._fail(str(error))
             return
-        show_plan(self, self._ctx, prepared, command)
+        show_plan(self, self._ctx, prepared, choice.command)
 
-    def _read(self) -> tuple[str, tuple[int, ...], tuple[Pin, ...] | None, PlacementPolicy | None]:
-        """Decode the fields, and compose the equivalent command line.
+    @staticmethod
+    def _read(values: Sequence[str]) -> _Choice:
+        """Decode the fields, and compose the equivalent command line; looks for the template.
 
         Raises:
             UsageError: a field cannot be read; the sentence shows the right form.
         """
         # An empty field leaves the value of the spec file.
-        path, name, seeds, chosen, on = (self._value(field) for field, _, _ in _FIELDS)
+        path, name, seeds, chosen, on, wave = values
         if not path:
             raise UsageError("No spec file is named.", "Choose an example, or type the path of a YAML file.")
         if chosen not in ("", *PlacementPolicy):
-            raise UsageError(f"{sanitize(chosen)!r} is no policy.", "Write pack or spread, or leave it empty.")
-        arguments = ["l2rtui", "launch", "-f", path]
-        options = (("--name", name), ("--seeds", seeds), ("--on", on), ("--policy", chosen))
+            policies = ", ".join(PlacementPolicy)
+            raise UsageError(f"{sanitize(chosen)!r} is no policy.", f"Write one of {policies}, or leave it empty.")
+        if wave and not (wave.isascii() and wave.isdigit() and len(wave) < _MAX_DIGITS):
+            raise UsageError(f"{sanitize(wave)!r} is no number of pods.", "Such as 8, or leave the field empty.")
+        arguments = ["l2rtui", "launch", *launch_options(path)]
+        options = (("--name", name), ("--seeds", seeds), ("--on", on), ("--policy", chosen), ("--wave", wave))
         for option, value in options:
             if value:
                 arguments += [option, value]
         try:
-            return (
-                shlex.join(arguments),
+            return _Choice(
+                path,
+                name,
                 parse_seeds(seeds) if seeds else (),
                 parse_pins(on) if on else None,
                 PlacementPolicy(chosen) if chosen else None,
+                int(wave or 0),
+                shlex.join(arguments),
             )
         except ValueError as error:
             raise UsageError(f"{error}.") from error

@@ -53,9 +53,12 @@ class Questions:
                 *owned_by(pods),
             ),
             yes="Kill",
-            typed=self._ctx.protected or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
+            typed=self._ctx.protected_for(pods) or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
             is_grave=len(pods) > 1 or is_admin,
-            command=cli_equivalents.kill([target] if target else [pod.name for pod in pods], is_admin=is_admin),
+            command=self._ctx.command_for(
+                pods[0],
+                cli_equivalents.kill([target] if target else [pod.name for pod in pods], is_admin=is_admin),
+            ),
         )
 
         async def kill() -> None:
@@ -86,7 +89,9 @@ class Questions:
             yes="Destroy",
             typed=typed_for(self._ctx, runs, snapshot, "destroy"),
             is_grave=True,
-            command=cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs)),
+            command=self._ctx.command_for(
+                runs[0], cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs))
+            ),
         )
 
         def begin() -> None:
@@ -120,8 +125,11 @@ class Questions:
                 *owned_by(runs),
             ),
             yes="Scale",
-            typed=self._ctx.protected or typed,
-            command=" && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
+            typed=self._ctx.protected_for(runs) or typed,
+            command=self._ctx.command_for(
+                runs[0],
+                " && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
+            ),
             is_grave=replicas == 0,
         )
 
@@ -130,7 +138,11 @@ class Questions:
 
             with self._ctx.background.busy(f"scaling {name}"):
                 for run in runs:
-                    await launcher.scale(self._ctx.backend, run.name, set_name, replicas)
+                    # By the backend of its context: new replicas are placed among the slots of that cluster.
+                    member = self._ctx.member_of(run)
+                    backend = member.backend if member is not None else self._ctx.backend
+                    own = member.original(run) if member is not None else run
+                    await launcher.scale(backend, own.name, set_name, replicas)
             self._ctx.background.say(f"{name} is being scaled to {replicas}.")
 
         def begin() -> None:
@@ -176,12 +188,15 @@ def ask(
 
 
 def may_touch(ctx: AppContext, verb: str, objects: Sequence[PodView | RunView]) -> bool:
-    """Return True for the user's own objects, or for an administrator; otherwise say why not."""
+    """Return True for what the user owns, or an administrator, can change here; otherwise say why not."""
     try:
         refuse_others(verb, objects, is_admin=ctx.is_admin, me=user_name())
     except RefusedError as error:
         hint = "Ask the owner, or type :admin if you may act for them."
         ctx.background.say(f"{error.message} {hint}", is_error=True)
+        return False
+    if reason := ctx.unchangeable(verb, objects):
+        ctx.background.say(reason, is_error=True)
         return False
     return True
 
@@ -198,7 +213,7 @@ def is_acting_for(objects: Sequence[PodView | RunView]) -> bool:
 
 def where_line(ctx: AppContext, objects: Sequence[PodView | RunView]) -> Line:
     """Return a line about context, namespaces and user, or the machine, on which the change acts."""
-    where = ctx.acts_on({view.namespace for view in objects})
+    where = ctx.acts_on({view.namespace for view in objects}, objects[0])
     return (Span("where    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
 
 
@@ -222,7 +237,7 @@ def typed_for(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapsho
     # Typing is asked for where a slip of the finger costs much; for few pods of one's own a key is enough.
     pods = sum(len(snapshot.pods_of(run.name)) for run in runs)
     is_large = pods > LARGE_PODS or is_acting_for(runs)
-    return ctx.protected or ((runs[0].name if len(runs) == 1 else verb) if is_large else "")
+    return ctx.protected_for(runs) or ((runs[0].name if len(runs) == 1 else verb) if is_large else "")
 
 
 def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Line, ...]:

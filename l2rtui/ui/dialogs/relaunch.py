@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from textual.screen import Screen
 
 from l2rtui.domain.placement import Pin
+from l2rtui.domain.quantity import age
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import LeftBehindError
+from l2rtui.ui.dialogs.choice import ChoiceScreen
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for, where_line
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, plural
+
+if TYPE_CHECKING:
+    from l2rtui.services.run_history import DestroyedRun
 
 
 def ask_relaunch(
@@ -79,6 +85,42 @@ async def _relaunch(ctx: AppContext, run: RunView, pods: Sequence[PodView], chan
         async for _ in launcher.launch(ctx.backend, prepared):
             pass
     ctx.background.say(f"{run.name} was launched again.")
+
+
+def choose_destroyed(
+    screen: Screen[None],
+    ctx: AppContext,
+    snapshot: ClusterSnapshot,
+    launched: Callable[[tuple[str, ...] | None], None],
+) -> None:
+    """List what was destroyed from here and is gone, newest first; the chosen run is planned again."""
+
+    async def choose() -> None:
+        from l2rtui.services import run_history
+
+        destroyed = await asyncio.to_thread(run_history.destroyed_runs)
+        gone = {
+            run.spec.name: _note(run, ctx.clock()) for run in destroyed if not snapshot.run_named(run.spec.name)
+        }
+        if not gone:
+            ctx.background.say("Nothing that was destroyed from here is gone.")
+        elif screen.is_current:  # else another dialog has been opened meanwhile
+
+            def chosen(name: str | None) -> None:
+                if name:
+                    review_destroyed(screen, ctx, name, launched)
+
+            screen.app.push_screen(ChoiceScreen("Launch again", tuple(gone), notes=gone), chosen)
+
+    ctx.background.start(choose(), group="plan", what="what is gone", is_exclusive=True)
+
+
+def _note(run: DestroyedRun, now: float) -> str:
+    spec = run.spec
+    pods = sum(part.replicas for part in spec.sets)
+    experiment = f"{spec.experiment}, " if spec.experiment != spec.name else ""
+    gone = f"destroyed {age(now - run.destroyed_at)} ago"
+    return f"{experiment}seed {spec.seed}, {plural(pods, 'pod')}, {gone}"
 
 
 def review_destroyed(

@@ -17,6 +17,7 @@ from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
+from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
@@ -33,7 +34,7 @@ _WEIGHTS = {
 
 
 class ReviewScreen(Dialog[tuple[str, ...] | None]):
-    """Dialog whose result is the names of the launched runs, or None when nothing was launched."""
+    """Dialog whose result is the names of the launched and queued runs, or None when nothing was launched."""
 
     def __init__(self, ctx: AppContext, prepared: launcher.CheckedPlan, command: str) -> None:
         super().__init__("review")
@@ -42,6 +43,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._command = command
         self._worker: Worker[None] | None = None
         self._is_warned = False
+        self._submissions: Submissions | None = None
 
     def compose(self) -> ComposeResult:
         """Yield title, findings, steps, the command line, and a hint about the keys."""
@@ -63,11 +65,30 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
         self.show("lines", [finding_line(finding) for finding in self._prepared.findings])
         self.show_command(self._command)
-        if refusals(self._prepared.findings):
+        if may_wait(self._ctx.backend, self._prepared):
+            self._hint("looking at the queue", TextStyle.WAIT)
+            self._ctx.background.start(self._divide(), group="queue", what="the queue")
+        elif refusals(self._prepared.findings):
             self._hint("Preflight refuses this plan.  esc back to the form", TextStyle.BAD)
         else:
             self._hint(f"enter launch {self._ctx.acts_on()}   esc back to the form", TextStyle.ACCENT)
         self.query_one("#steps").focus()
+
+    async def _divide(self) -> None:
+        """Offer that whole runs which find no room wait for it."""
+        try:
+            self._submissions = await divide(self._ctx.backend, self._prepared)
+        except L2RError as error:
+            self._hint(f"{error}  esc back to the form", TextStyle.BAD)
+            return
+        self._command = f"{self._command} --queue"
+        if self.is_attached:
+            self.show_command(self._command)
+        self._hint(f"enter {self._submissions.sentence}   esc back to the form", TextStyle.ACCENT)
+
+    @property
+    def _is_refused(self) -> bool:
+        return bool(refusals(self._prepared.findings)) and self._submissions is None
 
     @on(VirtualTable.Chosen)
     def _entered(self, event: VirtualTable.Chosen) -> None:
@@ -76,7 +97,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def action_accept(self) -> None:
         """Launch, once, unless preflight refuses; in a protected context its name must be typed first."""
-        if self._worker is not None or refusals(self._prepared.findings):
+        if self._worker is not None or self._is_refused:
             return
         names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
         if not self._ctx.protected:
@@ -112,17 +133,24 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     async def _launch(self, names: str) -> None:
         view = self.query_one("#steps", PlanView)
         self._hint("launching", TextStyle.WAIT)
+        submissions = self._submissions
+        prepared = self._prepared if submissions is None else submissions.start
         with self._ctx.background.busy(f"launching {names}"):
             try:
-                async for done in launcher.launch(self._ctx.backend, self._prepared):
-                    view.report(done.step, done.error)
+                if prepared is not None:
+                    async for done in launcher.launch(self._ctx.backend, prepared):
+                        view.report(done.step, done.error)
+                if submissions is not None:  # last: a launch that fails is taken back, and then nothing of it waits
+                    await submit(self._ctx.backend, submissions)
             except L2RError as error:
                 self._hint(f"{error}  esc back to the form", TextStyle.BAD)
                 return
             except asyncio.CancelledError:
                 self._hint("Stopped; what was started was taken back.  esc back to the form", TextStyle.WARN)
                 raise
-        self.dismiss(tuple(run.spec.name for run in self._prepared.plan.runs))
+        waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
+        runs = self._prepared.plan.runs
+        self.dismiss(tuple(f"{run.spec.name}{' (queued)' if run.uid in waiting else ''}" for run in runs))
 
     def _hint(self, text: str, tone: TextStyle) -> None:
         if self.is_attached:

@@ -90,7 +90,8 @@ class SimulatorsScreen(ListDialog[None]):
         # `status` lists all simulators of the pod and takes no index.
         index = simulator.index if simulator is not None and what != "status" else 0
         is_admin = what in ("restart", "signal") and is_acting_for([self._pod])
-        return cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
+        line = cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
+        return self._ctx.command_for(self._pod, line)
 
     # --- actions -----------------------------------------------------------------------------------
     def action_restart(self) -> None:
@@ -118,7 +119,7 @@ class SimulatorsScreen(ListDialog[None]):
             f"{verb} {sanitize(name)}?",
             ((Span(sentence, TextStyle.DIM),), *owned_by([self._pod])),
             yes=verb,
-            typed=self._ctx.protected or (self._pod.name if is_admin else ""),
+            typed=self._ctx.protected_for([self._pod]) or (self._pod.name if is_admin else ""),
             is_grave=True,
             command=self._command(what, signal),
         )
@@ -174,7 +175,7 @@ class FrameScreen(Dialog[None]):
 
     @property
     def _command_line(self) -> str:
-        return cli_equivalents.simulator("frame", self._pod.name, self._index)
+        return self._ctx.command_for(self._pod, cli_equivalents.simulator("frame", self._pod.name, self._index))
 
     def action_again(self) -> None:
         """Request another image."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from l2rtui.services import run_history
 from l2rtui.ui.home.context_actions import ContextActions
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
@@ -121,15 +122,17 @@ class CommandLine:
             "nodes": panes.nodes,
             "events": panes.kube_events,
         }
-        columns = {name: [column.key for column in table.model.columns] for name, table in tables.items()}
+        columns = {name: table.model.filter_columns for name, table in tables.items()}
         columns["sort"] = [column.key for column in panes.table.model.columns] if panes.table else []
         # Spec files are read from the disk, so only where a command takes one.
-        specs = [str(path) for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
+        specs = [path for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
         word = text.partition(" ")[0]
         is_context, is_namespace = ((command_named(word) is command_named(name)) for name in ("ctx", "ns"))
+        runs = sorted(run.name for run in self._view.snapshot.runs.values())
         completions = {
             **columns,
-            "runs": sorted(run.name for run in self._view.snapshot.runs.values()),
+            "runs": runs,
+            "gone": [*runs, *(run_history.names() if command_named(word) is command_named("relaunch") else ())],
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),
             "specs": specs,

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.runstatus import LATE_WORKER_SECONDS
+from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, LearningState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.ui.home.chart_content import ChartContent
@@ -38,16 +38,18 @@ from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.context_column import ContextColumn
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.legend import Letters, letters_of
 from l2rtui.ui.widgets.key_bar import Choice
 from l2rtui.ui.widgets.log_pane import LogPane
-from l2rtui.ui.widgets.node_table import node_row
+from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
-from l2rtui.ui.widgets.pod_table import pod_row, record_fields
+from l2rtui.ui.widgets.pod_table import pod_row, record_fields, total_shares
 from l2rtui.ui.widgets.report_tables import event_row, leak_row
 from l2rtui.ui.widgets.run_table import RunRows, activity_of, columns_for, in_order, sets_of
 from l2rtui.ui.widgets.span_renderer import is_plain
+from l2rtui.ui.widgets.sum_row import sum_of_listed
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1
@@ -66,6 +68,7 @@ class PaneContent:
         records: Newest record of each pod of the selected run, by uid of the pod.
         has_all_pods: The pods of all runs are listed and not only those of the selected run.
         is_mine_only: Only the user's own runs and pods are listed.
+        slot_figures: Figures beside the slots, and the GPUs that are idle.
     """
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
@@ -81,8 +84,9 @@ class PaneContent:
         self._ages = RecordAges()
         self._learning = LearningStates(self._ages)
         self._watched_pods = WatchedPods(ctx, self.take_records)
+        self._contexts = ContextColumn()
         self._run_rows = RunRows()
-        self._slot_figures = SlotFigures(panes.slots)
+        self.slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...], Letters] = [], (), {}
@@ -135,6 +139,7 @@ class PaneContent:
 
     def show(self) -> None:
         """Bring every visible pane up to date, except for the log."""
+        self._show_contexts()
         self._index.update(self.snapshot)
         self._panes.status.pod_counts = self._index.pod_counts
         self._panes.status.snapshot = self.snapshot
@@ -144,6 +149,11 @@ class PaneContent:
         self.show_view(self._panes.lower)
         self.show_detail()
         self.titles.show()
+
+    def _show_contexts(self) -> None:
+        """Take the state of each context, where several are shown: their rows say how old they are."""
+        self._contexts.update(self.snapshot.contexts, self._ctx.clock())
+        self._learning.take_contexts(self.snapshot.contexts)
 
     def show_view(self, pane: Pane) -> None:
         """Bring one of the views that share a position up to date; those that are hidden cost nothing."""
@@ -156,7 +166,8 @@ class PaneContent:
 
     def draw_ages(self) -> None:
         """Redraw the ages, which change with time alone."""
-        for table in (self._panes.runs, self._panes.pods, self._panes.kube_events):
+        self._show_contexts()
+        for table in (self._panes.runs, self._panes.pods, self._panes.nodes, self._panes.kube_events):
             table.draw_ages()
         self._watch_pods()
         self._learning.looked = self._watched_pods.looked
@@ -190,7 +201,6 @@ class PaneContent:
         old, now = self._old(), self._ctx.clock()
         self._learning.keep(self.snapshot.runs)
         learning_of, before = self._learning.of, self._learning.states
-        self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
         items = (
             (
                 run.uid,
@@ -207,14 +217,25 @@ class PaneContent:
             for run in runs
         )
         # The source tuples are compared with those of the last time, so a row is made only where a part differs.
-        self._panes.runs.set_sources(
-            items, lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:])
+        self._contexts.show(
+            self._panes.runs,
+            columns_for(sets, has_at=has_at),
+            items,
+            lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:]),
         )
-        self._slot_figures.show(
+        self.slot_figures.show(
             self.snapshot, self.metrics, old, self._learning.faults(), self._learning.health, pods_of, now
         )
+        self.show_sum()
         if self._learning.states != before:
             self._panes.screen.app.post_message(LearningChanged(self._learning.states))
+
+    def show_sum(self) -> None:
+        """Sum the listed runs above them, where a filter has left the seeds of one experiment."""
+        runs, row = self._panes.runs, None
+        if runs.model.filter_text:
+            row = sum_of_listed(runs.model, self.snapshot.runs, self.pods_of, self.metrics, self.learning)
+        runs.pin(row)
 
     def _old(self) -> dict[str, str]:
         """Return the ages of records that say nothing of the present, by uid of their run or pod."""
@@ -245,21 +266,42 @@ class PaneContent:
             pods = tuple(pod for pod in pods if pod.owner == me)
         records = self.records
         fields = record_fields(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
-        self._panes.pods.set_columns(columns_for_pods(fields, is_all=self.has_all_pods))
+        mismatches = self.snapshot.ledger.mismatches
+        if any(pod.uid in mismatches for pod in pods):
+            fields |= {"mismatch"}
+        if shares := total_shares(self.snapshot, pods):
+            fields |= {"share"}
+        columns = columns_for_pods(fields, is_all=self.has_all_pods)
         is_part = run is not None and not self.has_all_pods and len(self.snapshot.runs) > 1
         more = f"A looks at those of all {len(self.snapshot.runs)} runs."
         self._panes.pods.scope = f"These are the pods of {sanitize(run.name)}; {more}" if is_part and run else ""
         old = self._old() if records else {}
-        items = ((pod.uid, (pod, records.get(pod.uid), old.get(pod.uid, ""))) for pod in pods)
-        self._panes.pods.set_sources(items, lambda source: pod_row(*source[:2], fields, source[2]))
+        items = (
+            (
+                pod.uid,
+                (pod, records.get(pod.uid), old.get(pod.uid, ""), mismatches.get(pod.uid, ()), shares.get(pod.uid)),
+            )
+            for pod in pods
+        )
+        self._contexts.show(
+            self._panes.pods, columns, items, lambda source: pod_row(source[0], source[1], fields, *source[2:])
+        )
 
     def show_nodes(self) -> None:
         """Show a row for each node with its slots."""
-        ledger = self.snapshot.ledger
-        self._panes.nodes.set_rows(
-            node_row(node, [slot for gpu in node.devices for slot in ledger.of_gpu(node.name, gpu.index)])
-            for node in self.snapshot.nodes.values()
+        snapshot, ledger = self.snapshot, self.snapshot.ledger
+        items = (
+            (
+                node.name,
+                (
+                    node,
+                    [slot for gpu in node.devices for slot in ledger.of_gpu(node.name, gpu.index)],
+                    snapshot.num_pods_on(node),
+                ),
+            )
+            for node in snapshot.nodes.values()
         )
+        self._contexts.show(self._panes.nodes, NodeTable.COLUMNS, items, lambda source: node_row(*source))
 
     def show_charts(self) -> None:
         """Show curves of the marked runs, or of the selected one; grouped, the seeds of its experiment."""
@@ -289,6 +331,11 @@ class PaneContent:
             old=self._old(),
             learning=learning,
         )
+
+    @property
+    def learning(self) -> Mapping[str, LearningState]:
+        """State of the learning of each run that is listed, by uid."""
+        return self._learning.states
 
     # --- lists that are loaded when they are opened, since nothing watches them --------------------------------
     def load(self, pane: Pane) -> None:

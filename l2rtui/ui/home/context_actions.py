@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from l2rtui.backends.base import Contexts
+from l2rtui.backends.registry import ALL_CONTEXTS
 from l2rtui.errors import L2RError
 from l2rtui.ui.dialogs.choice import ChoiceScreen
 from l2rtui.ui.home.home_view import HomeView
@@ -25,7 +26,7 @@ class ContextActions:
         self._namespaces: tuple[str, ...] | None = None
 
     def action_context(self, name: str = "") -> None:
-        """Go to a context of the kubeconfig; without a name, choose from a list."""
+        """Go to a context of the kubeconfig, or show several (``a,b``, ``*``); without a name, list them."""
         contexts = self._reader("contexts")
         if contexts is None:
             return
@@ -42,7 +43,9 @@ class ContextActions:
             if choice:
                 self.action_context(choice)
 
-        screen = ChoiceScreen("Contexts", self._contexts, (contexts.current,))
+        # The last entry and not the first: a cluster is what most people want to go to.
+        several = (ALL_CONTEXTS,) if len(self._contexts) > 1 else ()
+        screen = ChoiceScreen("Contexts", (*self._contexts, *several), contexts.current.split(","))
         self._view.screen.app.push_screen(screen, chosen)
 
     def action_namespaces(self, names: str = "") -> None:

@@ -7,8 +7,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import RunView
+from l2rtui.ui.dialogs.questions import may_touch
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.layout import SELECTING
 from l2rtui.ui.home.selection import Pane
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from l2rtui.backends.base import Inspector
     from l2rtui.domain.node import Node
-    from l2rtui.domain.snapshot import PodView, RunView
+    from l2rtui.domain.snapshot import PodView
 
 _MOST_ENTRIES: Final = 500
 
@@ -71,8 +74,15 @@ class InspectActions:
     async def _describe(
         self, target: PodView | RunView | Node, inspector: Inspector, lines: Sequence[Line]
     ) -> None:
-        description = await inspector.describe(target)
+        description = (*await inspector.describe(target), *self._topology(target))
         self._read(target.name, [*lines, (Span(""),), *((Span(sanitize(line)),) for line in description)])
+
+    def _topology(self, target: PodView | RunView | Node) -> tuple[str, ...]:
+        if not isinstance(target, RunView):
+            return ()
+        content = self._view.content
+        view = topology(content.pods_of(target.name), content.metrics.get(target.uid), self._ctx.clock())
+        return topology_lines(view) if view is not None else ()
 
     def action_spec(self) -> None:
         """Show the spec of the run as YAML."""
@@ -88,6 +98,24 @@ class InspectActions:
 
         text = await asyncio.to_thread(as_yaml, await self._ctx.backend.spec(name))
         self._read(f"{name}.yaml", [(Span(sanitize(line)),) for line in text.splitlines()])
+
+    def action_test_alerts(self, target: str = "") -> None:
+        """Let the learner of a run send a test to each target of its alerts, and show how that went."""
+        runs = self._view.snapshot.runs_matching(target) if target else ()
+        run = runs[0] if len(runs) == 1 else self._view.selected_run
+        if target and len(runs) != 1:
+            self._view.say(f"{target!r} names {plural(len(runs), 'run')}: name one of them.", is_error=True)
+        elif run is None:
+            self._view.say("Select a run whose alerts are to be tested: 2 goes to the seeds.")
+        elif may_touch(self._ctx, "alerts test", [run]):
+            work = self._test_alerts(run)
+            self._ctx.background.start(work, group="alerts", what=f"the test of the alerts of {run.name}")
+
+    async def _test_alerts(self, run: RunView) -> None:
+        from l2rtui.services.alerts import delivery_test
+
+        _, text = await delivery_test.from_run(self._ctx.backend, self._view.snapshot, run.name)
+        self._read(f"Alerts of {run.name}", [(Span(line),) for line in text.splitlines()])
 
     def _read(self, title: str, lines: Sequence[Line]) -> None:
         from l2rtui.ui.dialogs.detail import DetailScreen
@@ -121,7 +149,18 @@ class InspectActions:
             if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()
             if isinstance(entry.get("time"), int | float)
         ]
-        self._read("History", lines or [(Span("Nothing was changed from here yet."),)])
+        self._read("Journal", lines or [(Span("Nothing was changed from here yet."),)])
+
+    def action_since_left(self) -> None:
+        """List what happened to runs of the user since the app was last open here."""
+        work = self._show_absence()
+        self._ctx.background.start(work, group="describe", what="what happened", is_exclusive=True)
+
+    async def _show_absence(self) -> None:
+        if self._ctx.absence is None:
+            self._view.say("The backend is not connected yet.")
+            return
+        self._read(*await self._ctx.absence.lines())
 
     async def _show_forwards(self) -> None:
         from l2rtui.services.port_forwards import open_forwards

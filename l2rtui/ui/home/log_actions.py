@@ -6,13 +6,13 @@ import asyncio
 import csv
 import io
 import re
-from pathlib import Path
 
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_panes import SINCE
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.saved_files import save_text
 from l2rtui.ui.text import plural
 
 
@@ -123,7 +123,7 @@ class LogActions:
 
     def _write(self, path: str, text: str, what: str) -> None:
         async def write() -> None:
-            target = await asyncio.to_thread(_save, path, text)
+            target = await asyncio.to_thread(save_text, path, text)
             self._view.say(f"wrote {what} to {target}")
 
         self._view.ctx.background.start(write(), group="save", what=f"saving {path}")
@@ -135,29 +135,11 @@ class LogActions:
         # A log of marked pods has no name that the CLI would know, so its pods are named one by one.
         has_name = selection.key.partition(" ")[0] in ("run", "pod", "named")
         targets = [selection.title] if has_name else [pod.name for pod in selection.pods]
-        return cli_equivalents.logs(
+        command = cli_equivalents.logs(
             targets or ["RUN"],
             since_seconds=SINCE[log.since][0],
             is_previous=selection.is_previous,
             include=log.pane.log_filter.include,
             exclude=log.pane.log_filter.exclude,
         )
-
-
-def _save(path: str, text: str) -> Path:
-    """Write a new file.
-
-    Raises:
-        UsageError: it is there already, or cannot be written.
-    """
-    from l2rtui.errors import UsageError
-
-    target = Path(path).expanduser()
-    try:
-        # "x" and not a check before: a file that another process makes meanwhile is not overwritten either.
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        reason = "it is there already" if isinstance(error, FileExistsError) else error.strerror
-        raise UsageError(f"{target} was not written: {reason}.", "Name another file.") from error
-    return target.absolute()
+        return self._view.ctx.command_for(selection.pods[0] if selection.pods else None, command)

@@ -80,7 +80,7 @@ class LogController:
             "process before" if selection.is_previous else following,
             "wrapped" if pane.is_wrapping else "",
             since,
-            f"/{sanitize(pane.search)}, {plural(pane.hits, 'line')}" if pane.search else "",
+            pane.search_fact,
             f"&{sanitize(log_filter.include)}" if log_filter.include else "",
             f"!{sanitize(log_filter.exclude)}" if log_filter.exclude else "",
             f"json {log_filter.json_as}" if log_filter.json_as is not JsonMode.TABLE else "",

@@ -139,7 +139,8 @@ class PaneSizes:
         # A place with several views has a height for each.
         key = f"{place} {pane or ''}"
         if isinstance(widget, VirtualTable):
-            natural = max(LIST_LEAST, len(widget.model.displayed) + 1 + self._frame)
+            head = 1 if widget.model.pinned is None else 2
+            natural = max(LIST_LEAST, len(widget.model.displayed) + head + self._frame)
         elif isinstance(widget, LogPane):
             has_lines = any(len(log.pane.ring) for log in self._panes.logs.controllers)
             natural, key = ANY if has_lines else LOG_LEAST, place

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import signal
-from contextlib import aclosing
-from typing import Final
+from contextlib import AsyncExitStack, aclosing
+from typing import TYPE_CHECKING, Final
 
 from textual.app import SuspendNotSupported
 from textual.worker import Worker
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
-from l2rtui.errors import BackendError, UsageError
+from l2rtui.errors import BackendError, RefusedError, UsageError
 from l2rtui.services import journal
 from l2rtui.services.port_forwards import carry
+from l2rtui.services.terminal.attach import carry as carry_terminal
+from l2rtui.services.terminal.attach import leave_text
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, where_line
 from l2rtui.ui.home.command_line import CommandLine
@@ -22,6 +24,9 @@ from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.prompt import PromptMode
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.text import Span, TextStyle
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import AttachedProcess
 
 SHELL: Final = ("sh",)
 
@@ -56,15 +61,47 @@ class PodActions:
             with app.batch_update(), app.suspend(), self._ctx.lent():
                 code = await self._ctx.backend.exec(pod, SHELL)
         except SuspendNotSupported:
-            self._view.say(f"This terminal cannot be lent. Use `{cli_equivalents.shell(pod.name)}`.")
+            command = self._ctx.command_for(pod, cli_equivalents.shell(pod.name))
+            self._view.say(f"This terminal cannot be lent. Use `{command}`.")
             return
         self._view.say(f"the shell in {pod.name} ended with {code}")
 
     def action_attach(self) -> None:
-        """Show only this pod's output on the whole screen, from now on; esc goes back."""
+        """Give the terminal to the pod's own process: key ``a``. One without input shows its output alone."""
         pod = self._pod("to attach to")
-        log = self._view.navigation.split_log() if pod is not None else None
-        if pod is not None and log is not None:
+        if pod is None:
+            return
+        if self._ctx.forbidden("shell"):  # to type is a change
+            self._show_output(pod)
+        else:
+            self._ctx.background.start(self._attach(pod), group="shell", what=f"the input of {pod.name}")
+
+    async def _attach(self, pod: PodView) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                process = await stack.enter_async_context(self._ctx.backend.attach(pod))
+            except RefusedError as error:
+                self._view.say(f"{error.message} This is its output; esc goes back.")
+                self._show_output(pod)
+                return
+            await self._carry(pod, process)
+
+    async def _carry(self, pod: PodView, process: AttachedProcess) -> None:
+        app = self._view.screen.app
+        try:
+            with app.batch_update(), app.suspend(), self._ctx.lent():
+                print(f"{sanitize(pod.name)}: {leave_text(has_terminal=process.has_terminal)}", flush=True)
+                is_left = await carry_terminal(process)
+        except SuspendNotSupported:
+            command = self._ctx.command_for(pod, cli_equivalents.attach(pod.name))
+            self._view.say(f"This terminal cannot be lent. Use `{command}`.")
+            return
+        self._view.say(f"{pod.name} runs on" if is_left else f"the output of {pod.name} has ended")
+
+    def _show_output(self, pod: PodView) -> None:
+        """Show only this pod's output on the whole screen, from now on; esc goes back."""
+        log = self._view.navigation.split_log()
+        if log is not None:
             title = f"{pod.name} from now on"
             log.stream.show(LogSelection(f"pod {pod.uid}", title, pod.run, (pod,), since_seconds=0.0))
             self._view.navigation.attach(log)
@@ -91,9 +128,9 @@ class PodActions:
             f"Send {name} to {sanitize(pod.name)}?",
             (where_line(self._ctx, [pod]), (Span(sentence, TextStyle.DIM),), *owned_by([pod])),
             yes="Send",
-            typed=self._ctx.protected or (pod.name if is_acting_for([pod]) else ""),
+            typed=self._ctx.protected_for([pod]) or (pod.name if is_acting_for([pod]) else ""),
             is_grave=True,
-            command=cli_equivalents.signal(pod.name, name, pid),
+            command=self._ctx.command_for(pod, cli_equivalents.signal(pod.name, name, pid)),
         )
 
         async def send() -> None:

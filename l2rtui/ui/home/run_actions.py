@@ -80,12 +80,21 @@ class RunActions:
 
         view = self._view
         runs = self._runs_named(target) if target else self._marked_or_selected_runs()
-        if not runs:
+        if not runs and target:
             relaunch.review_destroyed(view.screen, view.ctx, target, self._launched)
+        elif not runs:
+            self.action_gone()
         elif not target and view.panes.runs.cursor_set and (pods := self._marked_pods() or self._selected_pods()):
             self._questions.ask_kill(pods, "" if view.panes.runs.marked else self._target())
         else:
             relaunch.ask_relaunch(view.screen, view.ctx, runs, view.snapshot)
+
+    def action_gone(self) -> None:
+        """List the runs that were destroyed from here; the chosen one is launched again."""
+        from l2rtui.ui.dialogs import relaunch
+
+        view = self._view
+        relaunch.choose_destroyed(view.screen, view.ctx, view.snapshot, self._launched)
 
     def action_scale(self, by: int) -> None:
         """Ask for one replica more or less in the selected set."""
@@ -156,6 +165,10 @@ class RunActions:
 
     def cli_equivalent(self, action: str) -> str:
         """Return the command line that does what an action does for the selection; empty where there is none."""
+        view = self._view
+        return view.ctx.command_for(view.selected_pod or view.selected_run, self._equivalent(action))
+
+    def _equivalent(self, action: str) -> str:
         view, run, pod, target = self._view, self._view.selected_run, self._view.selected_pod, self._target()
         name, _, argument = action.partition("(")
         if name == "scale" and run is not None and (set_name := view.selection.set_name(view.snapshot)):

@@ -27,10 +27,13 @@ from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.inspect_actions import InspectActions
 from l2rtui.ui.home.log_actions import LogActions
 from l2rtui.ui.home.navigation import Navigation
+from l2rtui.ui.home.overview_actions import OverviewActions
 from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.pod_actions import PodActions
+from l2rtui.ui.home.reservation_actions import ReservationActions
 from l2rtui.ui.home.run_actions import RunActions
 from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.home.view_sharing import ViewSharing
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
@@ -73,7 +76,10 @@ def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
     run_actions=RunActions,
     pod_actions=PodActions,
     inspect_actions=InspectActions,
+    overview_actions=OverviewActions,
     context_actions=ContextActions,
+    sharing=ViewSharing,
+    reservation_actions=ReservationActions,
     sizes=PaneSizes,
 )
 class ClusterScreen(Screen[None]):
@@ -99,11 +105,14 @@ class ClusterScreen(Screen[None]):
         self.sizes = self.view.sizes
         self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
         self.inspect_actions = InspectActions(self.view)
+        self.overview_actions = OverviewActions(self.view, self.filters)
         self.context_actions = ContextActions(self.view)
+        self.sharing = ViewSharing(self.view, self.filters)
         self.command_line = CommandLine(
             self.view, self.filters, self.log_actions, self.context_actions, self.inspect_actions.help_about
         )
         self.run_actions = RunActions(self.view)
+        self.reservation_actions = ReservationActions(self.view)
         self.pod_actions = PodActions(self.view, self.command_line)
         self._settling: Timer | None = None
         self._was_resumed = False
@@ -234,6 +243,7 @@ class ClusterScreen(Screen[None]):
     def _rearranged(self) -> None:
         if self.panes.lower is Pane.CHARTS:
             self.content.show_charts()  # they follow the marks
+        self.content.show_sum()
         self.content.titles.show()
         self.sizes.fit()
 
@@ -283,10 +293,12 @@ class ClusterScreen(Screen[None]):
 
     # --- actions that concern all parts ------------------------------------------------------------------------
     def action_back(self) -> None:
-        """Close the prompt, the search or the zoom; else leave the log; else clear filters and marks."""
+        """Close the prompt, a notice, the search or the zoom; else leave the log; else clear filters and marks."""
         panes, pane = self.panes, self.panes.focused_pane
         if self.command_line.is_open:
             self.command_line.close(keep=False)
+        elif self.ctx.absence is not None and self.ctx.absence.take_away():
+            pass  # the notice alone goes: filters and marks stay for the next press
         elif pane is Pane.LOG and panes.log_pane.search:
             panes.log_pane.find("")
         elif panes.zoomed is not None:

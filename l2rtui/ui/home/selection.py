@@ -139,15 +139,19 @@ class Selection:
             old: Ages of the records of runs and pods that say nothing of the present, by uid.
             learning: State of the learning of the selected run.
         """
+        mismatches = snapshot.ledger.mismatches
         if self.pane is Pane.SLOTS and self.slot is not None:
             entry = snapshot.ledger.slots.get(self.slot)
             if entry is not None:
                 record = records.get(entry.pod_uid)
                 node, holder = snapshot.nodes.get(self.slot.node), self.pod(snapshot)
-                return about_slot(entry, node, holder, now, record, metrics, old.get(entry.pod_uid, ""))
+                facts = (record, metrics, old.get(entry.pod_uid, ""), mismatches.get(entry.pod_uid, ()))
+                shares = snapshot.gpu_shares(holder) if holder is not None else {}
+                return about_slot(entry, node, holder, now, *facts, shares)
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
-            return about_pod(pod, now, records.get(pod.uid), metrics, old.get(pod.uid, ""))
+            facts = (records.get(pod.uid), metrics, old.get(pod.uid, ""), mismatches.get(pod.uid, ()))
+            return about_pod(pod, now, *facts, snapshot.gpu_shares(pod))
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
         if run is None:
             return ()

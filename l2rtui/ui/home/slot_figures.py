@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.owners.idle_gpus import IdleGpus
 from l2rtui.domain.quantity import age
 from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.connection_status import ConnectionStatus
-from l2rtui.ui.state.idle_gpus import IdleGpus
 from l2rtui.ui.text import GLYPHS, Span, style_of_level
+from l2rtui.ui.widgets.context_column import old_contexts
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.figures import GridFigures, RunFigure
 from l2rtui.ui.widgets.run_table import is_learning
@@ -21,17 +22,21 @@ Fault = tuple[RunView, Sequence[PodView], LearningState]
 
 
 class SlotFigures:
-    """Source of the figures that the grid shows beside the slots themselves."""
+    """Source of the figures that the grid shows beside the slots themselves.
+
+    Attributes:
+        idle: GPUs that are idle, from when this app began to look.
+    """
 
     def __init__(self, grid: GpuGrid) -> None:
         self._grid = grid
-        self._idle = IdleGpus()
+        self.idle = IdleGpus()
 
     def show(
         self,
         snapshot: ClusterSnapshot,
         metrics: Mapping[str, RunMetrics],
-        old: Mapping[str, str],
+        old_records: Mapping[str, str],
         faults: Iterable[Fault],
         health: ConnectionStatus,
         pods_of: Callable[[str], Sequence[PodView]],
@@ -40,17 +45,25 @@ class SlotFigures:
         """Bring the figures up to date; the grid draws the lines that differ."""
         faults = tuple(faults)
         if not health.outage:  # of the time without an answer nothing is known, idleness included
-            self._idle.take(snapshot, now)
+            self.idle.take(snapshot, now)
         states = {run.uid: state for run, _, state in faults}
-        ages = ((key, _short(seconds)) for key, seconds in self._idle.long_idle(now).items())
+        old = old_contexts(snapshot.contexts, now)
+        idle = {
+            key: _short(age(seconds))
+            for key, seconds in self.idle.long_idle(now).items()
+            if not old or snapshot.nodes[key[0]].context not in old  # of that time nothing is known either
+        }
         since = age(health.outage_seconds) if health.outage else ""
         # Runs without a record are left out: the grid knows nothing of them, and they cost nothing here.
         runs = {
-            run.name: _figure(metrics.get(run.uid), old.get(run.uid, ""), states.get(run.uid), pods_of(run.name))
+            run.name: _figure(
+                metrics.get(run.uid), old_records.get(run.uid, ""), states.get(run.uid), pods_of(run.name)
+            )
             for run in snapshot.runs.values()
             if run.uid in metrics or run.uid in states
         }
-        self._grid.figures = GridFigures(runs, dict(ages), since)
+        silent = {name: _short(text) for name, text in old.items()}
+        self._grid.figures = GridFigures(runs, idle, since, silent)
         self._grid.ghosts = {
             slot: Span(GLYPHS[state.level], style_of_level(state.level))
             for _, pods, state in faults
@@ -67,7 +80,6 @@ def _figure(record: RunMetrics | None, old: str, state: LearningState | None, po
     return RunFigure(record.env_steps_per_second if record and is_live else None, old, level, word)
 
 
-def _short(seconds: float) -> str:
-    """Write the leading part of a time span: ``3h`` of three hours and a half."""
-    text = age(seconds)
+def _short(text: str) -> str:
+    """Return the leading part of a time span: ``3h`` of ``3h30m``."""
     return next(f"{text.partition(unit)[0]}{unit}" for unit in "dhms" if unit in text)

@@ -12,6 +12,12 @@ from typing import Final
 _SPANS: Final = {60.0: "1m", 300.0: "5m", 900.0: "15m", 1800.0: "30m", 3600.0: "1h", 86_400.0: "24h"}
 
 
+def in_context(line: str, context: str, prefix: str) -> str:
+    """Return a command line whose names begin with ``prefix`` as one on the context that they are of."""
+    # Before the verb: behind `--` an option would be the program's.
+    return line.replace("l2rtui ", f"l2rtui --context {shlex.quote(context)} ").replace(f" {prefix}", " ")
+
+
 def kill(targets: Sequence[str], *, is_admin: bool = False) -> str:
     """Stop pods."""
     return shlex.join(["l2rtui", "kill", *targets, *_admin(is_admin)])
@@ -37,9 +43,20 @@ def scale(target: str, replicas: int, *, is_admin: bool = False) -> str:
     return shlex.join(["l2rtui", "scale", target, str(replicas), *_admin(is_admin)])
 
 
+def reserve(place: str, seconds: float, note: str = "") -> str:
+    """Reserve slots."""
+    span = f"{seconds / 3600:g}h" if seconds % 60 == 0 and seconds >= 3600 else f"{seconds:g}s"
+    return shlex.join(["l2rtui", "reserve", place, "--for", span, *(["--note", note] if note else [])])
+
+
+def unreserve(place: str, *, is_admin: bool = False) -> str:
+    """End reservations."""
+    return shlex.join(["l2rtui", "unreserve", place, *_admin(is_admin)])
+
+
 def attach(target: str) -> str:
-    """Follow one pod from now on."""
-    return shlex.join(["l2rtui", "logs", target, "-f", "--tail", "0"])
+    """Attach to the process of one pod."""
+    return shlex.join(["l2rtui", "attach", target])
 
 
 def signal(target: str, name: str, pid: int) -> str:

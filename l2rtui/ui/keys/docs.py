@@ -49,6 +49,11 @@ namespaces = ["rl"]
 [filters]
 broken = "pods status~Fail"   # :filter broken
 ```
+
+`:reload` reads the file again: theme, keys, filters, limits, `notify`, `grace_seconds`, `readonly` and `protected`
+count at once, the others from the next start. A file with a mistake changes nothing. `l2rtui config check` names
+every mistake of file and variables, also in the table of a context that is not in use, and tables of contexts that
+the kubeconfig lacks.
 """
 
 

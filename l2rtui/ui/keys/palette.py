@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from types import MappingProxyType
 from typing import Final
+
+from l2rtui.ui.keys.table import KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class Command:
         name: First word. takes: its arguments, for the help; empty without any.
         tooltip: One sentence.
         action: The action without ``action_``; ``%`` stands for what follows, as a text.
-        completion: Source of the completions of its argument: ``columns``, ``runs``, ``specs``, ``themes``,
-            ``filters``, ``contexts``, ``namespaces``, or none.
+        completion: Source of the completions of its argument: ``columns``, ``runs``, ``gone``, ``specs``,
+            ``themes``, ``filters``, ``contexts``, ``namespaces``, or none.
         changes: ``--readonly`` forbids it.
     """
 
@@ -43,11 +46,12 @@ COMMANDS: Final = (
     Command("launch", "[FILE]", "Launch a run from a spec file", "launch(%)", "specs", changes=True),
     Command("destroy", "[RUN]", "Destroy a run, or all that are `mine`", "destroy(%)", "runs", changes=True),
     Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods, which come back", "kill(%)", "runs", changes=True),
-    Command("relaunch", "[RUN]", "Launch again, also what is gone", "relaunch(%)", "runs", changes=True),
+    Command("relaunch", "[RUN]", "Launch again, also what is gone", "relaunch(%)", "gone", changes=True),
+    Command("gone", "", "Runs that were destroyed from here; enter launches again", "gone", changes=True),
     Command("describe", "", "All that is known of the selection", "detail"),
     Command("edit", "", "Edit the run's spec or scale in $EDITOR", "edit", changes=True),
     Command("shell", "", "Open a shell beside the pod's process", "shell", changes=True),
-    Command("attach", "", "Only this pod's output, on the whole screen", "attach"),
+    Command("attach", "", "Type into the pod's process, or see its output alone", "attach"),
     Command("signal", "[NAME]", "Send the pod's process a signal", "signal(%)", changes=True),
     Command("forward", "[LOCAL:REMOTE]", "Carry a port to the pod, or end it", "forward(%)", changes=True),
     Command("forwards", "", "See the ports that are forwarded", "forwards"),
@@ -55,22 +59,32 @@ COMMANDS: Final = (
     Command("volumes", "", "See the volumes and the files in them", "volumes"),
     Command("images", "", "Build and push images", "images"),
     Command("artifacts", "[PLACE]", "See the checkpoints that runs have left", "artifacts(%)"),
-    Command("history", "", "What was launched, scaled, killed and destroyed from here", "journal"),
+    Command("experiments", "[FILTER]", "Experiments over their seeds: stalled>0", "experiments(%)"),
+    Command("owners", "[FILTER]", "Who holds which slots and GPUs: idle>0", "owners(%)"),
+    Command("reserve", "[SLOTS] [4h] [NOTE]", "Set slots aside for your runs", "reserve(%)", changes=True),
+    Command("unreserve", "[SLOTS]", "End the reservation of slots", "unreserve(%)", changes=True),
+    Command("alerts", "[RUN]", "Send a test to a run's alert targets", "test_alerts(%)", "runs", changes=True),
+    Command("history", "[FILTER]", "Runs of the past: best>200 state=failed", "past_runs(%)"),
+    Command("journal", "", "What was launched, scaled, killed and destroyed from here", "journal"),
+    Command("since", "", "What started, ended or failed since you left", "since_left"),
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
     Command("sort", "[-]COLUMN", "Sort the table by a column, with - downwards", "sort_by(%)", "columns"),
     Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
-    Command("ctx", "[CONTEXT]", "Go to another cluster of the kubeconfig", "context(%)", "contexts"),
+    Command("ctx", "[CONTEXT]", "Go to another cluster; `a,b` or `*` shows several", "context(%)", "contexts"),
     Command("ns", "[NAME[,NAME]]", "Look at other namespaces, * at all", "namespaces(%)", "namespaces"),
     Command("forget", "NAME", "Forget a filter that was kept", "forget_filter(%)", "filters"),
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
     Command("save", "[FILE]", "Save the shown log lines", "save_log(%)"),
     Command("export", "FILE", "Write the shown rows as CSV; the charts as .svg or .csv", "export(%)"),
+    Command("screenshot", "[FILE]", "Write the screen to a file: .svg or .txt", "app.save_screen(%)"),
+    Command("share", "[FILE]", "Copy the command that opens this view, or write its link", "share(%)"),
     Command("faults", "", "Show only what fails", "faults"),
     Command("mine", "", "Show only what is mine, or everybody's", "mine"),
     Command("all", "", "Show the pods of all runs, or of one", "all_pods"),
     Command("theme", "[NAME]", "Other colours: l2r-dark l2r-light l2r-contrast l2r-ascii", "theme(%)", "themes"),
+    Command("reload", "", "Read the settings file again", "app.reload_settings"),
     Command("refresh", "", "Look at the cluster again", "look_again"),
     Command("help", "", "All keys and commands", "help"),
     Command("quit", "", "Leave the app; runs go on", "leave"),
@@ -91,6 +105,12 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
 )
 """Words of kubectl, k9s and shells, by which people look for a command."""
+
+
+@cache
+def changing_actions() -> frozenset[str]:
+    """Names of the actions of keys and commands that ``--readonly`` forbids, without their arguments."""
+    return frozenset(entry.action.partition("(")[0] for entry in (*KEYS, *COMMANDS) if entry.changes)
 
 
 def hint_for(word: str) -> str:
@@ -122,6 +142,6 @@ def complete(text: str, completions: Mapping[str, Sequence[str]]) -> str:
         return text
     choices = completions.get(command.name if command.completion == "columns" else command.completion, ())
     # Only the last word is completed: a filter has several.
-    before, gap, last = rest.rpartition("," if command.completion == "namespaces" else " ")
+    before, gap, last = rest.rpartition("," if command.completion in ("namespaces", "contexts") else " ")
     matching = next((word for word in choices if last and word.startswith(last)), last)
     return f"{head} {before}{gap}{matching}"

@@ -30,6 +30,9 @@ class KeyContext(StrEnum):
     VOLUME = "Among volumes and their files"
     IMAGE = "Among images"
     ARTIFACT = "Among checkpoints"
+    EXPERIMENT = "Among experiments"
+    OWNER = "Among owners"
+    HISTORY = "In the history"
     DIALOG = "In a dialog"
     APP = "In the whole app"
 
@@ -68,7 +71,8 @@ class Key:
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
 # Short names in the order of the enum, so that an entry of the table stays on one line.
-_, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, _DIALOG, _APP = KeyContext
+_, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, *_REST = KeyContext
+_EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _APP = _REST
 
 KEYS: Final = (
     # Most of what changes something is a capital letter or takes ctrl.
@@ -80,7 +84,7 @@ KEYS: Final = (
     Key("set.grow", "plus", "+", "scale(1)", "scale", "One replica more in the selected set", changes=True),
     Key("set.shrink", "underscore", "_", "scale(-1)", "", "One replica less in the selected set", changes=True),
     Key("run.edit", "e", "e", "edit", "edit", "Edit the run's spec or scale in $EDITOR, then review", changes=True),
-    Key("pod.attach", "a", "a", "attach", "", "Only this pod's output, on the whole screen, from now on"),
+    Key("pod.attach", "a", "a", "attach", "", "Type into the pod's process; without input its output alone"),
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Carry a port of this machine to a pod, or end it", changes=True),
     Key("view.forwards", "f", "f", "forwards", "", "See the ports that are forwarded"),
@@ -88,6 +92,9 @@ KEYS: Final = (
     Key("view.volumes", "V", "V", "volumes", "", "See the volumes and the files in them"),
     Key("view.images", "I", "I", "images", "", "See the images that were built here"),
     Key("view.artifacts", "C", "C", "artifacts", "", "See the checkpoints that runs have left"),
+    Key("view.experiments", "E", "E", "experiments", "", "See the experiments, each over its seeds"),
+    Key("view.owners", "O", "O", "owners", "", "See who holds which slots and GPUs, and what is idle"),
+    Key("view.history", "H", "H", "past_runs", "", "See runs of the past, how they ended, and how two differ"),
     Key("pod.shell", "s", "s", "shell", "shell", "Open a shell beside the pod's process", changes=True),
     Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
     Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
@@ -162,8 +169,8 @@ KEYS: Final = (
     Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", _LOG),
     Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", _LOG),
     Key("log.close", "x", "x", "close_pane", "", "Close this pane", _LOG),
-    Key("log.next", "n", "n", "hit(1)", "", "Next line that matches the search", _LOG),
-    Key("log.last", "N", "N", "hit(-1)", "", "Line before that matches the search", _LOG),
+    Key("log.next", "n", "n", "hit(1)", "", "Next match of the search, sideways too", _LOG),
+    Key("log.last", "N", "N", "hit(-1)", "", "Match of the search before this one", _LOG),
     Key("log.up", "up,k", "↑ k", "scroll(-1)", "", "One line up; stops following", _LOG),
     Key("log.down", "down,j", "↓ j", "scroll(1)", "", "One line down", _LOG),
     Key("log.page_up", "pageup", "page up", "page(-1)", "", "One page up", _LOG),
@@ -188,13 +195,16 @@ KEYS: Final = (
     Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", _PLACEMENT),
     Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", _PLACEMENT),
     Key("place.spread", "A", "A", "fill('spread')", "spread", "Seat what is left, round all devices", _PLACEMENT),
+    Key("place.memory", "f", "f", "fill('free-memory')", "", "Seat what is left, by free memory", _PLACEMENT),
+    Key("place.busy", "b", "b", "fill('least-busy')", "", "Seat what is left, least busy first", _PLACEMENT),
     Key("place.plan", "enter", "enter", "plan", "plan", "Show the plan, and ask", _PLACEMENT),
-    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up the range, then leave", _PLACEMENT),
+    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up move and range, then leave", _PLACEMENT),
     Key("place.seeds", "s", "s", "ask('seeds')", "seeds", "One run for each seed: 0-11 or 1,5,7", _PLACEMENT),
     Key("place.replicas", DIGITS, "1-9", "digit(%)", "replicas", "Replicas of the set, in every run", _PLACEMENT),
     Key("place.set", "tab", "tab", "next_set(1)", "set", "Go to the next set", _PLACEMENT),
     Key("place.set_back", "shift+tab", "shift+tab", "next_set(-1)", "", "Go to the set before", _PLACEMENT),
     Key("place.range", "v", "v", "range", "range", "Begin a range; space acts on all of it", _PLACEMENT),
+    Key("place.move", "m", "m", "move", "", "Move a staged replica: m, go, m; or drag it", _PLACEMENT),
     Key("place.undo", "u", "u", "undo", "undo", "Undo the last step", _PLACEMENT),
     Key("place.clear", "x", "x", "clear", "", "Take back everything that is staged", _PLACEMENT),
     Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", _PLACEMENT),
@@ -216,6 +226,15 @@ KEYS: Final = (
     Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", _ARTIFACT, True),
     Key("artifact.place", "P", "P", "elsewhere", "place", "Look in another place", _ARTIFACT),
     Key("artifact.again", "r", "r", "again", "again", "Look again", _ARTIFACT),
+    Key("experiment.filter", "slash", "/", "filter", "filter", "Filter the experiments", _EXPERIMENT),
+    Key("experiment.faults", "exclamation_mark", "!", "faults", "faults", "Only those with a fault", _EXPERIMENT),
+    Key("experiment.charts", "8", "8", "charts", "charts", "Mean and spread of its seeds as charts", _EXPERIMENT),
+    Key("owner.filter", "slash", "/", "filter", "filter", "Filter the owners", _OWNER),
+    Key("owner.faults", "exclamation_mark", "!", "faults", "idle", "Only those with idle GPUs", _OWNER),
+    Key("history.filter", "slash", "/", "filter", "filter", "Filter the history", _HISTORY),
+    Key("history.faults", "exclamation_mark", "!", "faults", "faults", "Only the failed and the lost", _HISTORY),
+    Key("history.diff", "d", "d", "diff", "diff", "How the two marked runs differ", _HISTORY),
+    Key("history.repeat", "R", "R", "repeat", "as it was", "Launch again exactly as it was", _HISTORY, True),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
@@ -243,11 +262,6 @@ def bindings(context: KeyContext, only: str = "") -> list[BindingType]:
         # A % stands for the pressed key, so each key of such an entry needs a binding with an action of its own.
         for pressed in (key.keys.split(",") if "%" in key.action else (key.keys,))
     ]
-
-
-def changing_actions() -> frozenset[str]:
-    """Names of the actions that ``--readonly`` forbids, without their arguments."""
-    return frozenset(key.action.partition("(")[0] for key in KEYS if key.changes)
 
 
 class KeyTable:

@@ -33,6 +33,7 @@ class DraftView:
 
     Attributes:
         range_start: First slot of a range whose other end is the cursor; None while there is no range.
+        moving: Slot of the staged replica that follows the cursor; None while none does.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class DraftView:
         self.command, self.keys = MetricStrip(id="same"), KeyBar()
         self.prompt = PromptInput("field")
         self.range_start: SlotId | None = None
+        self.moving: SlotId | None = None
         self.grid.border_title = " Slots "
         self.sets.border_title = " Sets "
         self.checks.border_title = " Preflight "
@@ -64,7 +66,8 @@ class DraftView:
     def show(self, editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None) -> None:
         """Bring all widgets up to date; ``facts`` are the findings of the backend, None while it is asked."""
         num_missing = len(editor.draft.missing())
-        self.head.lines = (_head_line(editor, snapshot.ledger, num_missing),)
+        if self.moving not in editor.draft.taken():  # undone, or somebody else took the slot
+            self.moving = None
         self.show_ghosts(editor, snapshot.ledger)
         self.sets.lines = (*_seed_lines(editor, self.sets.size.width), *_set_lines(editor))
         self.checks.lines = tuple(_check_lines(editor, snapshot, facts, num_missing))
@@ -72,7 +75,7 @@ class DraftView:
         self.command.lines = ((Span(" same as  ", TextStyle.DIM), Span(command)),)
 
     def show_ghosts(self, editor: PlacementEditor, ledger: Ledger) -> None:
-        """Show the range and the staged replicas on the grid."""
+        """Show the range, the staged replicas and the one that is being moved on the grid and above it."""
         glyphs = _glyphs(editor)
         ghosts: dict[SlotId, Span] = {}
         if self.range_start is not None:
@@ -81,6 +84,12 @@ class DraftView:
             ghosts = {slot.id: Span("░", TextStyle.ACCENT) for slot in slots if slot.state is SlotState.FREE}
         for slot, seat in editor.draft.taken().items():
             ghosts[slot] = Span(glyphs[seat.run, seat.set_name], TextStyle.STAGED)
+        moving, target = self.moving, self.grid.cursor_slot
+        if moving is None or target is None:
+            self.head.lines = (_head_line(editor, ledger, len(editor.draft.missing())),)
+        else:
+            self.head.lines = (_move_line(editor, moving, target, ledger),)
+            _move_ghost(editor, moving, target, ledger, ghosts)
         self.grid.ghosts = ghosts
 
 
@@ -99,6 +108,31 @@ def _head_line(editor: PlacementEditor, ledger: Ledger, num_missing: int) -> Lin
     for label, value in facts:
         spans += [Span(f"  {label} ", TextStyle.DIM), Span(sanitize(value), TextStyle.ACCENT)]
     return tuple(spans)
+
+
+def _move_line(editor: PlacementEditor, origin: SlotId, target: SlotId, ledger: Ledger) -> Line:
+    seat, reason = editor.draft.taken()[origin], editor.refusal(origin, target, ledger)
+    end = (
+        Span(f"  {sanitize(reason)}", TextStyle.BAD)
+        if reason
+        else Span("  release or space puts it", TextStyle.DIM)
+    )
+    way = f"  {sanitize(seat.pod)}  {seat.slots[0]} → {target}"
+    return (Span(" MOVE ", TextStyle.STRONG), Span(way, TextStyle.ACCENT), end)
+
+
+def _move_ghost(
+    editor: PlacementEditor, origin: SlotId, target: SlotId, ledger: Ledger, ghosts: dict[SlotId, Span]
+) -> None:
+    """Draw the replica where it would sit, and its present slots as left; a slot that refuses it as a fault."""
+    before = editor.draft.taken()[origin]
+    after = editor.draft.move(origin, target, ledger)
+    if after is None:
+        ghosts[target] = Span("✖", TextStyle.BAD)
+        return
+    glyph = ghosts[origin]
+    ghosts.update(dict.fromkeys(before.slots, Span("░", TextStyle.ACCENT)))
+    ghosts.update(dict.fromkeys(after.seats[before.pod].slots, glyph))
 
 
 def _set_lines(editor: PlacementEditor) -> Iterator[Line]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import Ledger, SlotState
-from l2rtui.domain.node import SlotId, device_name
+from l2rtui.domain.node import Node, SlotId, device_name
 from l2rtui.domain.placement import PlacementPolicy, obstacle, parse_seeds
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.services.spec.spec_file import LaunchRequest
-from l2rtui.ui.state.placement_draft import LaunchOptions, PlacementDraft, command, free_name, specs_of
+from l2rtui.ui.state.placement_draft import LaunchOptions, PlacementDraft, command, configured, free_name
 
 MAX_REPLICAS: Final = 4096
 
@@ -48,11 +49,8 @@ class PlacementEditor:
         """Use other options; seats of replicas that still exist stay."""
         self.options, self.conflicts = options, ()
         if self.request is not None:
-            spec = self.request.spec
-            if options.name:
-                spec = replace(spec, name=options.name, experiment=options.name)
             seeds = parse_seeds(options.seeds) if options.seeds else ()
-            self.draft = self.draft.with_specs(specs_of(spec, options, seeds))
+            self.draft = self.draft.with_specs(configured(self.request, options).runs(seeds))
 
     def _remember(self) -> None:
         self._history.append((self.options, self.draft))
@@ -89,7 +87,10 @@ class PlacementEditor:
         else:
             draft = before.put(self.current_set, slots, ledger)
             if len(draft.seats) == len(before.seats):
-                return self._why_not(slots[0], ledger)
+                name = self.current_set
+                if not before.missing(name):
+                    return f"Every replica of {name} has a slot. tab: next set, digits: another number."
+                return self._why_not(name, slots[0], ledger)
             self._remember()
             self.draft = draft
             if not draft.missing(self.current_set):
@@ -97,10 +98,32 @@ class PlacementEditor:
         self.conflicts = ()
         return ""
 
-    def _why_not(self, slot: SlotId, ledger: Ledger) -> str:
-        name = self.current_set
-        if not self.draft.missing(name):
-            return f"Every replica of {name} has a slot. tab: next set, digits: another number."
+    def refusal(self, origin: SlotId, target: SlotId, ledger: Ledger) -> str:
+        """Return why the replica on one slot cannot be moved to another, as a sentence; empty where it can."""
+        seats = self.draft.taken()
+        other = seats.get(target, seats[origin])
+        if other != seats[origin]:
+            return f"{other.pod} is staged on slot {target}."
+        if self.draft.move(origin, target, ledger) is None:
+            return self._why_not(other.set_name, target, ledger)
+        return ""
+
+    def move(self, origin: SlotId, target: SlotId, ledger: Ledger) -> str:
+        """Move the replica that is staged on one slot to another.
+
+        Returns:
+            The reason why it stays where it is, as a sentence; empty when it was moved.
+        """
+        if sentence := self.refusal(origin, target, ledger):
+            return sentence
+        draft = self.draft.move(origin, target, ledger)
+        if draft is not None and draft != self.draft:  # else it was let go where it had been
+            self._remember()
+            self.draft, self.conflicts = draft, ()
+        return ""
+
+    def _why_not(self, name: str, slot: SlotId, ledger: Ledger) -> str:
+        """Return why a replica of a set has no room at a slot."""
         entry = ledger.slots[slot]
         if entry.state is not SlotState.FREE:
             return f"Slot {slot} is {entry.use}."
@@ -110,10 +133,10 @@ class PlacementEditor:
             return f"{sentence[0].upper()}{sentence[1:]}."  # capitalize() would lower the letters of labels
         return f"{slot.node}/{device_name(slot.gpu)} has too few free slots after {slot} for one replica of {name}."
 
-    def fill(self, policy: PlacementPolicy, ledger: Ledger) -> None:
-        """Place all replicas that are left."""
+    def fill(self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = ()) -> None:
+        """Place all replicas that are left; ``nodes`` have the loads that some policies go by."""
         self._remember()
-        self.draft, self.conflicts = self.draft.fill(policy, ledger)
+        self.draft, self.conflicts = self.draft.fill(policy, ledger, nodes)
 
     @property
     def is_learner_current(self) -> bool:

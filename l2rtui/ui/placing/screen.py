@@ -18,6 +18,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from l2rtui.config import user_name
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -29,7 +30,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.placing.draft_view import DraftView
 from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.placement_draft import PlacementDraft, loss_of
+from l2rtui.ui.state.placement_draft import PlacementDraft, configured, loss_of
 from l2rtui.ui.state.spec_files import example_specs, load_spec
 from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -123,7 +124,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     # --- the spec ----------------------------------------------------------------------------------------------
     async def _open(self) -> None:
         if not self._paths:
-            self._paths = [str(path) for path, _ in await asyncio.to_thread(example_specs)]
+            self._paths = [path for path, _ in await asyncio.to_thread(example_specs)]
         if self._paths:
             await self._load(self._paths[0])
         else:
@@ -131,7 +132,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._show()
 
     async def _load(self, path: str) -> None:
-        request = await asyncio.to_thread(load_spec, path)
+        request = await asyncio.to_thread(load_spec, path, self._ctx.settings)
         self.editor.load(path, request, self._snapshot)
         self._changed()
 
@@ -160,7 +161,13 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
     # --- keys --------------------------------------------------------------------------------------------------
     def action_put(self) -> None:
-        """Put the next replicas of the set on the cursor's slot or range; what is staged there is taken instead."""
+        """Put the next replicas of the set on the cursor's slot or range; what is staged there is taken instead.
+
+        A replica that is being moved is put down.
+        """
+        if self._view.moving is not None:
+            self.action_move()
+            return
         slots = self._view.pointed()
         if not slots or not self.draft.specs:
             return
@@ -173,7 +180,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     def action_fill(self, policy: str) -> None:
         """Place everything that is left."""
         if self.draft.specs:
-            self.editor.fill(PlacementPolicy(policy), self._snapshot.ledger)
+            self.editor.fill(PlacementPolicy(policy), self._snapshot.ledger, self._snapshot.nodes.values())
             self._changed()
 
     def action_digit(self, digit: int) -> None:
@@ -197,6 +204,30 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         view = self._view
         view.range_start = view.grid.cursor_slot if view.range_start is None else None
         self._show()
+
+    def action_move(self) -> None:
+        """Let the replica under the cursor follow it; the second time, put it down where the cursor is."""
+        view, cursor = self._view, self._view.grid.cursor_slot
+        if view.moving is not None and cursor is not None:
+            self._put_down(cursor)
+        elif cursor in self.draft.taken():
+            view.moving, view.range_start = cursor, None
+            self._show()
+        else:
+            self._ctx.background.say("Nothing is staged under the cursor: space puts a replica there.")
+
+    def _put_down(self, slot: SlotId) -> None:
+        """Put the replica that is being moved on a slot; one that is refused there stays where it was."""
+        origin, self._view.moving = self._view.moving, None
+        if origin is None:
+            return
+        before = self.draft
+        if reason := self.editor.move(origin, slot, self._snapshot.ledger):
+            self._ctx.background.say(reason)
+        if self.draft != before:
+            self._changed()
+        else:  # refused, or a mere click: nothing is checked anew
+            self._show()
 
     def action_undo(self) -> None:
         """Undo the last step of the draft."""
@@ -261,9 +292,12 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self.set_focus(self._view.grid)
 
     def action_leave_place(self) -> None:
-        """Close the prompt, give up the range, or leave."""
+        """Close the prompt, give up the move or the range, or leave."""
         if self._view.prompt.display:
             self._close_prompt()
+        elif self._view.moving is not None:
+            self._view.moving = None
+            self._show()
         elif self._view.range_start is not None:
             self.action_range()
         else:
@@ -274,7 +308,8 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if self.editor.request is None:
             return
         if missing := self.draft.missing():
-            sentence = f"{plural(len(missing), 'replica')} still without a slot: a packs, A spreads."
+            keys = "a packs, A spreads, f and b go by free memory and load"
+            sentence = f"{plural(len(missing), 'replica')} still without a slot: {keys}."
             self._ctx.background.say(sentence)
             return
         work = self._review(self.editor.request)
@@ -284,11 +319,10 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         options, draft = self.editor.options, self.draft
         # The policy where it alone gives these seats: the plan then survives changes on other slots.
         policy = draft.policy(self._snapshot.ledger)
-        spec = replace(draft.specs[0], name=options.name or request.spec.name, seed=request.spec.seed)
         try:
             checked = await launcher.prepare(
                 self._ctx.backend,
-                replace(request, spec=spec),
+                configured(request, options),
                 seeds=parse_seeds(options.seeds) if options.seeds else (),
                 pins=() if policy is not None else draft.pins(),
                 policy=policy or PlacementPolicy.PACK,
@@ -302,13 +336,31 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     @on(GpuGrid.SlotChosen)
     def _slot_chosen(self, event: GpuGrid.SlotChosen) -> None:
         event.stop()
-        self.action_plan()
+        if self._view.moving is not None:
+            self.action_move()
+        else:
+            self.action_plan()
 
     @on(GpuGrid.SlotMoved)
     def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
         event.stop()
-        if self._view.range_start is not None:
+        if self._view.range_start is not None or self._view.moving is not None:
             self._view.show_ghosts(self.editor, self._snapshot.ledger)
+
+    @on(GpuGrid.SlotGrabbed)
+    def _slot_grabbed(self, event: GpuGrid.SlotGrabbed) -> None:
+        event.stop()
+        if event.slot in self.draft.taken():  # and not in a range
+            self._view.moving = event.slot
+            self._show()
+
+    @on(GpuGrid.SlotReleased)
+    def _slot_released(self, event: GpuGrid.SlotReleased) -> None:
+        event.stop()
+        if event.slot is not None:
+            self._put_down(event.slot)
+        elif self._view.moving is not None:  # let go beside the slots
+            self.action_leave_place()
 
     @on(KeyBar.Clicked)
     async def _key_clicked(self, event: KeyBar.Clicked) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,25 +11,35 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
-from l2rtui.ui.keys.table import KeyTable, changing_actions
+from l2rtui.ui.keys.palette import changing_actions
+from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.state.background import Background
 from l2rtui.ui.state.undo_window import UndoWindow
 
 if TYPE_CHECKING:
-    from l2rtui.backends.base import Backend
+    from l2rtui.backends.base import Backend, ContextMember
+    from l2rtui.domain.node import Node
+    from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
     from l2rtui.services.curves import CurveStore
+    from l2rtui.ui.state.absence_notice import AbsenceNotice
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "launch": ("launch", "place", "relaunch"),
+        "launch": ("launch", "place", "relaunch", "gone"),
         "kill": ("kill",),
         "scale": ("scale",),
         "destroy": ("destroy", "relaunch", "edit"),
-        "exec": ("shell", "signal", "simulators", "restart", "send", "look"),
+        "exec": ("shell", "signal", "test_alerts", "simulators", "restart", "send", "look"),
         "forward": ("forward",),
+        "volumes": ("volumes",),
+        "reserve": ("reserve", "unreserve"),
     }
 )
 """Actions of the app by the operation of the backend that they need, as ``Backend.denied`` names it."""
+
+
+ONE_CONTEXT: Final = ("edit", "relaunch")
+"""Changes that launch, which is over the slots of one cluster."""
 
 
 def protected_name(settings: Settings) -> str:
@@ -41,16 +51,39 @@ def protected_name(settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextOpener:
-    """Ways to the backend of another context.
+    """Ways to the backend of another context, or of several in one view.
 
     Attributes:
         settings_for: Returns the settings of a context and namespaces; None leaves these to the files. The
             context's own table in the settings counts, and so do flags such as ``--readonly``.
         make: Makes the backend of settings; called in a thread.
+        compose: Makes the backend of several contexts from the settings of each.
     """
 
     settings_for: Callable[[str, tuple[str, ...] | None], Settings]
     make: Callable[[Settings], Backend]
+    compose: Callable[[Mapping[str, Settings]], Backend] | None = None
+
+    def open(self, context: str, namespaces: tuple[str, ...] | None) -> tuple[Settings, Backend]:
+        """Return settings and backend of a context, or of several: ``a,b``, or ``*`` for all; reads files.
+
+        Raises:
+            ConfigError: there is no such context. UsageError: the settings name a backend without contexts.
+        """
+        from l2rtui.backends.registry import named_contexts
+
+        if names := named_contexts(context):
+            return self.open_several(names, namespaces)
+        settings = self.settings_for(context, namespaces)
+        return settings, self.make(settings)
+
+    def open_several(self, contexts: Sequence[str], namespaces: tuple[str, ...] | None) -> tuple[Settings, Backend]:
+        """Return the settings of a view of these contexts, which are of no context's own table, and its backend."""
+        from l2rtui.backends.registry import compose
+
+        settings = self.settings_for(",".join(contexts), namespaces)
+        members = {context: self.settings_for(context, namespaces) for context in contexts}
+        return settings, (self.compose or compose)(members)
 
 
 @dataclass
@@ -59,6 +92,7 @@ class AppContext:
 
     Attributes:
         clock: Seconds since the epoch; frozen in tests.
+        speed: Seconds of that clock in a second; another than 1 in a replay.
         context: The backend and its context, as the status bar names it.
         keys: The key table with the bindings of the settings.
         denied: Reason of a missing permission by the name of the action.
@@ -66,6 +100,8 @@ class AppContext:
         is_admin: Other people's runs may be changed, after their names were typed.
         is_lent: Another program has the terminal.
         silent_since: Time of the backend's last sign of life, as the newest snapshot has it.
+        contexts: State of each context, as the newest snapshot has it; empty where one is shown.
+        absence: What happened since the app was last open here; None before the connection.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
     """
 
@@ -81,7 +117,10 @@ class AppContext:
     is_admin: bool = False
     undo_window: UndoWindow = field(init=False)
     is_lent: bool = False
+    speed: float = 1.0
     silent_since: float | None = None
+    contexts: tuple[ContextHealth, ...] = ()
+    absence: AbsenceNotice | None = None
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
@@ -104,25 +143,70 @@ class AppContext:
             raise BackendError("The backend is not connected yet.", "Try again in a moment.")
         return self.backend_or_none
 
-    def acts_on(self, namespaces: Collection[str] = ()) -> str:
-        """Return where a change acts, for its question, and whether it answers; empty before the connection."""
+    def acts_on(self, namespaces: Collection[str] = (), row: PodView | RunView | None = None) -> str:
+        """Return where a change acts, for its question, and whether it answers; empty before the connection.
+
+        Args:
+            row: Object that changes: where several contexts are shown, its own is named.
+        """
         if self.backend_or_none is None:
             return ""
-        where, silence = self.backend_or_none.acts_on(namespaces), self.unanswered_seconds
+        member = self.member_of(row) if row is not None else None
+        where = (member.backend if member is not None else self.backend_or_none).acts_on(namespaces)
+        silence = self.unanswered_seconds
+        if row is not None and member is not None:
+            silence = next((self._age(own.old_since) for own in self.contexts if own.name == row.context), 0.0)
         return f"{where}, which has not answered for {silence:.0f} s" if silence else where
 
     @property
     def unanswered_seconds(self) -> float:
         """Time since the backend's last sign of life; 0 while it responds."""
+        return self._age(self.silent_since)
+
+    def _age(self, since: float | None) -> float:
         # At least a second: a clock that is set back must not make a silent backend look alive.
-        return 0.0 if self.silent_since is None else max(1.0, self.clock() - self.silent_since)
+        return 0.0 if since is None else max(1.0, self.clock() - since)
+
+    # --- where several contexts are shown ----------------------------------------------------------------------
+    def member_of(self, row: PodView | RunView | Node) -> ContextMember | None:
+        """Return the context of a row where several are shown; None where there is one."""
+        contexts = self.backend_or_none.contexts if self.backend_or_none is not None and row.context else None
+        return contexts.member(row) if contexts is not None else None
+
+    def protected_for(self, rows: Sequence[PodView | RunView]) -> str:
+        """Return the name that must be typed before these rows change; empty without protection."""
+        members = filter(None, map(self.member_of, rows))
+        return self.protected or next(filter(None, (protected_name(member.settings) for member in members)), "")
+
+    def unchangeable(self, verb: str, rows: Sequence[PodView | RunView]) -> str:
+        """Return the reason why these rows cannot be changed together here; empty where they can."""
+        members = {row.context: member for row in rows if (member := self.member_of(row)) is not None}
+        if len(members) > 1:
+            return (
+                f"These are of the contexts {' and '.join(members)}: {verb} acts in one. Mark those of one alone."
+            )
+        for name, member in members.items():
+            if member.settings.readonly:
+                return f"The context {name} is read-only: {verb} leaves everything as it is."
+            if verb in ONE_CONTEXT:
+                return f"{verb} needs one context: `:ctx {member.context}` opens that of {rows[0].name}."
+        return ""
+
+    def command_for(self, row: PodView | RunView | None, command: str) -> str:
+        """Return a command line as it acts on the context of a row, where several are shown."""
+        member = self.member_of(row) if row is not None else None
+        if member is None:
+            return command
+        from l2rtui.ui.keys.cli_equivalents import in_context  # the first frame does without
+
+        return in_context(command, member.context, member.prefix)
 
     def enter(self, settings: Settings, backend: Backend) -> None:
         """Act in another context from now on: nothing that held in the one before holds here."""
         self.settings, self.backend_or_none = settings, backend
         self.context = f"{backend.name} · {backend.location}" if backend.location else backend.name
         self.protected = protected_name(settings)
-        self.denied, self.is_admin, self.silent_since = {}, False, None
+        self.denied, self.is_admin, self.silent_since, self.contexts = {}, False, None, ()
         self.__dict__.pop("curves", None)  # cached: those of runs of the other context
 
     def deny(self, operations: Mapping[str, str]) -> None:

@@ -101,6 +101,14 @@ class Background:
             markup=False,
         )
 
+    def notice(self, text: str, *, title: str, seconds: float) -> None:
+        """Show lines for longer than a sentence, until `clear` takes them away; the text has only our own words."""
+        self._app.notify(text, title=title, timeout=seconds, markup=False)
+
+    def clear(self) -> None:
+        """Take away all that is shown."""
+        self._app.clear_notifications()
+
     def copy(self, command: str) -> None:
         """Copy a command line to the clipboard of the terminal, and say so."""
         self._app.copy_to_clipboard(command)

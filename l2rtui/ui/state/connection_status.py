@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, shorten
+
+if TYPE_CHECKING:  # the first frame does without
+    from l2rtui.domain.snapshot import ContextHealth
+
+MOST_NAMED: Final = 4
+"""More contexts than these are counted where they are live; those that are not are always named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,8 @@ class ConnectionStatus:
         unanswered_seconds: Time since the backend's last sign of life, though no connection is broken; 0 while it
             responds.
         busy: Work that the app is doing, for example a launch; empty when there is none.
+        contexts: State of each context where several are shown; else empty.
+        now: Time of this state in seconds since the epoch, where there are contexts.
     """
 
     context: str = ""
@@ -36,6 +45,8 @@ class ConnectionStatus:
     silent_seconds: float = 0.0
     unanswered_seconds: float = 0.0
     busy: str = ""
+    contexts: tuple[ContextHealth, ...] = ()
+    now: float = 0.0
 
     @property
     def outage(self) -> str:
@@ -50,10 +61,35 @@ class ConnectionStatus:
 
 def name_of(health: ConnectionStatus) -> tuple[Line, ...]:
     """Return the groups of the left end: the program's name, and its context by parts."""
+    if health.contexts:
+        return ((Span(" l2rtui ", TextStyle.STRONG),), *_contexts(health), (Span(" "),))
     # By parts: a narrow terminal drops the user first and the context last.
     parts = [part for part in sanitize(health.context).split(" · ") if part]
     context = [(Span(f" {'· ' if number else ''}{part}", TextStyle.ACCENT),) for number, part in enumerate(parts)]
     return ((Span(" l2rtui ", TextStyle.STRONG),), *context, (Span(" "),))
+
+
+def _contexts(health: ConnectionStatus) -> list[Line]:
+    """Return a group for each context, those that are not live first: on a narrow terminal the last groups go."""
+    named = sorted(health.contexts, key=lambda context: context.is_live)
+    live = [context for context in named if context.is_live]
+    counted: list[Line] = []
+    if len(named) > MOST_NAMED and live:
+        named = named[: len(named) - len(live)]
+        counted = [(Span(f" ● {len(live)} contexts live ", TextStyle.OK),)]
+    return [*([_context(context, health.now) for context in named]), *counted]
+
+
+def _context(context: ContextHealth, now: float) -> Line:
+    mark = "▲ PROTECTED " if context.is_protected else ""
+    name = Span(f" {sanitize(context.name)}", TextStyle.ACCENT)
+    if context.old_since is not None:
+        state = Span(f" ▲ old {age(now - context.old_since)} ", TextStyle.FAULT)
+    elif not context.has_rows:
+        state = Span(" ✖ away ", TextStyle.FAULT) if context.has_failed else Span(" ◌ connecting ", TextStyle.WAIT)
+    else:
+        state = Span(" ▲ partial ", TextStyle.WARN) if context.problems else Span(" ● live ", TextStyle.OK)
+    return (name, state, Span(mark, TextStyle.BAD)) if mark else (name, state)
 
 
 def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
@@ -69,6 +105,9 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
     elif health.unanswered_seconds:
         # Before any partial problem: while nothing answers, all of the screen is as old as this.
         spans.append(Span(f" ▲ no answer for {age(health.unanswered_seconds)} ", TextStyle.FAULT))
+    elif health.contexts and (first := next((own for own in health.contexts if own.problems), None)):
+        # The reason of the first; the state of each stands at the left.
+        spans.append(Span(f" {shorten(sanitize(first.problems[0]), 48)} ", TextStyle.WARN))
     elif problems:
         spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))
     else:

@@ -8,7 +8,7 @@ from operator import is_
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.runstatus import LearningState, RunReports, learning_state
-from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.record_ages import RecordAges
 
@@ -25,6 +25,7 @@ class LearningStates:
 
     def __init__(self, ages: RecordAges) -> None:
         self.health = ConnectionStatus()
+        self._silent: dict[str, float] = {}
         self.looked: AbstractSet[str] = frozenset()
         self._ages = ages
         self._turn = 0
@@ -33,6 +34,13 @@ class LearningStates:
     def expire(self) -> None:
         """Derive all states anew at the next look: time has passed, or records of pods have come."""
         self._turn += 1
+
+    def take_contexts(self, contexts: Sequence[ContextHealth]) -> None:
+        """Take the state of each context where several are shown: of one that is silent nothing is known."""
+        silent = {own.name: own.old_since for own in contexts if own.old_since is not None}
+        if silent != self._silent:
+            self._silent = silent
+            self.expire()
 
     def keep(self, runs: Mapping[str, RunView]) -> None:
         """Drop runs that are gone."""
@@ -78,12 +86,15 @@ class LearningStates:
         if self.looked:  # of few runs: the others need no look at their pods
             read_pods = {pod.uid for pod in pods if pod.uid in self.looked}
             own = {uid: records[uid] for uid in read_pods if uid in records}
+        outage, outage_seconds = self.health.outage, self.health.outage_seconds
+        if not outage and (since := self._silent.get(run.context)) is not None:
+            outage, outage_seconds = f"the context {run.context} does not answer", now - since
         return RunReports(
             metrics,
             self._ages.seconds(run.uid, now),
             own,
             {uid: self._ages.seconds(uid, now) for uid in own},
-            self.health.outage,
-            self.health.outage_seconds,
+            outage,
+            outage_seconds,
             read_pods,
         )

@@ -11,13 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
-from l2rtui.domain.node import SlotId
+from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, obstacles, place
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, with_seeds
+from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, renamed
+from l2rtui.ui.state.spec_files import launch_options
 from l2rtui.ui.text import plural
+
+if TYPE_CHECKING:
+    from l2rtui.services.spec.spec_file import LaunchRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +90,39 @@ class PlacementDraft:
             if replica is None:  # a range may be longer than the set
                 break
             run, set_spec, index = replica
-            device = [other.id for other in ledger.of_gpu(slot.node, slot.gpu)[slot.slot :]]
-            free = [other for other in device if other not in staged and _is_free(ledger, other)]
-            seat = Seat(run, set_spec.name, index, tuple(free[: set_spec.slots]))
+            seat = Seat(run, set_spec.name, index, _room_at(slot, set_spec.slots, staged, ledger))
             if len(seat.slots) == set_spec.slots:
                 staged.update(seat.slots)
                 seats[seat.pod] = seat
         return replace(self, seats=MappingProxyType(seats))
+
+    def move(self, origin: SlotId, target: SlotId, ledger: Ledger) -> PlacementDraft | None:
+        """Move the replica that is staged on one slot to another; None where it has no room there.
+
+        It takes the slot that is named and the next free ones on the same device, its own among them.
+        """
+        seat = self.taken()[origin]
+        others = self.take(seat.slots)
+        slots = _room_at(target, len(seat.slots), set(others.taken()), ledger)
+        is_closed = target.node in self.closed_nodes(seat.set_name, ledger)
+        if is_closed or slots[:1] != (target,) or len(slots) < len(seat.slots):
+            return None
+        return replace(self, seats=MappingProxyType({**self.seats, seat.pod: replace(seat, slots=slots)}))
 
     def take(self, slots: Collection[SlotId]) -> PlacementDraft:
         """Remove the replicas that have any of these slots."""
         seats = {pod: seat for pod, seat in self.seats.items() if not set(seat.slots) & set(slots)}
         return replace(self, seats=MappingProxyType(seats))
 
-    def fill(self, policy: PlacementPolicy, ledger: Ledger) -> tuple[PlacementDraft, tuple[str, ...]]:
+    def fill(
+        self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = ()
+    ) -> tuple[PlacementDraft, tuple[str, ...]]:
         """Place all missing replicas; also return a sentence for each conflict."""
         slots = dict(ledger.slots)
         for slot in self.taken():  # the ledger does not know of drafts: their slots must look busy to place()
             slots[slot] = Slot(slot, SlotState.BUSY)
-        placement = place(self.specs, replace(ledger, slots=slots), policy=policy, existing=self.seats.values())
+        rest, existing = replace(ledger, slots=slots), self.seats.values()
+        placement = place(self.specs, rest, policy=policy, existing=existing, nodes=nodes)
         seats = {**self.seats, **{seat.pod: seat for seat in placement.seats if seat.slots}}
         return replace(self, seats=MappingProxyType(seats)), placement.conflicts
 
@@ -135,10 +154,16 @@ class PlacementDraft:
         return tuple(Pin(slot.node, slot.gpu, slot.slot) for seat in self.placement().seats for slot in seat.slots)
 
     def policy(self, ledger: Ledger) -> PlacementPolicy | None:
-        """Return the policy that alone results in this placement; None where no policy does."""
+        """Return the policy that alone results in this placement; None where no policy does, or only now."""
         seats = self.placement().seats
-        equal = (policy for policy in PlacementPolicy if seats == place(self.specs, ledger, policy=policy).seats)
-        return next(equal, None)
+        policies = (policy for policy in PlacementPolicy if not policy.is_measured)
+        return next((own for own in policies if seats == place(self.specs, ledger, policy=own).seats), None)
+
+
+def _room_at(slot: SlotId, number: int, staged: Collection[SlotId], ledger: Ledger) -> tuple[SlotId, ...]:
+    """Return so many free slots of one device from a slot on, or as many as there are."""
+    device = [other.id for other in ledger.of_gpu(slot.node, slot.gpu)[slot.slot :]]
+    return tuple([other for other in device if other not in staged and _is_free(ledger, other)][:number])
 
 
 def _is_free(ledger: Ledger, slot: SlotId) -> bool:
@@ -168,11 +193,15 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
     return f"{reason}: {plural(num_lost, 'staged replica')} went back."
 
 
-def specs_of(spec: RunSpec, options: LaunchOptions, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
-    """Return the specs of a launch with these options: one for each seed."""
-    for set_name, replicas in options.replicas.items():
-        spec = spec.with_replicas(set_name, replicas)
-    return with_seeds(spec, seeds)
+def configured(request: LaunchRequest, options: LaunchOptions) -> LaunchRequest:
+    """Return a launch request with the name and the replicas of these options."""
+
+    def change(spec: RunSpec) -> RunSpec:
+        for set_name, replicas in options.replicas.items():
+            spec = spec.with_replicas(set_name, replicas)
+        return renamed(spec, options.name) if options.name else spec
+
+    return request.changed(change)
 
 
 def free_name(name: str, snapshot: ClusterSnapshot) -> str:
@@ -184,7 +213,7 @@ def free_name(name: str, snapshot: ClusterSnapshot) -> str:
 
 def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: PlacementPolicy | None) -> str:
     """Return the command line of a draft: with its policy where one results in it, else with its slots."""
-    argv = ["l2rtui", "launch", "-f", options.path]
+    argv = ["l2rtui", "launch", *launch_options(options.path)]
     if options.name:
         argv += ["--name", options.name]
     if options.seeds:

@@ -24,6 +24,7 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
 
 PERIOD_SECONDS: Final = 1.0
+SHORTEST_PERIOD_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 5.0
 MAX_POD_STREAMS: Final = 32
 """Of one run; no terminal shows more rows than that."""
@@ -78,14 +79,21 @@ class _RecordStreams(Generic[R]):
                     async for record in records:
                         self._newest[key] = record
                         if self._timer is None:
-                            loop = asyncio.get_running_loop()
-                            self._timer = loop.call_later(seconds_to_refresh(PERIOD_SECONDS), self._send)
+                            self._timer = asyncio.get_running_loop().call_later(self._pause, self._send)
             except L2RError:
                 pass  # the status bar says that the backend is down; the records come back with it
             else:
                 if not self._is_endless:
                     return
             await asyncio.sleep(RETRY_SECONDS)
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until the next report."""
+        if self._ctx.speed <= 1.0:
+            return seconds_to_refresh(PERIOD_SECONDS)
+        # In a replay at 30 times the speed, a second more would make records look half a minute old: an alarm.
+        return max(SHORTEST_PERIOD_SECONDS, PERIOD_SECONDS / self._ctx.speed)
 
     def _send(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""Example spec files: those in ``manifests/`` of the current folder and next to the package."""
+"""Specs to choose from: templates, and files in ``manifests/`` of the current folder and next to the package."""
 
 from __future__ import annotations
 
@@ -8,31 +8,48 @@ from typing import TYPE_CHECKING
 import l2rtui
 
 if TYPE_CHECKING:
+    from l2rtui.config import Settings
     from l2rtui.services.spec.spec_file import LaunchRequest
 
 _FIRST = "racing-sac.yaml"
 """First in the list, so that two keys launch it: it needs no cluster, no GPU and no simulator."""
 
 
-def load_spec(path: str, name: str = "") -> LaunchRequest:
-    """Read a spec file that a person named; a name replaces the file's."""
+def load_spec(path: str, settings: Settings, name: str = "") -> LaunchRequest:
+    """Read a spec file or template that a person named.
+
+    Args:
+        settings: Have the limits where the file names none.
+        name: Replaces the file's.
+    """
     # Imported here: PyYAML and msgspec would delay the first frame.
     from l2rtui.services.spec import spec_file
+    from l2rtui.services.spec.templates import template_named
 
-    return spec_file.load(str(Path(path).expanduser()), name=name)
+    file = template_named(path) or Path(path).expanduser()
+    return spec_file.load(str(file), name=name, limits=settings.default_limits)
 
 
-def example_specs() -> list[tuple[Path, str]]:
-    """Return the path of each spec file and its first comment, which describes it."""
-    examples: dict[Path, tuple[Path, str]] = {}
+def launch_options(path: str) -> list[str]:
+    """Return the options of ``launch`` that name a spec file or template as :func:`load_spec` reads it."""
+    from l2rtui.services.spec.templates import template_named
+
+    return ["-t" if template_named(path) else "-f", path]
+
+
+def example_specs() -> list[tuple[str, str]]:
+    """Return the name of each template and the path of each spec file, with the first comment in it."""
+    from l2rtui.services.spec.templates import about_of, head_of, templates
+
+    examples: dict[Path, tuple[str, str]] = {}
     for folder in (Path("manifests"), Path(l2rtui.__file__).parent.parent / "manifests"):
         try:
-            for path in sorted(folder.glob("*.yaml"), key=lambda path: (path.name != _FIRST, path.name)):
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    text = file.read(4096)
-                if "kind:" in text and "apiVersion:" not in text:  # not Kubernetes' own objects
-                    first = text.lstrip().partition("\n")[0]
-                    examples.setdefault(path.resolve(), (path, first.lstrip("# ") if first.startswith("#") else ""))
+            paths = sorted(folder.glob("*.yaml"), key=lambda path: (path.name != _FIRST, path.name))
         except OSError:
             continue  # a folder that cannot be read has no examples; a path can still be typed
-    return list(examples.values())
+        for path in paths:
+            text = head_of(path)
+            if "kind:" in text and "apiVersion:" not in text:  # not Kubernetes' own objects
+                examples.setdefault(path.resolve(), (str(path), about_of(text)))
+    own = [(template.name, f"template{' · ' * bool(template.about)}{template.about}") for template in templates()]
+    return [*own, *examples.values()]

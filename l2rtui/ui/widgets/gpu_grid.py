@@ -69,6 +69,18 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         slot: SlotId
 
     @dataclass
+    class SlotGrabbed(Message):
+        """The mouse was pressed on a ghost; until it is released, the cursor follows it."""
+
+        slot: SlotId
+
+    @dataclass
+    class SlotReleased(Message):
+        """The mouse that had grabbed a ghost was released on a slot; None beside all of them."""
+
+        slot: SlotId | None
+
+    @dataclass
     class Zoomed(Message):
         """Another level was chosen by a key."""
 
@@ -87,6 +99,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
+        self._is_dragging = False
 
     @property
     def natural_height(self) -> int:
@@ -157,12 +170,36 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the slot that was clicked, if there is one."""
-        place = event.get_content_offset(self)
-        if place is None or place.y == 0 or place.y == self.size.height - 1:  # header and legend
-            return
-        slot = self._grid.shape.at(place.x - _MARGIN, place.y - 1 + self.scroll_offset.y)
-        if slot is not None:
+        if (slot := self._slot_under(event)) is not None:
             self._place(slot, by_user=True)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Grab the ghost that was pressed."""
+        slot = self._slot_under(event)
+        if slot is not None and slot in self.ghosts and event.button == 1:
+            self._is_dragging = True
+            self.capture_mouse()  # else a release over another widget would never come here
+            self._place(slot, by_user=True)
+            self.post_message(self.SlotGrabbed(slot))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Let the cursor follow a ghost that is dragged."""
+        if self._is_dragging and (slot := self._slot_under(event)) is not None:
+            self._place(slot, by_user=True)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        """Let a ghost go."""
+        if self._is_dragging:
+            self._is_dragging = False
+            self.release_mouse()
+            self.post_message(self.SlotReleased(self._slot_under(event)))
+
+    def _slot_under(self, event: events.MouseEvent) -> SlotId | None:
+        """Return the slot under the mouse; None beside the slots, and on header and legend."""
+        place = event.get_content_offset(self)
+        if place is None or place.y == 0 or place.y == self.size.height - 1:
+            return None
+        return self._grid.shape.at(place.x - _MARGIN, place.y - 1 + self.scroll_offset.y)
 
     # --- inside ---------------------------------------------------------------------------------------------
     def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:

@@ -52,7 +52,6 @@ class LogPane(LogView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self.log_filter = LogFilter()
-        self.received = 0
         self._all: deque[BufferedLine] = deque(maxlen=KEPT_LINES)
         self._timer: Timer | None = None
         self._waiting = 0
@@ -73,7 +72,8 @@ class LogPane(LogView, can_focus=True):
         self._table = RecordTable()
         self._head()
         self.received = 0
-        self.empty_text, self._run, self._hit, self._pan = empty, run, None, 0
+        self.empty_text, self._run, self._pan = empty, run, 0
+        self.log_search.forget()
         self._prefix = 1 if is_merged else 0
         self._hues.clear()
         self._names = {}
@@ -96,8 +96,7 @@ class LogPane(LogView, can_focus=True):
         else:
             self._head()
             gone = self.ring.extend(self.log_filter.apply(entries, self.ring.table))
-        if self._hit is not None:
-            self._hit = max(0, self._hit - (self.ring.dropped - before))
+        self.log_search.drop(self.ring.dropped - before)
         # What is read stays where it is while old lines are dropped above it.
         if gone and not self.is_following:
             self._go(self._top - gone)
@@ -188,7 +187,7 @@ class LogPane(LogView, can_focus=True):
         self.ring.json_as = log_filter.json_as
         self._head()
         self.ring.extend(log_filter.apply(self._all, self.ring.table))
-        self._hit = None
+        self.log_search.forget()
         self._arrange()
         if not self.is_following:
             later = next((number for number, entry in enumerate(self.ring) if entry.time >= top_time), 0)

@@ -21,8 +21,10 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
+from l2rtui.ui.widgets.log_search import LogSearch, pan_to
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
@@ -41,13 +43,13 @@ class LogView(SpanWidget):
         self.is_following = True
         self.is_wrapping = False
         self.has_times = False
-        self.search = ""
+        self.log_search = LogSearch()
         self.empty_text = ""
+        self.received = 0
         self.heading = ""
         """Headings of the columns, in the first row of the pane; empty while no table is shown."""
         self.column_ends: Sequence[int] = ()
         self._top = 0
-        self._hit: int | None = None
         self._pan = 0
         self._run = ""
         self._prefix = 0
@@ -58,34 +60,45 @@ class LogView(SpanWidget):
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
         """Search for text, ignoring case; empty ends the search."""
-        self.search = text.casefold()
-        self._hit = None
-        if self.search:
-            self.action_hit(-1)
+        self.log_search = LogSearch(text)
+        self.action_hit(-1)
         self.refresh()
         self.post_message(self.Changed())
 
     @property
+    def search(self) -> str:
+        """Text that is searched, in small letters; empty for none."""
+        return self.log_search.text
+
+    @property
     def hits(self) -> int:
-        """Number of lines that match the search."""
-        return sum(_is_hit(entry, self.search, self.heading) for entry in self.ring) if self.search else 0
+        """Number of matches of the search."""
+        return self.log_search.position(self.ring, self.heading)[1]
+
+    @property
+    def search_fact(self) -> str:
+        """Text that is searched, and which of its matches is the current one; empty without a search."""
+        if not self.search:
+            return ""
+        current, total = self.log_search.position(self.ring, self.heading)
+        return f"/{sanitize(self.search)}, " + (f"{current:,} of {total:,}" if total else "no match")
 
     def action_hit(self, by: int) -> None:
-        """Go to the next or the previous line that matches."""
-        if not self.search or not len(self.ring):
+        """Go to the next or the previous match, sideways too."""
+        search = self.log_search
+        if not search.step(self.ring, self.heading, by) or search.line is None:
             return
-        total = len(self.ring)
-        # A new search begins at the newest line and goes back: what happened last matters most.
-        start = self._hit if self._hit is not None else (total if by < 0 else -1)
-        for step in range(1, total + 1):
-            number = (start + by * step) % total
-            if _is_hit(self.ring[number], self.search, self.heading):
-                self._hit = number
-                self._follow(False)
-                top = self.ring.row_of(number) - self._height // 2
-                self._go(top)
-                self.refresh()
-                return
+        self._follow(False)
+        entry, room = self.ring[search.line], max(1, self.size.width - 1 - self._left)
+        row = self.ring.row_of(search.line)
+        if self.is_wrapping:
+            row += search.match.start // room
+        else:
+            ends = self.column_ends if entry.is_row else ()
+            self._pan = pan_to(search.match, self._pan, room, ends)
+        self._go(row - self._height // 2)
+        self.refresh()
+        self.post_message(self.Changed())
 
     # --- keys and mouse -------------------------------------------------------------------------------------
     def action_follow(self) -> None:
@@ -219,15 +232,20 @@ class LogView(SpanWidget):
     def _line(self, y: int, width: int) -> Strip:
         position = self.ring.at(y + self._top)
         if position is None:
-            text = "" if len(self.ring) else broken(self.empty_text, width - 4, y)
+            empty = "The patterns (& and !) hide all lines that came." if self.received else self.empty_text
+            text = "" if len(self.ring) else broken(empty, width - 4, y)
             return self.strip((Span(f"  {text}", TextStyle.DIM),), width)
         number, part = position
         entry = self.ring[number]
-        line = (*self._before(entry, part, is_hit=number == self._hit), *self._body(entry, part, width))
+        line = (*self._before(entry, part, is_hit=number == self.log_search.line), *self._body(entry, part, width))
         strip = self.strip(line, width)
         if entry.colours and not part and not self._pan:
             strip = self._painted(strip, entry)
-        return self._highlight(strip, self._left) if self.search else strip
+        if not self.search:
+            return strip
+        is_current = number == self.log_search.line and not self.is_wrapping
+        current = self.log_search.match.start - self._pan + self._left if is_current else -1
+        return _highlighted(strip, self.search, self._left, current)
 
     def _before(self, entry: LogEntry, part: int, *, is_hit: bool) -> Line:
         point = Span("▸ " if is_hit else "  ", TextStyle.ACCENT)
@@ -271,27 +289,28 @@ class LogView(SpanWidget):
                 strip = Strip([*before, *piece.apply_style(style), *after], strip.cell_length)
         return strip
 
-    def _highlight(self, strip: Strip, left: int) -> Strip:
-        """Reverse the matches: visible without colour too."""
-        text = strip.text.casefold()
-        at = text.find(self.search, left)
-        cuts: list[int] = []
-        while at >= 0:
-            cuts += [at, at + len(self.search)]
-            at = text.find(self.search, at + len(self.search))
-        if not cuts or cell_len(text) != len(text):
-            return strip  # wide characters shift the columns: the line is drawn without marks
-        look = Style(reverse=True)
-        segments: list[Segment] = []
-        # Cuts alternate between start and end of a match, so odd pieces are matches.
-        for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
-            segments.extend(piece.apply_style(look) if number % 2 else piece)
-        return Strip(segments, strip.cell_length)
 
+def _highlighted(strip: Strip, search: str, left: int, current: int) -> Strip:
+    """Reverse the matches, and underline the current one: visible without colour too.
 
-def _is_hit(entry: LogEntry, search: str, heading: str) -> bool:
-    """True for a line that holds what is searched; a row of records holds the names of its columns too."""
-    return search in entry.text.casefold() or (entry.is_row and search.replace("_", " ") in heading.casefold())
+    Args:
+        left: First column of the text. current: column of the current match; -1 for a line without it.
+    """
+    text = strip.text.casefold()
+    at = text.find(search, left)
+    cuts: list[int] = []
+    while at >= 0:
+        cuts += [at, at + len(search)]
+        at = text.find(search, at + len(search))
+    if not cuts or cell_len(text) != len(text):
+        return strip  # wide characters shift the columns: the line is drawn without marks
+    look, look_of_current = Style(reverse=True), Style(reverse=True, bold=True, underline=True)
+    segments: list[Segment] = []
+    # Cuts alternate between start and end of a match, so odd pieces are matches.
+    for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
+        style = look_of_current if number % 2 and cuts[number - 1] == current else look
+        segments.extend(piece.apply_style(style) if number % 2 else piece)
+    return Strip(segments, strip.cell_length)
 
 
 def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int]) -> Line:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from textual.reactive import reactive
 from textual.strip import Strip
 
 from l2rtui.domain.ledger import Slot, SlotState
-from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.node import GpuUse, Node
+from l2rtui.domain.metrics import ExchangeFigures, PodMetrics, RunMetrics
+from l2rtui.domain.node import GpuShare, GpuUse, Node
 from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.runstatus import LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
@@ -119,7 +120,18 @@ def about_run(
         _field("progress", _progress(metrics)),
         *_about_device(metrics, old),
     ]
+    if is_live and metrics.exchange.is_recorded:
+        lines += _about_exchange(metrics.exchange)
     return tuple(lines)
+
+
+def _about_exchange(figures: ExchangeFigures) -> tuple[Line, ...]:
+    """Lines of what a learner's exchange carries, each short enough for a narrow pane."""
+    came, went = (f"{format_bytes(number)}B/s" for number in (figures.bytes_in, figures.bytes_out))
+    return (
+        _field("exchange", f"in {came}   out {went}"),
+        _field("", f"{count(figures.inflight)} in flight   {count(figures.stale)} too old"),
+    )
 
 
 def _about_learning(learning: LearningState | None, now: float, width: int) -> tuple[Line, ...]:
@@ -147,24 +159,39 @@ def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:
 
 
 def about_pod(
-    pod: PodView, now: float, record: PodMetrics | None = None, metrics: RunMetrics | None = None, old: str = ""
+    pod: PodView,
+    now: float,
+    record: PodMetrics | None = None,
+    metrics: RunMetrics | None = None,
+    old: str = "",
+    mismatches: Sequence[str] = (),
+    shares: Mapping[int, GpuShare | None] = MappingProxyType({}),
 ) -> tuple[Line, ...]:
     """Describe a pod: status, node and slot, history, and its newest metric record; a learner's is its run's.
 
     Args:
         old: Age of that record where it says nothing of the present; empty where it does.
+        mismatches: Sentences on what does not fit between it and its place.
+        shares: Its part of each GPU that it uses; None for one that is unknown.
     """
     ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
     return (
         _heading(pod.name, pod.status),
+        *((*_field("mismatch", "")[:1], Span(f"▲ {sanitize(text)}", TextStyle.WARN)) for text in mismatches),
         _field("place", f"{sanitize(pod.node) or NOTHING}   slot {slot_text(pod)}"),
         _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
+        *(_field("its share", _share_text(gpu, share)) for gpu, share in sorted(shares.items())),
         *(_about_record(record, old) if record is not None else ()),
         *(_about_device(metrics, old) if metrics is not None and pod.role is Role.LEARNER else ()),
     )
+
+
+def _share_text(gpu: int, share: GpuShare | None) -> str:
+    figures = _figures(share.percent, share.memory_bytes) if share is not None else ""
+    return f"of GPU{gpu}{figures or '   unknown: its processes cannot be told apart from those of others'}"
 
 
 def _about_record(record: PodMetrics, old: str) -> tuple[Line, ...]:
@@ -211,10 +238,13 @@ def about_slot(
     record: PodMetrics | None = None,
     metrics: RunMetrics | None = None,
     old: str = "",
+    mismatches: Sequence[str] = (),
+    shares: Mapping[int, GpuShare | None] = MappingProxyType({}),
 ) -> tuple[Line, ...]:
     """Describe a slot: its holder and its device."""
     states = {
         SlotState.FREE: (" · ", TextStyle.DIM, "is free"),
+        SlotState.RESERVED: (" = ", TextStyle.WAIT, f"is {sanitize(slot.use)}"),
         SlotState.UNKNOWN: (" ? ", TextStyle.WARN, "may be in use: not all pods of its node can be listed"),
         SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
         SlotState.BUSY: (" ● ", TextStyle.OK, f"is held by {sanitize(slot.pod)}"),
@@ -232,7 +262,11 @@ def about_slot(
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
         lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}{_in_use(use)}"))
-    return (*lines, *about_pod(pod, now, record, metrics, old)[1:]) if pod is not None else tuple(lines)
+    if slot.reservation is not None and slot.state is not SlotState.RESERVED:
+        lines.append(_field("reserved", sanitize(slot.reservation.text.removeprefix("reserved "))))
+    if pod is None:
+        return tuple(lines)
+    return (*lines, *about_pod(pod, now, record, metrics, old, mismatches, shares)[1:])
 
 
 def _in_use(use: GpuUse | None) -> str:

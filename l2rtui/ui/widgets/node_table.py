@@ -9,6 +9,7 @@ from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -26,6 +27,8 @@ class NodeTable(VirtualTable):
         TableColumn("busy", "busy", most=6, right=True, rank=3),
         TableColumn("failing", "failing", most=7, right=True, rank=3),
         TableColumn("unknown", "unknown", most=7, right=True, rank=6),
+        TableColumn("pods", "pods", most=5, right=True, rank=2),
+        TableColumn("age", "age", most=6, right=True, rank=3, is_age=True),
         TableColumn("cpu", "cpu", most=5, right=True, rank=2),
         TableColumn("mem", "mem", most=5, right=True, rank=2),
         TableColumn("gpu%", "gpu%", most=5, right=True, rank=2),
@@ -36,6 +39,7 @@ class NodeTable(VirtualTable):
         TableColumn("taints", "taints", most=40, rank=7),
         TableColumn("note", "note", most=60, rank=8),
     )
+    HIDDEN = GPU_COLUMNS
     EMPTY = "No nodes can be seen."
 
 
@@ -53,8 +57,12 @@ def _share(uses: Iterable[tuple[float | None, float]]) -> tuple[Span, float]:
     return Span(percent(sum(used), sum(total for _, total in pairs))), sum(used)
 
 
-def node_row(node: Node, slots: Sequence[Slot]) -> Row:
-    """One node with its slots; those of a CPU beside GPUs stand behind a plus sign."""
+def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None) -> Row:
+    """One node with its slots; those of a CPU beside GPUs stand behind a plus sign.
+
+    Args:
+        num_pods: Pods on it; None where it is unknown.
+    """
     beside = Counter(slot.state for slot in slots if slot.id.gpu == CPU)
     states = Counter(slot.state for slot in slots if slot.id.gpu != CPU)
     free = states[SlotState.FREE]
@@ -83,6 +91,8 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
         (Span(_sum(busy, beside[SlotState.BUSY] + beside[SlotState.FAILED], beside)), busy),
         (Span(str(failing or NOTHING), TextStyle.FAULT if failing else TextStyle.DIM), failing),
         (Span(str(unknown or NOTHING), TextStyle.WARN if unknown else TextStyle.DIM), unknown),
+        (Span(NOTHING if num_pods is None else str(num_pods), TextStyle.DIM), -1 if num_pods is None else num_pods),
+        (Span("", TextStyle.DIM), -node.created),  # orders like the age, which is computed when it is drawn
         # Sorted by absolute use and displayed in percent: of equal shares the larger node stands first.
         (Span(percent(node.cpu_used, node.cpu_cores)), node.cpu_used or 0.0),
         (Span(percent(node.memory_used_bytes, node.memory_bytes)), node.memory_used_bytes or 0),
@@ -94,4 +104,11 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
         (Span(sanitize(taints) or NOTHING, TextStyle.DIM), taints),
         (Span(sanitize(node.message), TextStyle.DIM), node.message),
         is_fault=not (node.ready and node.is_schedulable) or bool(failing),
+        hidden=_gpu_cells(node, slots),
     )
+
+
+def _gpu_cells(node: Node, slots: Sequence[Slot]) -> tuple[str, ...]:
+    free = Counter(slot.id.gpu for slot in slots if slot.state is SlotState.FREE)
+    gpus = (gpu for gpu in node.gpus if not gpu.is_cpu)
+    return gpu_cells((free[gpu.index], sanitize(gpu.model), node.gpu_memory_bytes(gpu)) for gpu in gpus)

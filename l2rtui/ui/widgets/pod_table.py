@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from l2rtui.domain.metrics import PodMetrics
-from l2rtui.domain.node import device_name
+from l2rtui.domain.node import GpuShare, device_name
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
@@ -27,20 +28,29 @@ _FIRST: Final = (
     TableColumn("age", "age", most=6, right=True, rank=1, is_age=True),
 )
 _OF_RECORDS: Final = (
+    ("rate", TableColumn("rate", "steps/s", most=10, right=True, rank=2)),
     ("sim", TableColumn("sim", "simulator", most=18, rank=2)),
     ("sim", TableColumn("fps", "fps", most=6, right=True, rank=3)),
     ("rank", TableColumn("rank", "rank", most=9, right=True, rank=2)),
     ("round", TableColumn("round", "round", most=6, right=True, rank=3)),
     ("step", TableColumn("step", "step", most=14, rank=3)),
 )
-"""Columns for fields of metric records, by field; a column appears as soon as one pod reports its field."""
+"""Columns for fields of metric records, by field; a column appears as soon as one pod reports its field.
+
+A pod's rate is its own, of its own record: those of the workers add up to about that of their learner.
+"""
+_SHARES: Final = (
+    TableColumn("gpu_busy", "its GPU%", most=8, right=True, rank=5),
+    TableColumn("gpu_memory", "its GPU mem", most=11, right=True, rank=6),
+)
+"""Columns of the parts of GPUs that pods use, where those of at least one pod are known."""
 _LAST: Final = (
     TableColumn("run", "run", most=24, rank=7),
     TableColumn("owner", "owner", most=12, rank=8),
     TableColumn("seed", "seed", most=6, right=True, rank=9),
     TableColumn("pid", "pid", most=8, right=True, rank=10),
 )
-_RANKS_OF_ALL: Final = {"node": 1, "owner": 1, "run": 2, "role": 3, "set": 6, "sim": 4, "fps": 5}
+_RANKS_OF_ALL: Final = {"node": 1, "owner": 1, "run": 2, "role": 3, "rate": 3, "set": 6, "sim": 4, "fps": 5}
 """Ranks of columns while the table holds the pods of all runs."""
 
 
@@ -52,7 +62,9 @@ _STATES: Final = {
     "given up": Level.BAD,
 }
 RecordFields = frozenset[str]
-"""Fields that some pod reports, of ``sim``, ``rank``, ``round`` and ``step``."""
+"""Fields that some pod has, of ``rate``, ``sim``, ``rank``, ``round`` and ``step``; ``share`` and ``mismatch``."""
+_MISMATCH: Final = TableColumn("mismatch", "mismatch", most=60, rank=1)
+"""Column that appears behind the status as soon as one pod does not fit its place."""
 
 
 class PodTable(VirtualTable):
@@ -66,15 +78,18 @@ def record_fields(records: Iterable[PodMetrics]) -> RecordFields:
     """Return the fields that at least one of these records has."""
     fields: set[str] = set()
     for record in records:
-        rank, number = record.rank is not None, record.round is not None
-        present = {"sim": record.simulator, "rank": rank, "round": number, "step": record.step}
+        rate, rank, number = (value is not None for value in (record.rate, record.rank, record.round))
+        present = {"rate": rate, "sim": record.simulator, "rank": rank, "round": number, "step": record.step}
         fields.update(field for field, value in present.items() if value)
     return frozenset(fields)
 
 
 def columns_for(fields: RecordFields, *, is_all: bool = False) -> tuple[TableColumn, ...]:
     """Return the columns of a table whose pods report these fields; with ``is_all`` those of all runs."""
-    columns = (*_FIRST, *(column for field, column in _OF_RECORDS if field in fields), *_LAST)
+    behind_status = (_MISMATCH,) if "mismatch" in fields else ()
+    of_records = (column for field, column in _OF_RECORDS if field in fields)
+    shares = _SHARES if "share" in fields else ()
+    columns = (*_FIRST[:2], *behind_status, *_FIRST[2:], *of_records, *shares, *_LAST)
     if not is_all:
         return columns
     # Of everybody's pods it counts where they are and whose, before the state of a simulator.
@@ -102,14 +117,22 @@ def slot_text(pod: PodView) -> str:
 
 
 def pod_row(
-    pod: PodView, record: PodMetrics | None = None, fields: RecordFields = frozenset(), old: str = ""
+    pod: PodView,
+    record: PodMetrics | None = None,
+    fields: RecordFields = frozenset(),
+    old: str = "",
+    mismatches: Sequence[str] = (),
+    share: GpuShare | None = None,
 ) -> Row:
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
         old: Age of the record where it says nothing of the present; empty where it does.
+        mismatches: Sentences on what does not fit between it and its place.
+        share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """
-    status = pod.status
+    # The row names the pod already.
+    status, mismatch = pod.status, "; ".join(sentence.removeprefix(f"{pod.name} ") for sentence in mismatches)
     role = str(pod.role) if pod.role else NOTHING
     slot = slot_text(pod)
     exit_code, exit_order = (NOTHING, -1) if pod.exit_code is None else (str(pod.exit_code), pod.exit_code)
@@ -119,6 +142,7 @@ def pod_row(
         pod.uid,
         (Span(sanitize(pod.name), TextStyle.STRONG if status.level is Level.BAD else TextStyle.PLAIN), pod.name),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
+        *(((Span(sanitize(mismatch) or NOTHING, TextStyle.WARN), mismatch),) if "mismatch" in fields else ()),
         (Span(sanitize(pod.set_name) or NOTHING, TextStyle.DIM), pod.set_name),
         (Span(role, TextStyle.DIM), role),
         (Span(sanitize(pod.node) or NOTHING, TextStyle.DIM), pod.node),
@@ -127,27 +151,56 @@ def pod_row(
         (Span(exit_code, TextStyle.WARN if pod.exit_code else TextStyle.DIM), exit_order),
         (Span("", TextStyle.DIM), -pod.created),  # orders like the age, but does not change with time
         *_record_cells(record, fields, old),
+        *(_share_cells(share) if "share" in fields else ()),
         (Span(sanitize(pod.run) or NOTHING, TextStyle.DIM), pod.run),
         (Span(sanitize(pod.owner) or NOTHING, TextStyle.DIM), pod.owner),
         (Span(str(pod.seed) if pod.run else NOTHING, TextStyle.DIM), pod.seed),
         (Span(NOTHING if pod.pid is None else str(pod.pid), TextStyle.DIM), pod.pid or 0),
-        is_fault=is_lost or status.level in (Level.BAD, Level.WARN),
+        is_fault=is_lost or bool(mismatch) or status.level in (Level.BAD, Level.WARN),
     )
+
+
+def total_shares(snapshot: ClusterSnapshot, pods: Iterable[PodView]) -> Mapping[str, GpuShare]:
+    """Return the parts of pods over all GPUs that each uses, by uid; pods with an unknown part are left out."""
+    # A scan of all pods only where a source tells any part.
+    if not any(use.shares for node in snapshot.nodes.values() for use in node.gpu_use):
+        return {}
+    totals = ((pod.uid, _total_share(snapshot.gpu_shares(pod))) for pod in pods)
+    return {uid: share for uid, share in totals if share is not None}
+
+
+def _total_share(shares: Mapping[int, GpuShare | None]) -> GpuShare | None:
+    parts = [share for share in shares.values() if share is not None]
+    if not parts or len(parts) < len(shares):
+        return None
+    if len(parts) == 1:
+        return parts[0]  # the same object as long as nothing changes
+    percents, sizes = [part.percent for part in parts], [part.memory_bytes for part in parts]
+    return GpuShare(
+        parts[0].pod_uid,
+        None if None in percents else sum(filter(None, percents)),
+        None if None in sizes else sum(filter(None, sizes)),
+    )
+
+
+def _share_cells(share: GpuShare | None) -> Iterator[tuple[Span, object]]:
+    busy, memory = (share.percent, share.memory_bytes) if share is not None else (None, None)
+    yield Span(NOTHING if busy is None else f"{busy:.0f}%", TextStyle.DIM), -1.0 if busy is None else busy
+    yield Span(NOTHING if memory is None else format_bytes(memory), TextStyle.DIM), -1 if memory is None else memory
 
 
 def _record_cells(record: PodMetrics | None, fields: RecordFields, old: str) -> Iterator[tuple[Span, object]]:
     """Yield cells and sort values for these fields of a metric record."""
+    if "rate" in fields:
+        yield _rate(record.rate if record else None, old)
     if "sim" in fields:
         state = record.simulator if record else ""
         level, restarts = simulator_level(state), record.simulator_restarts if record else 0
         text = f"{status_text(sanitize(state), level)}{f' x{restarts}' if restarts else ''}" if state else NOTHING
         yield Span(text, style_of_level(level) if state else TextStyle.DIM), state
-        fps = record.simulator_fps if record and state else -1.0
-        # Rounded to 5, so that an idle screen stays idle.
-        if old and fps >= 0:
-            yield Span(f"silent {old}", TextStyle.WARN), -1.0
-        else:
-            yield Span(NOTHING if fps < 0 else count(5 * round(fps / 5)), TextStyle.DIM), fps
+        # Rounded to 5, so that an idle screen stays idle. The rate, where there is one, says that all are silent.
+        fps = 5.0 * round(record.simulator_fps / 5) if record and state else None
+        yield _rate(None if old and "rate" in fields else fps, old, TextStyle.DIM)
     if "rank" in fields:
         rank, size = (record.rank, record.world_size) if record else (None, None)
         of = "" if size is None else f"/{size}"
@@ -158,3 +211,10 @@ def _record_cells(record: PodMetrics | None, fields: RecordFields, old: str) -> 
     if "step" in fields:
         step = record.step if record else ""
         yield Span(sanitize(step) or NOTHING, TextStyle.PLAIN if step else TextStyle.DIM), step
+
+
+def _rate(rate: float | None, old: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
+    """Cell of a rate, or for how long its pod has been silent: an old one says nothing of the present."""
+    if rate is None:
+        return Span(NOTHING, TextStyle.DIM), -1.0
+    return (Span(f"silent {old}", TextStyle.WARN), -1.0) if old else (Span(count(round(rate)), style), rate)

@@ -40,6 +40,8 @@ _AFTER: Final = (
     TableColumn("policy", "policy", most=8, right=True, rank=6),
     TableColumn("lag", "lag", most=6, right=True, rank=7),
     TableColumn("steps", "env steps", most=14, right=True, rank=10),
+    # For filters above all: the name of a run begins with it.
+    TableColumn("experiment", "experiment", most=24, rank=12),
     TableColumn("owner", "owner", most=12, rank=11),
     TableColumn("age", "age", most=6, right=True, rank=4, is_age=True),
 )
@@ -190,6 +192,7 @@ def run_row(
         # The trend sorts by the return as well.
         (Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", TextStyle.ACCENT), reported_return[1]),
         *learner_counters,
+        (Span(sanitize(run.experiment), TextStyle.DIM), run.experiment),
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
         (Span("", TextStyle.DIM), -run.created),  # orders like the age, but does not change with time
         is_fault=status.level in (Level.BAD, Level.WARN) or learning.is_fault,

@@ -51,18 +51,20 @@ class Row:
         cells: One span for each column, sanitised.
         sort: One comparable value for each column; all rows hold the same types in the same place.
         is_fault: The faults filter (key `!`) shows it.
+        hidden: Texts of the columns that only filters see.
     """
 
     key: str
     cells: tuple[Span, ...]
     sort: tuple[Any, ...]
     is_fault: bool = False
+    hidden: tuple[str, ...] = ()
 
 
-def make_row(key: str, *cells: tuple[Span, Any], is_fault: bool = False) -> Row:
+def make_row(key: str, *cells: tuple[Span, Any], is_fault: bool = False, hidden: tuple[str, ...] = ()) -> Row:
     """Make a row from pairs of a cell and its sort value."""
     spans, sort = zip(*cells, strict=True)
-    return Row(key, spans, sort, is_fault)
+    return Row(key, spans, sort, is_fault, hidden)
 
 
 class RowModel:
@@ -71,15 +73,20 @@ class RowModel:
     Attributes:
         rows: Every row by key.
         displayed: Keys of the displayed rows, in order.
+        pinned: Row below the header that neither sorting nor filters move; None for none.
         widths: Characters of the widest cell in each column, or up to ``SLACK`` more: numbers that change their
             length must not make the columns dance.
     """
 
-    def __init__(self, columns: Sequence[TableColumn], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, columns: Sequence[TableColumn], clock: Callable[[], float] = time.time, hidden: Sequence[str] = ()
+    ) -> None:
         self.columns = tuple(columns)
+        self._hidden = tuple(hidden)
         self.clock = clock
         self.rows: dict[str, Row] = {}
         self.displayed: list[str] = []
+        self.pinned: Row | None = None
         self.widths = [_least(column) for column in columns]
         self.sort_column: int | None = None
         self.is_descending = False
@@ -156,12 +163,15 @@ class RowModel:
         self.widths = [_least(column) for column in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
-        self._test = compile_filter(self.filter_text, keys)
+        self._test = compile_filter(self.filter_text, self.filter_columns)
         self.rows, self.displayed, self._positions, self._sources = {}, [], None, {}
+        self.pinned = None
         return True
 
     def text(self, row: Row, number: int) -> str:
-        """Return the present text of a cell."""
+        """Return the present text of a cell; behind the columns stand the hidden ones."""
+        if number >= len(self.columns):
+            return row.hidden[number - len(self.columns)]
         if not self.columns[number].is_age:
             return row.cells[number].text
         return age(self.clock() + row.sort[number]) if row.sort[number] else NOTHING
@@ -179,7 +189,7 @@ class RowModel:
         """Change the filter."""
         if text is not None:
             self.filter_text = text
-            self._test = compile_filter(text, [column.key for column in self.columns])
+            self._test = compile_filter(text, self.filter_columns)
         if faults_only is not None:
             self.faults_only = faults_only
         self.arrange()
@@ -190,9 +200,14 @@ class RowModel:
         self.arrange()
 
     @property
+    def filter_columns(self) -> list[str]:
+        """Names of the columns for filters: those of the table, then the hidden ones."""
+        return [*(column.key for column in self.columns), *self._hidden]
+
+    @property
     def misread(self) -> str:
         """Sentence about a column that the filter names and the table has not; empty without one."""
-        return misread_columns(self.filter_text, [column.key for column in self.columns])
+        return misread_columns(self.filter_text, self.filter_columns)
 
     def arrange(self) -> None:
         """Filter and sort all rows."""
@@ -219,17 +234,21 @@ class RowModel:
         Of the columns with cells for the cursor the rightmost go first, or the leftmost once it is ``must``.
         """
         # A cut number reads as another number: a column of numbers is as wide as its widest.
+        widest = self.widths
+        if self.pinned is not None:
+            cells = zip(widest, self.pinned.cells, strict=True)
+            widest = [max(width, len(cell.text)) for width, cell in cells]
         widths = {
-            number: self.widths[number] if column.right else min(self.widths[number], column.most)
+            number: widest[number] if column.right else min(widest[number], column.most)
             for number, column in enumerate(self.columns)
         }
         for number in sorted(widths, key=lambda number: (-self.columns[number].rank, -number)):
             if sum(widths.values()) + gap * (len(widths) - 1) <= width or not self.columns[number].rank:
                 break
             del widths[number]
-        cells = [number for number in widths if self.columns[number].is_cell]
-        while len(cells) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
-            del widths[cells.pop(0 if self.columns[cells[-1]].key == must else -1)]
+        sets = [number for number in widths if self.columns[number].is_cell]
+        while len(sets) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
+            del widths[sets.pop(0 if self.columns[sets[-1]].key == must else -1)]
         # Nothing more can be left out: the first column, which names the row, gives way down to eight characters.
         over = sum(widths.values()) + gap * (len(widths) - 1) - width
         if over > 0 and 0 in widths:

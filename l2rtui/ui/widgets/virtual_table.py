@@ -45,6 +45,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     """
     BINDINGS = bindings(KeyContext.TABLE)
     COLUMNS: ClassVar[Sequence[TableColumn]] = ()
+    HIDDEN: ClassVar[Sequence[str]] = ()
     """Columns of a table that names none when it is made."""
     EMPTY: ClassVar[str] = "Nothing here."
     """Text of a table without rows, unless another is given."""
@@ -81,7 +82,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         id: str | None = None,  # noqa: A002  (Textual's name)
     ) -> None:
         super().__init__(id=id)
-        self.model = RowModel(self.COLUMNS if columns is None else columns, clock)
+        self.model = RowModel(self.COLUMNS if columns is None else columns, clock, self.HIDDEN)
         self.marked: set[str] = set()
         self.empty_text = empty or self.EMPTY
         self.cursor_key: str | None = None
@@ -110,6 +111,16 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self._are_rows_due = True
             self.refresh()
 
+    def pin(self, row: Row | None) -> None:
+        """Show a row below the header that stays there, such as a sum; None takes it away."""
+        if row == self.model.pinned:
+            return
+        is_moved = (row is None) is not (self.model.pinned is None)
+        self.model.pinned = row
+        if is_moved:
+            self._fit_rows()
+        self.refresh()
+
     def draw_ages(self) -> None:
         """Redraw the visible rows whose age has another text by now."""
         number = next((number for number, column in enumerate(self.model.columns) if column.is_age), None)
@@ -120,7 +131,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             if row is None or line is None:
                 del self._ages[key]
             elif self.model.text(row, number) != drawn:
-                self.refresh_line(line + 1)
+                self.refresh_line(line + self._head)
 
     def set_rows(self, rows: Iterable[Row]) -> None:
         """Replace all rows, in this order while no sort column is chosen."""
@@ -186,7 +197,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         """Toggle the mark of the row and move to the next."""
         if self.cursor_key is not None:
             self.marked.symmetric_difference_update({self.cursor_key})
-            self.refresh_line(self._cursor_line + 1)
+            self.refresh_line(self._cursor_line + self._head)
             self.post_message(self.Rearranged(self))
             self.action_move(1)
 
@@ -219,7 +230,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             return
         if place.y == 0:
             self._sort_at(place.x)
-        elif (line := place.y - 1 + self.scroll_offset.y) < len(self.model.displayed):
+        elif self._head <= place.y < len(self.model.displayed) + self._head - self.scroll_offset.y:
+            line = place.y - self._head + self.scroll_offset.y
             self._place(line, by_user=True)
             if event.chain == 2:
                 self.action_choose()
@@ -254,12 +266,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         for key in touched:
             line = self.model.position(key)
             if line is not None and first <= line < last:
-                self.refresh_line(line + 1)
+                self.refresh_line(line + self._head)
 
     def _rearranged(self) -> None:
         """Keep the cursor on its key; if that is gone, on its line."""
         self._drawn_widths = list(self.model.widths)
-        self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
+        self._measure()
         before = self.cursor_key
         line = self.model.position(before) if before is not None else None
         self._place(self._cursor_line if line is None else line, by_user=False)
@@ -272,23 +284,35 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         key = displayed[line] if displayed else None
         old_line, old_key = self._cursor_line, self.cursor_key
         self._cursor_line, self.cursor_key = line, key
-        # The header takes a line of the widget and never scrolls.
-        height = self.size.height - 1
+        # The header and a pinned row take lines of the widget and never scroll.
+        height = self.size.height - self._head
         top = self.scroll_offset.y
         if height > 0 and not top <= line < top + height:
             # immediate and force: the virtual size was set in this same call, and Textual would clamp or delay
             # the scroll.
             self.scroll_to(y=line if line < top else line - height + 1, animate=False, immediate=True, force=True)
         if line != old_line:
-            self.refresh_line(old_line + 1)
-            self.refresh_line(line + 1)
+            self.refresh_line(old_line + self._head)
+            self.refresh_line(line + self._head)
         if key != old_key:
             self.post_message(self.CursorMoved(self, key, by_user))
 
     def on_resize(self) -> None:
         """Keep the cursor in sight."""
-        self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
+        self._fit_rows()
+
+    def _fit_rows(self) -> None:
+        """Scroll as far as the rows reach, with the cursor in sight."""
+        self._measure()
         self._place(self._cursor_line, by_user=False)
+
+    def _measure(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self.model.displayed) + self._head)
+
+    @property
+    def _head(self) -> int:
+        """Lines above the rows: the header, and the pinned row."""
+        return 1 if self.model.pinned is None else 2
 
     @property
     def _row_width(self) -> int:
@@ -303,7 +327,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     def on_focus(self) -> None:
         """Draw the cursor as that of a pane with or without focus."""
-        self.refresh_line(self._cursor_line + 1)
+        self.refresh_line(self._cursor_line + self._head)
 
     on_blur = on_focus
 
@@ -312,7 +336,9 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         width = self._row_width
         if y == 0:
             return self.strip(self._header(width), width)
-        line = y - 1 + self.scroll_offset.y
+        if y < self._head and self.model.pinned is not None:
+            return self._row(self.model.pinned, width, is_cursor=False)
+        line = y - self._head + self.scroll_offset.y
         displayed = self.model.displayed
         if line < len(displayed):
             return self._row(self.model.rows[displayed[line]], width, is_cursor=line == self._cursor_line)

@@ -14,6 +14,7 @@ import zmq
 
 from runtime.base.endpoint import Endpoint, EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.handshakes import HANDSHAKE_BYTES, HANDSHAKE_MS
 from runtime.exchange.transport.sockets import io_threads
 from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
@@ -26,9 +27,6 @@ MAX_QUEUED_ANSWERS: Final = 64
 """Queued answers to one worker, which waits for one answer at a time: the rest is obsolete."""
 LARGE_BYTES: Final = 64 * 1024
 """Questions above this are read by several threads."""
-HANDSHAKE_MS: Final = 10_000
-HANDSHAKE_BYTES: Final = 1_024
-"""Added to the longest frame: libzmq's bound includes CURVE's handshake and its overhead on each message."""
 
 
 def address_of(endpoint: Endpoint) -> str:

@@ -8,7 +8,6 @@ in another. Every request has a number, and a reply with another number (to a re
 from __future__ import annotations
 
 import math
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -18,26 +17,20 @@ import zmq
 
 from runtime.base.endpoint import EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.handshakes import (
+    HANDSHAKE_BYTES,
+    HANDSHAKE_EVENTS,
+    HANDSHAKE_MS,
+    HandshakeFailures,
+    event_of,
+)
 from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
-HANDSHAKE_MS: Final = 10_000
-"""A connection without a complete handshake is closed after this time."""
-HANDSHAKE_BYTES: Final = 1_024
-"""Added to the longest frame: libzmq's bound includes CURVE's handshake and its overhead on each message."""
 BACKLOG: Final = 256
 HEARTBEAT_MS: Final = 2_000
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
 CONNECT_SECONDS: Final = 3.0
-MAX_HANDSHAKE_FAILURES: Final = 5
-"""Handshakes that fail in succession for no stated reason until wrong keys are assumed."""
 MOST_AT_ONCE: Final = 256
-_EVENTS: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_DISCONNECTED
-)
 Answer = Callable[[Sequence[bytes]], Sequence[bytes]]
 """Makes the frames of a reply from those of a request; raises nothing."""
 
@@ -120,12 +113,12 @@ class RequestSocket:
     """Requesting end. Belongs to one thread at a time; libzmq connects and reconnects in the background."""
 
     def __init__(self, address: str, largest_bytes: int, keys: PeerKeys | None) -> None:
-        self._address, self._number, self._failures = address, 0, 0
+        self._address, self._number, self._failures = address, 0, HandshakeFailures()
         self._context = zmq.Context()
         self._socket = _new(self._context, zmq.DEALER, largest_bytes, ipv6="[" in address)
         configure_client(self._socket, b"r" + uuid.uuid4().bytes, keys)
         # libzmq reports a failed handshake only here; without it a wrong key looks like an absent server.
-        self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_EVENTS | zmq.EVENT_DISCONNECTED)
         self._poller = zmq.Poller()
         self._poller.register(self._monitor, zmq.POLLIN)
         self._socket.connect(address)
@@ -167,15 +160,10 @@ class RequestSocket:
         """Read libzmq's events and say whether a connection was lost. Raises RefusedKeysError."""
         is_lost = False
         while self._monitor.poll(0):
-            frames = self._monitor.recv_multipart()
-            event = int.from_bytes(frames[0][:2], sys.byteorder)
+            event = event_of(self._monitor.recv_multipart()[0])
             if event == zmq.EVENT_DISCONNECTED:
                 is_lost = True
-                continue
-            self._failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failures + 1
-            # A server that ends during a handshake looks like one that refuses: once is no proof.
-            is_certain = event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
-            if is_certain or self._failures >= MAX_HANDSHAKE_FAILURES:
+            elif self._failures.show_wrong_keys(event):
                 raise RefusedKeysError(f"{self._address} and this process do not accept each other's keys")
         return is_lost
 

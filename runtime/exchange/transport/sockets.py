@@ -26,6 +26,7 @@ import zmq
 from runtime.base.endpoint import Endpoint, EndpointError
 from runtime.exchange.protocol.framing import HEADER_LIMIT, Buffer
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.handshakes import HANDSHAKE_EVENTS, HANDSHAKE_MS, HandshakeFailures, event_of
 from runtime.exchange.transport.shared_memory import keep_freed
 from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
@@ -34,20 +35,10 @@ HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 5_000
 BACKLOG: Final = 256
 """Pending connections of a listening socket, see listen(2)."""
-HANDSHAKE_MS: Final = 10_000
-"""A connection without a complete ZMTP handshake is closed after this time."""
-MAX_HANDSHAKE_FAILURES: Final = 5
-"""Handshakes that fail in succession for no stated reason until wrong keys are assumed."""
 MAX_SOCKETS: Final = 4_096
 """Most connections of a learner, unauthenticated ones included."""
 IO_THREADS: Final = 4
 """Most threads in which a learner decrypts; each serves some of the connections, at about 1.4 GB/s."""
-_HANDSHAKES: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 # Plain integers: looking a member of pyzmq's enumerations up costs more than the call that takes it.
 _EVENTS, _RCVMORE, _POLLIN = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -228,7 +219,7 @@ class PeerChannel(_Channel):
         self._name, self._keys = name, keys
         self.is_mistrusted = False
         """True if a learner answers and the two do not accept each other's keys."""
-        self._failures = 0
+        self._failures = HandshakeFailures()
         for port in Port:
             self._connect(port)
 
@@ -237,7 +228,7 @@ class PeerChannel(_Channel):
         configure_client(socket, self._name, self._keys)
         if port is Port.DATA:
             # libzmq reports a failed handshake only here; without it a wrong key looks like an absent learner.
-            self._monitor = socket.get_monitor_socket(_HANDSHAKES)
+            self._monitor = socket.get_monitor_socket(HANDSHAKE_EVENTS)
             self._poller.register(self._monitor, zmq.POLLIN)
         socket.connect(self._addresses[port])
 
@@ -264,12 +255,8 @@ class PeerChannel(_Channel):
         return self._inbound(ready)
 
     def _receive_handshake_event(self) -> None:
-        """Count failed handshakes. A learner that ends during one looks like one that refuses: once is no proof."""
-        frames, _ = self._monitor.recv_multipart()
-        event = int.from_bytes(frames[:2], sys.byteorder)
-        self._failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failures + 1
-        is_certain = event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
-        self.is_mistrusted = is_certain or self._failures >= MAX_HANDSHAKE_FAILURES
+        frame, _ = self._monitor.recv_multipart()
+        self.is_mistrusted = self._failures.show_wrong_keys(event_of(frame))
 
     def close(self) -> None:
         """Close the sockets and the monitor."""

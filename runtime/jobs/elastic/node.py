@@ -118,8 +118,8 @@ class _Node:
             if word:
                 return self._over(word)
             session.start()
-            handler = RendezvousHandler(session, self._plan, self._report)
-            launch.run_program(handler, self._plan, self._processes, str(self._logs))
+            with contextlib.closing(RendezvousHandler(session, self._plan, self._report)) as handler:
+                launch.run_program(handler, self._plan, self._processes, str(self._logs))
         except SignalException:
             session.leave()
             raise

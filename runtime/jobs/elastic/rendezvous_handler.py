@@ -19,6 +19,7 @@ from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import RoundState
 from runtime.jobs.elastic.round_store import RoundStore
+from runtime.jobs.elastic.training_store import TrainingStore
 
 BACKEND: Final = "l2r"
 """Name in torch's registry."""
@@ -39,6 +40,12 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         self._nodes: frozenset[str] = frozenset()
         self._num_failures = 0
         self._is_change_reported = True
+        self._ranks_store: TrainingStore | None = None
+
+    def close(self) -> None:
+        """End the store of this node's round, if there is one."""
+        if self._ranks_store is not None:
+            self._ranks_store.close()
 
     def get_backend(self) -> str:
         """Return the name in torch's registry."""
@@ -46,8 +53,8 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Say that training processes make a store of their own: this one ends with the round."""
-        return False
+        """Say that training processes meet in a store of the agent's: torch would open theirs to all interfaces."""
+        return True
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round. Raises GivenUpError, and what `RendezvousSession.join` raises."""
@@ -56,7 +63,9 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         if self._num_failures > self._plan.max_restarts:
             raise GivenUpError(f"the program has failed {self._num_failures} times with the same nodes")
         self._announce(None, 0)
-        state = self._session.join()
+        self.close()
+        self._ranks_store = TrainingStore(self._session.address)
+        state = self._session.join(self._ranks_store.port)
         nodes = frozenset(member.id for member in state.members)
         if nodes != self._nodes:
             # With other members, earlier failures may have been theirs: the budget begins again.
@@ -64,6 +73,10 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         self._is_change_reported = False
         os.environ[contract.ENV_ROUND] = str(state.round)  # the processes inherit it
         rank = next(rank for rank, member in enumerate(state.members) if member.id == self._session.id)
+        if rank == 0:
+            self._ranks_store.open()
+        else:
+            self._ranks_store.close()
         self._announce(state, rank)
         # Not below the state's own key: to etcd that would be a folder and a file at once.
         store = RoundStore(self._session, f"l2r/elastic-rounds/{self._plan.run_id}/{state.round}/")

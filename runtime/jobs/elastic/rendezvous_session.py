@@ -6,7 +6,6 @@ others. Heartbeats are missed after 10 seconds (30 over etcd).
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import uuid
@@ -76,13 +75,21 @@ class RendezvousSession:
         """Begin to beat and to look."""
         self._thread.start()
 
-    def join(self) -> RoundState:
+    @property
+    def address(self) -> str:
+        """Address at which other nodes reach this one."""
+        return self._node.address
+
+    def join(self, port: int = 0) -> RoundState:
         """Join the next round and return it once it is complete.
+
+        Args:
+            port: TCP port of this node's store, where the ranks meet if this node gets rank 0.
 
         Raises RendezvousClosedError when the job is over, StateError for a state of others' making, and
         OSError when the rendezvous is gone.
         """
-        node = replace(self._node, port=_free_port(self._node.address))
+        node = replace(self._node, port=port)
         state = self._exchange(lambda state: state if state.end else joined(state, node, self._plan.max_nodes))
         enough_since: float | None = None
         last_sentence = time.monotonic()
@@ -198,10 +205,3 @@ class RendezvousSession:
         if state.expected:
             return f"waiting for {', '.join(node.name for node in state.expected)} to end their processes"
         return f"fewer than {self._plan.min_nodes} nodes are there: waiting on"
-
-
-def _free_port(address: str) -> int:
-    """Return a free TCP port, for the store of the training processes if this node gets rank 0."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

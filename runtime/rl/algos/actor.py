@@ -15,17 +15,24 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.rl.algos.exploration import choose_greedily, with_noise
+from runtime.rl.algos.memory import Memory
 from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
 LOG_STD_MIN: Final = -5.0
 LOG_STD_MAX: Final = 2.0
 """Range of the log standard deviation of a squashed Gaussian; a tanh maps the network's output onto it."""
 HALF_LOG_2_PI: Final = 0.5 * math.log(2 * math.pi)
+NORMALISED_BOUND: Final = 10.0
+"""Largest absolute value of a normalised observation, as in OpenAI baselines' VecNormalize."""
 
-Head = Literal["squashed", "gaussian", "categorical"]
+Head = Literal["squashed", "gaussian", "categorical", "greedy", "deterministic"]
 """Meaning of the outputs. ``squashed``: means, then log standard deviations, of a Gaussian behind a tanh (SAC).
 ``gaussian``: means; the log standard deviations are parameters of their own (PPO). ``categorical``: logits of each
-choice."""
+choice. ``greedy``: a value of each choice, of which the largest is taken but for a share at random (DQN).
+``deterministic``: numbers before a tanh, to whose results noise is added (TD3)."""
+EXPLORATION: Final[frozenset[Head]] = frozenset({"greedy", "deterministic"})
+"""Heads with one number behind the layers: the share of random actions, or the deviation of the noise."""
 Convolution = tuple[int, int, int]
 """Channels out, side of the kernel, stride."""
 DrawnActions = tuple[NDArray[Any], NDArray[np.float32]]
@@ -50,6 +57,10 @@ class ActorShape:
     activation: Literal["relu", "tanh"] = "relu"
     others: int = 0
     """Weights behind those of the policy that acting does not need: a value's, where workers compute gradients."""
+    is_normalised: bool = False
+    """True if the vector of an observation is shifted and scaled by moments, which are among the weights."""
+    memory: Memory | None = None
+    """Recurrent cell between the hidden layers and the last one."""
 
     @classmethod
     def of(
@@ -61,12 +72,21 @@ class ActorShape:
         head: Head,
         convolutions: tuple[Convolution, ...] = (),
         activation: Literal["relu", "tanh"] = "relu",
+        is_normalised: bool = False,
+        memory: Memory | None = None,
     ) -> ActorShape:
-        """Return the shape for an environment's spaces. ValueError if an image is too small for its kernels."""
+        """Return the shape for an environment's spaces.
+
+        ValueError if an image is too small for its kernels, or if there is nothing to normalise.
+        """
+        if is_normalised and not obs.vector:
+            raise ValueError("normalise_observations: this environment shows pictures alone, whose range is known")
         convolutions = convolutions if obs.images else ()
         for image in obs.images:
             _image_sizes(image, convolutions)
-        return cls(obs.width, action.size, hidden, head, action.choices, obs.images, convolutions, activation)
+        images, choices = obs.images, action.choices
+        shape = cls(obs.width, action.size, hidden, head, choices, images, convolutions, activation)
+        return replace(shape, is_normalised=is_normalised, memory=memory)
 
     @property
     def obs_space(self) -> ObsSpace:
@@ -77,12 +97,19 @@ class ActorShape:
     @property
     def outputs(self) -> int:
         """Numbers that the last layer gives."""
-        return {"squashed": 2 * self.act_dim, "gaussian": self.act_dim, "categorical": sum(self.choices)}[self.head]
+        if self.head in ("categorical", "greedy"):
+            return sum(self.choices)
+        return 2 * self.act_dim if self.head == "squashed" else self.act_dim
+
+    @property
+    def draw_size(self) -> int:
+        """Parameters behind the layers that say how actions are drawn: deviations, or an amount of exploration."""
+        return self.act_dim if self.head == "gaussian" else int(self.head in EXPLORATION)
 
     @property
     def answer_floats(self) -> int:
-        """Numbers from which an action is drawn: the outputs, and for a plain Gaussian its spread behind them."""
-        return self.outputs + (self.act_dim if self.head == "gaussian" else 0)
+        """Numbers from which an action is drawn: the outputs, and `draw_size` numbers behind them."""
+        return self.outputs + self.draw_size
 
     @property
     def features(self) -> int:
@@ -103,19 +130,33 @@ class ActorShape:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each dense layer in order."""
-        return tuple(pairwise((self.features, *self.hidden, self.outputs)))
+        """(inputs, outputs) of each dense layer in order; with a memory the last one reads that."""
+        if self.memory is None:
+            return tuple(pairwise((self.features, *self.hidden, self.outputs)))
+        return *pairwise((self.features, *self.hidden)), (self.memory.size, self.outputs)
+
+    @property
+    def cell_parts(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the parameters of the recurrent cell; none without a memory."""
+        return self.memory.parts(self.hidden[-1]) if self.memory is not None else ()
 
     @property
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of all parameters in the order of the arena, each row by row.
 
-        The convolutions, then weight (in, out) and bias of each dense layer, then the log standard deviations of
-        a plain Gaussian.
+        The convolutions, then weight (in, out) and bias of each dense layer, then the recurrent cell, then the
+        `draw_size` numbers (of a plain Gaussian the log standard deviations), then shift and scale of the vector
+        where it is normalised.
         """
         dense = tuple(part for inputs, outputs in self.layers for part in ((inputs, outputs), (outputs,)))
-        own = ((self.act_dim,),) if self.head == "gaussian" else ()
-        return (*self.convolution_parts, *dense, *own)
+        own = ((self.draw_size,),) if self.draw_size else ()
+        return (*self.convolution_parts, *dense, *self.cell_parts, *own, *self.moment_parts)
+
+    @property
+    def moment_parts(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of shift and scale, the last parts of an arena; none where nothing is normalised."""
+        vector = self.obs_space.vector
+        return ((vector,), (vector,)) if self.is_normalised else ()
 
     @property
     def policy_size(self) -> int:
@@ -166,12 +207,17 @@ class NumpyActor:
             views.append(weights[at : at + size].reshape(part))
             at += size
         count = len(shape.convolution_parts)
-        kernels, dense = views[:count], views[count : count + 2 * len(shape.layers)]
+        end = count + 2 * len(shape.layers)
+        kernels, dense = views[:count], views[count:end]
+        self._cell = views[end : end + len(shape.cell_parts)]
         self._kernels = list(zip(kernels[::2], kernels[1::2], strict=True))
         self.layers = list(zip(dense[::2], dense[1::2], strict=True))
         """Weight and bias of each dense layer."""
-        self._log_std = views[-1]
-        """Of a plain Gaussian; otherwise not used."""
+        moments = len(shape.moment_parts)
+        self._drawing = views[-1 - moments]
+        """The `draw_size` numbers; not used where there are none."""
+        self.moments = views[len(views) - moments :]
+        """Shift and scale of the observations' vector; empty where nothing is normalised."""
 
     def load(self, arena: NDArray[np.float32]) -> None:
         """Copy new weights in. ValueError, with the old ones kept, for another length or values not finite."""
@@ -194,6 +240,10 @@ class NumpyActor:
         """Actions as ``act`` draws them, of what ``outputs`` gave here or at the learner."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)[0]
+        if self.shape.head == "greedy":
+            return choose_greedily(out[:, :-1], out[:, -1], rng)
+        if self.shape.head == "deterministic":
+            return with_noise(np.tanh(out[:, :-1]), out[:, -1:], rng)
         mean, log_std = self._gaussian(out)
         drawn: NDArray[Any] = mean
         if rng is not None:
@@ -204,15 +254,34 @@ class NumpyActor:
         """Actions as ``draw`` draws them, and the logarithm of the probability (density) of each, (B,)."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)
-        if self.shape.head == "squashed":
-            raise ValueError("a squashed Gaussian gives no probabilities here; off-policy methods need none")
+        if self.shape.head != "gaussian":
+            raise ValueError(f"a {self.shape.head} policy gives no probabilities; off-policy methods need none")
         mean, log_std = self._gaussian(out)
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         log_prob: NDArray[Any] = -(0.5 * np.square(noise) + log_std + HALF_LOG_2_PI).sum(axis=1)
         return mean + np.exp(log_std) * noise, log_prob
 
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, ``shape.answer_floats``): all that is needed to draw an action for each observation."""
+        """(B, ``shape.answer_floats``): all that is needed to draw an action for each observation.
+
+        ValueError for a policy with memory, which needs a state: see `recurrent_outputs`.
+        """
+        if self._cell:
+            raise ValueError("this policy has a memory; its actions depend on the state of each copy")
+        return self._answers(self._hidden(obs))
+
+    def recurrent_outputs(
+        self, obs: NDArray[Any], state: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Outputs as ``outputs`` gives them, and the states (B, state_size) that follow ``state``."""
+        memory = self.shape.memory
+        if memory is None:
+            raise ValueError("this policy has no memory; its outputs need no state")
+        following = memory.step(self._cell, self._hidden(obs), state)
+        return self._answers(following[:, : memory.size]), following
+
+    def _hidden(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """(B, width) outputs of the last hidden layer."""
         hidden = self._features(obs)
         relu = self.shape.activation == "relu"
         for weight, bias in self.layers[:-1]:
@@ -223,16 +292,20 @@ class NumpyActor:
                 np.maximum(hidden, 0.0, out=hidden)
             else:
                 np.tanh(hidden, out=hidden)
+        return hidden
+
+    def _answers(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(B, ``shape.answer_floats``) of the last layer."""
         weight, bias = self.layers[-1]
         out: NDArray[np.float32] = hidden @ weight + bias
-        if self.shape.head == "gaussian":
-            return np.concatenate([out, np.broadcast_to(self._log_std, out.shape)], axis=1)
+        if self.shape.draw_size:
+            return np.concatenate([out, np.broadcast_to(self._drawing, (len(out), self.shape.draw_size))], axis=1)
         return out
 
     def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """(B, features): outputs of the convolutions, then the vector."""
         if not self.shape.images:
-            return obs
+            return self._normalised(obs)
         vector, images = self._obs_space.split(obs)
         features: list[NDArray[np.float32]] = []
         for number, image in enumerate(images):
@@ -242,7 +315,15 @@ class NumpyActor:
             for (weight, bias), (_, side, stride) in zip(kernels, self.shape.convolutions, strict=True):
                 hidden = _convolve(hidden, weight, bias, side, stride)
             features.append(hidden.reshape(len(obs), -1))
-        return np.concatenate([*features, vector], axis=1)
+        return np.concatenate([*features, self._normalised(vector)], axis=1)
+
+    def _normalised(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Shift and scale (B, vector) numbers by the moments that came with the weights."""
+        if not self.moments:
+            return vector
+        shift, scale = self.moments
+        scaled = (vector - shift) * scale
+        return np.clip(scaled, -NORMALISED_BOUND, NORMALISED_BOUND, out=scaled)
 
     def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Mean and log standard deviation before any squashing."""

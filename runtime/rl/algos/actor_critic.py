@@ -7,8 +7,10 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, optimiser_tensors
-from runtime.rl.algos.networks import Network, Policy, value_network
+from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
+from runtime.rl.algos.networks import Network, Policy, value_network, vector_of
 from runtime.rl.algos.optimisers import Adam
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.device.precision import DTYPES
 
@@ -17,14 +19,31 @@ class ActorCritic(Algorithm):
     """Policy and value network without shared weights, each with an Adam of its own."""
 
     def __init__(
-        self, shape: ActorShape, lr: float, seed: int, device: str, precision: str, capture: bool | None
+        self,
+        shape: ActorShape,
+        lr: float,
+        seed: int,
+        device: str,
+        precision: str,
+        capture: bool | None,
+        *,
+        normalises_returns: bool = False,
     ) -> None:
         super().__init__(shape, capture)
+        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
+        """Of the observations' vector."""
+        self._returns = RunningMoments(1, device) if normalises_returns else None
+        """Of the discounted returns that the copies have had so far."""
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
-        # Two networks without a shared trunk: the losses need no common scale then (Andrychowicz et al. 2021).
-        self._policy = Policy(shape, initial, device, dtype)
-        self._value = value_network(shape, initial, device, dtype)
+        self._policy, self._value = self._networks(shape, initial, device, dtype)
         self._optimisers = {"policy": Adam(self._policy.arena.flat, lr), "value": Adam(self._value.arena.flat, lr)}
+
+    def _networks(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype
+    ) -> tuple[Policy, Network]:
+        """Return policy and value network."""
+        # Two networks without a shared trunk: the losses need no common scale then (Andrychowicz et al. 2021).
+        return Policy(shape, generator, device, dtype), value_network(shape, generator, device, dtype)
 
     def _set_learning_rate(self, lr: float, anneal_updates: int | None) -> None:
         """Lower the step size linearly from ``lr`` over ``anneal_updates`` updates; None keeps it."""
@@ -38,6 +57,26 @@ class ActorCritic(Algorithm):
         self._policy.arena.refresh()
         self._value.arena.refresh()
 
+    def _normalised_reward(self, batch: RolloutBatch) -> Tensor:
+        """(T, N) rewards in units of the returns' standard deviation, once this batch's are counted."""
+        if self._returns is None:
+            return batch.reward
+        assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
+        self._returns.update(batch.discounted.reshape(-1, 1), self.mean)
+        # Not shifted: a mean that is taken away would change which policy is best, since episodes differ in length.
+        return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
+
+    def _count_observations(self, batch: RolloutBatch) -> None:
+        """Merge a batch's observations into the moments.
+
+        After the update and not before: this batch was acted on by the moments that came with its policy, and its
+        probability ratios begin at 1 only if they are evaluated by the same.
+        """
+        if self._moments is not None:
+            self._moments.update(vector_of(self.shape, batch.obs.flatten(0, 1)), self.mean)
+            networks = (self._policy, self._value)
+            self._moments.write([network.moments for network in networks if network.moments])
+
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""
         return self._policy.arena.flat
@@ -45,7 +84,9 @@ class ActorCritic(Algorithm):
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         networks = {"policy": self._policy.arena.flat, "value": self._value.arena.flat}
-        return {**networks, **optimiser_tensors(self._optimisers)}
+        running = {"obs_moments": self._moments, "return_moments": self._returns}
+        moments = {name: part.state for name, part in running.items() if part is not None}
+        return {**networks, **moments, **optimiser_tensors(self._optimisers)}
 
 
 @torch.no_grad()

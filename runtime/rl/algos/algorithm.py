@@ -43,6 +43,9 @@ class Algorithm(ABC):
         self.updates = 0
         self.mean: Callable[[Tensor], Tensor] = lambda value: value
         """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel``."""
+        self.td_error = torch.empty(0)
+        """(B,) absolute errors of the latest batch, from which `prioritised` sets priorities; set by methods that
+        learn from a replay. Empty if it was drawn evenly. The next update may overwrite it."""
 
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:

@@ -6,145 +6,141 @@ apart from the methods.
 
 from __future__ import annotations
 
-import dataclasses
-import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from runtime.base import replay_memory
-
-_HOLDS: Final = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
-"""Comparisons that a bound may ask for, by their words in a sentence."""
-_SHARE: Final = {"above": 0.0, "at most": 1.0}
-_POSITIVE: Final = {"above": 0.0}
-_COUNT: Final = {"at least": 1.0}
-_NOT_NEGATIVE: Final = {"at least": 0.0}
-
-
-def _number(default: Any, bounds: Mapping[str, float]) -> Any:
-    return field(default=default, metadata={"bounds": bounds})
+from runtime.rl.algos.actor import Head
+from runtime.rl.algos.method_config import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    WHOLE_SHARE,
+    MethodConfig,
+    ReplayConfig,
+    RolloutConfig,
+    check_one_choice,
+    number,
+)
+from runtime.rl.spaces import ActionSpace
 
 
 @dataclass(frozen=True, slots=True)
-class SACConfig:
+class SACConfig(ReplayConfig):
     """Soft actor-critic. The defaults were chosen on the racing environment, see tests/bench/racing.py."""
+
+    label: ClassVar[str] = "SAC"
 
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers of actor and critics. Wider costs time before it costs quality on a CPU."""
-    batch_size: int = _number(replay_memory.SAC_BATCH_SIZE, _COUNT)
-    """Transitions in one update."""
-    gamma: float = _number(0.98, _SHARE)
+    gamma: float = number(0.98, SHARE)
     """Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving."""
-    tau: float = _number(0.01, _SHARE)
+    tau: float = number(0.01, SHARE)
     """Share of the critics that the target critics take over in one update; the paper's 0.005 is calmer."""
-    actor_lr: float = _number(5e-4, _POSITIVE)
+    actor_lr: float = number(5e-4, POSITIVE)
     """Step size of the actor (Adam). 1e-3 laps as soon, but forgets how to again and again in a long run."""
-    critic_lr: float = _number(5e-4, _POSITIVE)
+    critic_lr: float = number(5e-4, POSITIVE)
     """Step size of the critics (Adam). Lower both to 3e-4 where the returns swing."""
-    alpha_lr: float = _number(1e-3, _POSITIVE)
+    alpha_lr: float = number(1e-3, POSITIVE)
     """Step size of the temperature's logarithm (Adam)."""
-    init_alpha: float = _number(0.1, _POSITIVE)
+    init_alpha: float = number(0.1, POSITIVE)
     """Temperature at the start; a few percent of the largest reward explores without drowning it."""
     target_entropy: float | None = None
-    """Entropy that the temperature holds, nats; None means minus the number of action dimensions."""
-    n_step: int = _number(1, _COUNT)
-    """Steps whose rewards are summed before a critic is asked. 3 spreads a late reward sooner, at the price of
-    looking at what an older policy did."""
-    prioritised: bool = False
-    """Draw what the critics still misjudge more often (Schaul et al. 2016). Pays where rewards are rare."""
-    priority_exponent: float = _number(0.6, _NOT_NEGATIVE)
-    """How strongly; 0 draws evenly."""
-    priority_correction: float = _number(0.4, _NOT_NEGATIVE)
-    """How far the weights undo the uneven drawing; 1 undoes it fully."""
+    """Entropy that the temperature holds, nats; None means minus the number of action dimensions, and for one of n
+    choices 0.98 log n."""
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
-        _check("SAC", self)
+    random_shift: int = number(0, NOT_NEGATIVE)
+    """Pixels by which the pictures of a batch are shifted at random (DrQ, Kostrikov et al. 2020). 4 for 84 x 84, 2
+    for 32 x 32; costs a copy of the batch, and is what keeps learning from cameras from overfitting."""
+
+    @classmethod
+    def head(cls, action: ActionSpace) -> Head:
+        """Return a squashed Gaussian for numbers, logits for one choice."""
+        check_one_choice(action, cls.label)
+        return ReplayConfig.head(action)
 
 
 @dataclass(frozen=True, slots=True)
-class PPOConfig:
+class PPOConfig(RolloutConfig):
     """Proximal policy optimisation. The defaults are those of the paper's successors for small networks."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and value."""
-    batch_steps: int = _number(replay_memory.PPO_BATCH_STEPS, _COUNT)
-    """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
-    epochs: int = _number(10, _COUNT)
+    label: ClassVar[str] = "PPO"
+
+    epochs: int = number(10, COUNT)
     """Times that an update goes over its batch."""
-    minibatch_size: int = _number(256, _COUNT)
+    minibatch_size: int = number(256, COUNT)
     """Env steps in one gradient step."""
-    gamma: float = _number(0.99, _SHARE)
-    """Discount a step."""
-    gae_lambda: float = _number(0.95, _SHARE)
+    gae_lambda: float = number(0.95, SHARE)
     """How far the advantage looks past the value's own guess; 1 trusts the rewards alone."""
-    clip: float = _number(0.2, _POSITIVE)
+    clip: float = number(0.2, POSITIVE)
     """How far the probability of an action may move in one update before its slope is cut."""
-    lr: float = _number(3e-4, _POSITIVE)
+    lr: float = number(3e-4, POSITIVE)
     """Step size (Adam)."""
-    anneal_updates: int | None = _number(None, _COUNT)
+    anneal_updates: int | None = number(None, COUNT)
     """Updates over which the step size falls to nothing; None keeps it."""
-    entropy_cost: float = _number(0.0, _NOT_NEGATIVE)
+    entropy_cost: float = number(0.0, NOT_NEGATIVE)
     """Reward for a policy that stays random, a nat."""
-    value_cost: float = _number(0.5, _POSITIVE)
+    value_cost: float = number(0.5, POSITIVE)
     """Weight of the value's error."""
-    max_grad_norm: float = _number(0.5, _POSITIVE)
+    max_grad_norm: float = number(0.5, POSITIVE)
     """Largest norm of the gradient; longer ones are scaled down."""
-    target_kl: float | None = _number(None, _POSITIVE)
+    target_kl: float | None = number(None, POSITIVE)
     """End an update once the policy has moved so far, nats; None goes through all epochs."""
     is_synchronous: bool = True
     """Workers wait for each new policy, as the paper has it. False collects the next batches meanwhile: faster
-    where the update takes long, and some versions behind."""
-    queue_batches: int = _number(1, _COUNT)
-    """Batches that collection may be ahead of learning where it is not synchronous. More hides a slow network, at
-    the price of older data."""
+    where the update takes long, and some versions behind, up to queue_batches."""
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
-        _check("PPO", self)
+    @property
+    def waits_for_policy(self) -> bool:
+        """True if workers wait for each new policy."""
+        return self.is_synchronous
 
 
 @dataclass(frozen=True, slots=True)
-class ImpalaConfig:
+class ImpalaConfig(RolloutConfig):
     """Importance-weighted actor-learner; with `clip` it is APPO."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and value."""
-    batch_steps: int = _number(replay_memory.IMPALA_BATCH_STEPS, _COUNT)
+    label: ClassVar[str] = "IMPALA"
+
+    batch_steps: int = number(replay_memory.IMPALA_BATCH_STEPS, COUNT)
     """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
-    queue_batches: int = _number(2, _COUNT)
+    queue_batches: int = number(2, COUNT)
     """Batches that collection may be ahead of learning. More hides a slow network, at the price of older data."""
-    gamma: float = _number(0.99, _SHARE)
-    """Discount a step."""
-    reward_scale: float = _number(1.0, _POSITIVE)
-    """Factor on rewards. A value is learned soonest where returns are near 1; with rewards of 1 a step and few
-    updates, try a few times 1 - gamma, and a smaller entropy_cost with it."""
-    rho_bar: float = _number(1.0, _POSITIVE)
+    reward_scale: float = number(1.0, POSITIVE)
+    """Factor on rewards; leave it with normalise_returns. A value is learned soonest where returns are near 1; with
+    rewards of 1 a step and few updates, try a few times 1 - gamma, and a smaller entropy_cost with it."""
+    rho_bar: float = number(1.0, POSITIVE)
     """Largest importance weight of a value's target."""
-    c_bar: float = _number(1.0, _POSITIVE)
+    c_bar: float = number(1.0, POSITIVE)
     """Largest importance weight of the trace behind it."""
-    lr: float = _number(6e-4, _POSITIVE)
+    lr: float = number(6e-4, POSITIVE)
     """Step size (Adam)."""
-    anneal_updates: int | None = _number(None, _COUNT)
+    anneal_updates: int | None = number(None, COUNT)
     """Updates over which the step size falls to nothing; None keeps it."""
-    entropy_cost: float = _number(0.01, _NOT_NEGATIVE)
+    entropy_cost: float = number(0.01, NOT_NEGATIVE)
     """Reward for a policy that stays random, a nat."""
-    value_cost: float = _number(0.5, _POSITIVE)
+    value_cost: float = number(0.5, POSITIVE)
     """Weight of the value's error."""
-    max_grad_norm: float = _number(40.0, _POSITIVE)
+    max_grad_norm: float = number(40.0, POSITIVE)
     """Largest norm of the gradient; longer ones are scaled down."""
-    clip: float | None = _number(None, _POSITIVE)
+    clip: float | None = number(None, POSITIVE)
     """As in PPO: bound the move of an action's probability; None is plain IMPALA."""
-    epochs: int = _number(1, _COUNT)
+    epochs: int = number(1, COUNT)
     """Times that an update goes over its batch; more than one needs `clip`."""
     sends_gradients: bool = False
     """Workers compute the gradient of each of their segments, and the learner applies it. For environments whose
     observations are large and whose networks are small; each worker then needs torch."""
 
+    @property
+    def waits_for_policy(self) -> bool:
+        """False: V-trace corrects for the age of the data."""
+        return False
+
     def __post_init__(self) -> None:
         """Refuse values that cannot learn, with a ValueError that says what they may be."""
-        _check("IMPALA", self)
+        RolloutConfig.__post_init__(self)
         if self.epochs > 1 and self.clip is None:
             raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
         if self.epochs > 1 and self.sends_gradients:
@@ -152,77 +148,109 @@ class ImpalaConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SGDConfig:
+class SGDConfig(MethodConfig):
     """Asynchronous gradient descent on examples: the learner is a parameter server."""
+
+    label: ClassVar[str] = "SGD"
 
     hidden: tuple[int, ...] = (64,)
     """Widths of the hidden layers."""
-    batch_size: int = _number(64, _COUNT)
+    batch_size: int = number(64, COUNT)
     """Examples in one gradient."""
-    gradients_per_update: int = _number(1, _COUNT)
+    gradients_per_update: int = number(1, COUNT)
     """Gradients whose mean makes one step: 1 applies each as it comes."""
-    max_staleness: int = _number(4, _NOT_NEGATIVE)
+    max_staleness: int = number(4, NOT_NEGATIVE)
     """Versions that a gradient's weights may be behind; 0 makes all workers wait for each step."""
-    lr: float = _number(0.1, _POSITIVE)
+    lr: float = number(0.1, POSITIVE)
     """Step size."""
-    momentum: float = _number(0.0, _NOT_NEGATIVE)
+    momentum: float = number(0.0, NOT_NEGATIVE)
     """Share of the step before that is taken again. Staleness acts like it, so take less with many workers."""
-    max_grad_norm: float = _number(10.0, _POSITIVE)
+    max_grad_norm: float = number(10.0, POSITIVE)
     """Largest norm of the gradient; longer ones are scaled down."""
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
-        _check("SGD", self)
+
+@dataclass(frozen=True, slots=True)
+class DQNConfig(ReplayConfig):
+    """Deep Q-network; `double`, `dueling`, `n_step` and `prioritised` are switches for parts of Rainbow."""
+
+    label: ClassVar[str] = "DQN"
+
+    lr: float = number(5e-4, POSITIVE)
+    """Step size (Adam)."""
+    target_updates: int = number(200, COUNT)
+    """Updates between two copies of the network to the target. Fewer learn sooner and swing more."""
+    double: bool = True
+    """The network chooses the next action and the target values it (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """Two streams of layers, for the value of the state and for what each choice adds (Wang et al. 2016). Pays
+    where many choices are as good as others."""
+    exploration_begin: float = number(1.0, WHOLE_SHARE)
+    """Share of random actions at the first update."""
+    exploration_end: float = number(0.05, WHOLE_SHARE)
+    """Share of random actions at the end, for good."""
+    exploration_updates: int = number(2_000, COUNT)
+    """Updates over which it falls. Longer where rewards are rare."""
+    max_grad_norm: float = number(10.0, POSITIVE)
+    """Largest norm of the gradient; longer ones are scaled down."""
+
+    @classmethod
+    def head(cls, action: ActionSpace) -> Head:
+        """Return values of choices."""
+        if not action.choices:
+            raise ValueError("takes numbers and DQN one of several choices; set algorithm to sac, td3 or ppo")
+        check_one_choice(action, cls.label)
+        return "greedy"
 
 
-AnyConfig = SACConfig | PPOConfig | ImpalaConfig | SGDConfig
-METHODS: Final[Mapping[str, type[AnyConfig]]] = {
-    "SAC": SACConfig,
-    "PPO": PPOConfig,
-    "IMPALA": ImpalaConfig,
-    "SGD": SGDConfig,
+@dataclass(frozen=True, slots=True)
+class TD3Config(ReplayConfig):
+    """Twin delayed deep deterministic policy gradient. The defaults are the paper's but for the sizes."""
+
+    label: ClassVar[str] = "TD3"
+
+    tau: float = number(5e-3, SHARE)
+    """Share of the networks that their targets take over in each update of the policy."""
+    actor_lr: float = number(1e-3, POSITIVE)
+    """Step size of the policy (Adam)."""
+    critic_lr: float = number(1e-3, POSITIVE)
+    """Step size of the critics (Adam). Lower both where the returns swing."""
+    policy_delay: int = number(2, COUNT)
+    """Updates of the critics for one of the policy and of all targets."""
+    exploration_noise: float = number(0.1, NOT_NEGATIVE)
+    """Deviation of the noise that workers add to actions, of -1 to 1. Raise it where nothing is found."""
+    target_noise: float = number(0.2, NOT_NEGATIVE)
+    """Deviation of the noise on the target's action, so that values are smooth in it."""
+    target_noise_clip: float = number(0.5, NOT_NEGATIVE)
+    """Largest such noise."""
+
+    @classmethod
+    def head(cls, action: ActionSpace) -> Head:
+        """Return one number for each dimension."""
+        if action.choices:
+            raise ValueError("takes choices and TD3 needs numbers; set algorithm to sac, dqn or ppo")
+        return "deterministic"
+
+
+METHODS: Final[Mapping[str, type[MethodConfig]]] = {
+    "sac": SACConfig,
+    "dqn": DQNConfig,
+    "td3": TD3Config,
+    "ppo": PPOConfig,
+    "impala": ImpalaConfig,
+    "sgd": SGDConfig,
 }
-
-
-def read(method: str, settings: Mapping[str, Any]) -> AnyConfig:
-    """Make the config of a method of the settings in a spec; ValueError names a wrong one and what it may be."""
-    kind = METHODS[method]
-    declared = {setting.name: str(setting.type) for setting in dataclasses.fields(kind)}
-    for name, value in settings.items():
-        if name not in declared:
-            raise ValueError(f"{method} has no setting {name!r}; known are {', '.join(declared)}")
-        _check_type(method, name, value, declared[name])
-    values = dict(settings)
-    if "hidden" in values:
-        values["hidden"] = tuple(values["hidden"])
-    return kind(**values)
-
-
-def _check_type(method: str, name: str, value: Any, declared: str) -> None:
-    """Raise ValueError unless `value` is of the declared type."""
-    if declared.startswith("tuple"):
-        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
-            example = "for example [128, 128]"
-            raise ValueError(f"{method}: {name} is {value!r}; it must be a list of whole numbers, {example}")
-        return
-    if value is None and declared.endswith("None"):
-        return
-    if declared == "bool":
-        if not isinstance(value, bool):
-            raise ValueError(f"{method}: {name} is {value!r}; it must be true or false")
-        return
-    if declared.startswith("int") and type(value) is not int:
-        raise ValueError(f"{method}: {name} is {value!r}; it must be a whole number")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{method}: {name} is {value!r}; it must be a number")  # noqa: TRY004  (a spec's value)
-
-
-def _check(method: str, config: Any) -> None:
-    """Raise ValueError for values out of bounds."""
-    if not config.hidden or any(width < 1 for width in config.hidden):
-        raise ValueError(f"{method}: hidden is {config.hidden}; it needs at least one layer, each at least 1 wide")
-    for setting in dataclasses.fields(config):
-        bounds, value = setting.metadata.get("bounds", {}), getattr(config, setting.name)
-        if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
-            limits = " and ".join(f"{bound} {limit:g}" for bound, limit in bounds.items())
-            raise ValueError(f"{method}: {setting.name} is {value}; it must be {limits}")
+"""Config of each method, by the name of its settings in a spec."""
+CLASSES: Final[Mapping[str, str]] = {
+    "sac": "runtime.rl.algos.off_policy.sac:SAC",
+    "dqn": "runtime.rl.algos.off_policy.dqn:DQN",
+    "td3": "runtime.rl.algos.off_policy.td3:TD3",
+    "ppo": "runtime.rl.algos.ppo:PPO",
+    "impala": "runtime.rl.algos.impala:Impala",
+}
+"""Class of the learner's half of each, named so that workers need not import it (and torch with it)."""
+RECURRENT: Final[Mapping[str, str]] = {
+    "ppo": "runtime.rl.algos.recurrent.ppo:RecurrentPPO",
+    "impala": "runtime.rl.algos.recurrent.impala:RecurrentImpala",
+}
+"""Class of those that can learn a policy with memory."""
+DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.discrete_sac:DiscreteSAC"

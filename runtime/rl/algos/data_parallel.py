@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.configs import PPOConfig
+from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.numerics import not_finite_names, report
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.tensor_batch import TensorBatch
@@ -143,11 +144,11 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
 def _sizes(plan: Plan, settings: Settings) -> dict[str, int]:
     """Return the sizes that are divided among devices, by the name of their setting."""
     match plan.config:
-        case SACConfig(batch_size=size):
+        case ReplayConfig(batch_size=size):
             return {"batch_size": size}
         case PPOConfig(batch_steps=steps, minibatch_size=size):
             return {"batch_steps / segment_steps": steps // settings.segment_steps, "minibatch_size": size}
-        case ImpalaConfig(batch_steps=steps):
+        case RolloutConfig(batch_steps=steps):
             return {"batch_steps / segment_steps": steps // settings.segment_steps}
         case _:
             return {}

@@ -118,8 +118,8 @@ class DeviceActor:
     def _outputs(self, rows: Tensor) -> Tensor:
         """(B, ``shape.answer_floats``) for observations (B, obs_dim)."""
         outputs = self._network(rows)
-        if self.shape.head == "gaussian":
-            outputs = torch.cat([outputs, self._network.arena.parameters[-1].expand(len(outputs), -1)], dim=1)
+        if self.shape.draw_size:
+            outputs = torch.cat([outputs, self._network.drawing.expand(len(outputs), -1)], dim=1)
         return outputs
 
 

@@ -56,15 +56,20 @@ class Impala(ActorCritic):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        super().__init__(shape, config.lr, seed, device, precision, capture)
+        is_scaled = config.normalise_returns
+        super().__init__(shape, config.lr, seed, device, precision, capture, normalises_returns=is_scaled)
         self.config = config
         self._step = self.captured(self._learn)
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
         """One gradient step on a batch, or ``epochs`` of them."""
         self._set_learning_rate(self.config.lr, self.config.anneal_updates)
-        columns = (batch.obs, batch.action, batch.log_prob, batch.reward, batch.next_obs, batch.ended)
+        reward = self._normalised_reward(batch)
+        columns: tuple[Tensor, ...] = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
+        if batch.state is not None:
+            columns = (*columns, batch.state)
         steps = [self._step(*columns) for _ in range(self.config.epochs)]
+        self._count_observations(batch)
         self.updates += 1
         return ImpalaStats.of(steps[-1])
 

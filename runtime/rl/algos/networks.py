@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution, value_shape
+from runtime.rl.algos.actor import (
+    HALF_LOG_2_PI,
+    LOG_STD_MAX,
+    LOG_STD_MIN,
+    NORMALISED_BOUND,
+    ActorShape,
+    Convolution,
+    value_shape,
+)
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """Constant part of the log probability of each dimension of an action."""
@@ -49,6 +56,13 @@ class Arena:
         for parameter in self.parameters:
             parameter.requires_grad_()
 
+    def begin_moments(self, shape: ActorShape) -> list[Tensor]:
+        """Return shift and scale at the end of the arena, at first those that change nothing; [] without any."""
+        moments = self.parameters[len(self.parameters) - len(shape.moment_parts) :]
+        if moments:
+            moments[1].detach().fill_(1.0)
+        return moments
+
     def refresh(self) -> None:
         """Round the weights to the type of products, after `flat` has changed; nothing to do in float32."""
         if self._num_rounded:
@@ -59,6 +73,10 @@ class Arena:
         # Without `grad_outputs`: torch imports a computer algebra system to compare their shapes.
         # A network that the loss reaches in part (unused kernels) must still give a gradient of full size.
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return self.flattened(gradients)
+
+    def flattened(self, gradients: Sequence[Tensor]) -> Tensor:
+        """(size,) float32 of gradients in the shapes of ``parameters``."""
         parts = [gradient.reshape(-1) for gradient in gradients]
         if not (count := self._num_rounded):
             return torch.cat(parts)
@@ -72,14 +90,14 @@ def _views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     return [values.view(shape) for shape, values in zip(shapes, parts, strict=True)]
 
 
-def _fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
+def fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
     """Draw weights from U(-b, b), b = 1/sqrt(fan_in), as ``torch.nn.Linear`` does."""
     bound = 1.0 / math.sqrt(fan_in)
     with torch.no_grad():
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
-def _fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+def fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
     """Draw an orthogonal matrix (Saxe et al. 2014), the usual initialisation of on-policy methods."""
     with torch.no_grad():
         flat = torch.empty(weight.reshape(-1, weight.shape[-1]).shape)
@@ -87,21 +105,45 @@ def _fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) ->
         weight.copy_(flat.view(weight.shape))
 
 
-def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """(B, features) of observations (B, obs_dim): outputs of the convolutions of each image, then the vector."""
-    if not shape.images:
-        return rows
+def vector_of(shape: ActorShape, rows: Tensor) -> Tensor:
+    """(B, vector) float32 numbers of observations (B, obs_dim)."""
     # A row with images is bytes: the vector's float32 first, then the pixels of each image.
-    offset = 4 * shape.obs_space.vector
-    vector = rows[:, :offset].contiguous().view(torch.float32).to(kernels[0].dtype)
-    features: list[Tensor] = []
-    depth = 2 * len(shape.convolutions)
-    for number, image in enumerate(shape.images):
+    return rows[:, : 4 * shape.obs_space.vector].contiguous().view(torch.float32) if shape.images else rows
+
+
+def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor, moments: Sequence[Tensor] = ()) -> Tensor:
+    """(B, features) of observations (B, obs_dim): outputs of the convolutions of each image, then the vector.
+
+    ``moments`` are shift and scale of the vector, or none.
+    """
+    offset, pictures = 4 * shape.obs_space.vector, []
+    for image in shape.images:
         size = math.prod(image)
-        pixels = rows[:, offset : offset + size].view(len(rows), *image).permute(0, 3, 1, 2)
+        pictures.append(rows[:, offset : offset + size].view(len(rows), *image))
         offset += size
-        features.append(_convolve(pixels, kernels[number * depth : (number + 1) * depth], shape.convolutions))
-    return torch.cat([*features, vector], dim=1)
+    return encode_parts(shape, kernels, vector_of(shape, rows), pictures, moments)
+
+
+def encode_parts(
+    shape: ActorShape,
+    kernels: Sequence[Tensor],
+    vector: Tensor,
+    pictures: Sequence[Tensor],
+    moments: Sequence[Tensor] = (),
+) -> Tensor:
+    """(B, features) of observations that are split: numbers (B, vector) and images of bytes (B, *image)."""
+    if moments:
+        # Detached: the moments are measured and not learned, and a gradient would have the optimiser move them.
+        shift, scale = (moment.detach() for moment in moments)
+        vector = ((vector - shift) * scale).clamp_(-NORMALISED_BOUND, NORMALISED_BOUND)
+    if not shape.images:
+        return vector
+    depth = 2 * len(shape.convolutions)
+    features = [
+        _convolve(picture.permute(0, 3, 1, 2), kernels[number * depth :][:depth], shape.convolutions)
+        for number, picture in enumerate(pictures)
+    ]
+    return torch.cat([*features, vector.to(kernels[0].dtype)], dim=1)
 
 
 def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[Convolution]) -> Tensor:
@@ -132,30 +174,47 @@ class Network:
         """
         self.shape = shape
         count, size = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)
-        # What stands behind the layers is the spread of a Gaussian, which enters no product.
-        self.arena = Arena(shape.parts, device, dtype, exact=len(shape.parts) - size)
+        # The spread of a Gaussian and moments, at the end, enter no product of matrices.
+        exact = len(shape.parts) - size - len(shape.cell_parts)
+        self.arena = Arena(shape.parts, device, dtype, exact=exact)
         self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:size]
-        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        self.layers = list(zip(dense[::2], dense[1::2], strict=True))
+        """Weight and bias of each dense layer."""
+        self.moments = self.arena.begin_moments(shape)
         weights = self.arena.weights[:size:2]
         for weight in weights:
             if last_gain is None:
-                _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
+                fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
             else:
                 gain = last_gain if weight is weights[-1] else math.sqrt(2.0)
-                _fill_orthogonal(weight, gain, generator)
+                fill_orthogonal(weight, gain, generator)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(B, outputs) for observations (B, obs_dim)."""
-        return self.head(encode(self.shape, self.kernels, rows))
+        return self.head(encode(self.shape, self.kernels, rows, self.moments))
+
+    @property
+    def drawing(self) -> Tensor:
+        """(draw_size,) how actions are drawn: of a plain Gaussian its log standard deviation."""
+        return self.arena.parameters[-1 - len(self.moments)]
 
     def head(self, features: Tensor) -> Tensor:
         """(B, outputs) for features (B, features) from ``encode``."""
-        weight, bias = self._layers[-1]
-        hidden = features.to(weight.dtype)
-        for inner, offset in self._layers[:-1]:
-            hidden = torch.addmm(offset, hidden, inner)
-            hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
-        return torch.addmm(bias, hidden, weight).float()
+        return dense_layers(self.shape, self.layers, features)
+
+
+def dense_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], features: Tensor) -> Tensor:
+    """(B, outputs) of the dense layers, weight and bias of each, for features (B, features)."""
+    weight, bias = layers[-1]
+    return torch.addmm(bias, hidden_layers(shape, layers[:-1], features.to(weight.dtype)), weight).float()
+
+
+def hidden_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], features: Tensor) -> Tensor:
+    """(B, width) of the hidden layers, in the type of their weights, for features (B, features) of that type."""
+    for weight, bias in layers:
+        features = torch.addmm(bias, features, weight)
+        features = features.relu_() if shape.activation == "relu" else features.tanh_()
+    return features
 
 
 class Actor(Network):
@@ -194,17 +253,20 @@ class Policy(Network):
     ) -> None:
         super().__init__(shape, generator, device, last_gain=0.01, dtype=dtype)
         # State-independent spread, as in the PPO paper: it is a parameter and not an output.
-        self._log_std = self.arena.parameters[-1]
+        self._log_std = self.drawing
         """Log standard deviation of the Gaussian; begins at 0."""
 
     def evaluate(self, rows: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log probability (B,) of ``action`` (B, act_dim), and entropy (B,), under the present policy."""
-        out = self(rows)
+        return self.judge(self(rows), action)
+
+    def judge(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probability and entropy as ``evaluate`` gives them, for outputs (B, outputs) of the last layer."""
         if self.shape.head == "gaussian":
             z = (action - out) * (-self._log_std).exp()
             log_prob = -(0.5 * z.square() + self._log_std + HALF_LOG_2_PI).sum(dim=1)
             entropy = (self._log_std + 0.5 + HALF_LOG_2_PI).sum()
-            return log_prob, entropy.expand(len(rows))
+            return log_prob, entropy.expand(len(out))
         log_probs, entropies = [], []
         for column, logits in enumerate(torch.split(out, list(self.shape.choices), dim=1)):
             logs = logits.log_softmax(dim=1)
@@ -218,39 +280,3 @@ def value_network(
 ) -> Network:
     """Return a network of the same sizes with one output, (B, 1)."""
     return Network(value_shape(policy), generator, device, last_gain=1.0, dtype=dtype)
-
-
-class TwinCritic:
-    """Two Q functions of equal shape behind one encoder, evaluated together by batched products.
-
-    The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them.
-    """
-
-    def __init__(
-        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.shape = shape
-        widths = (shape.features + shape.act_dim, *shape.hidden, 1)
-        parts = [part for i, o in pairwise(widths) for part in ((2, i, o), (2, 1, o))]
-        self.arena = Arena([*shape.convolution_parts, *parts], device, dtype)
-        count = len(shape.convolution_parts)
-        self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:]
-        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
-        for weight in self.arena.weights[:count:2]:
-            _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
-        for weight in self.arena.weights[count::2]:
-            _fill_uniform(weight, weight.shape[1], generator)
-
-    def features(self, rows: Tensor) -> Tensor:
-        """(B, features) of observations (B, obs_dim)."""
-        return encode(self.shape, self.kernels, rows)
-
-    def __call__(self, features: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features)."""
-        # One batched product for both critics: half the kernel launches of two networks.
-        weight, bias = self._layers[-1]
-        rows = torch.cat([features.to(weight.dtype), action.to(weight.dtype)], dim=1)
-        hidden = rows.expand(2, -1, -1)
-        for inner, offset in self._layers[:-1]:
-            hidden = torch.baddbmm(offset, hidden, inner).relu_()
-        return torch.baddbmm(bias, hidden, weight).squeeze(2).float()

@@ -11,21 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from runtime.exchange.protocol.segment_schema import Layout
-from runtime.rl.algos import configs
-from runtime.rl.algos.actor import ActorShape, Head, value_shape
+from runtime.rl.algos import configs, own
+from runtime.rl.algos.actor import ActorShape, value_shape
+from runtime.rl.algos.memory import Memory
+from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.class_names import load_class
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
-    from runtime.rl.algos.impala import Impala
-    from runtime.rl.algos.ppo import PPO
-    from runtime.rl.algos.sac import SAC
-    from runtime.rl.algos.sgd_server import GradientServer
+    from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
 DEVICE_MINIBATCHES: Final = 4
@@ -49,7 +50,7 @@ class Balance:
 class Plan:
     """Values that follow from the settings and the environment's spaces."""
 
-    config: configs.AnyConfig
+    config: MethodConfig
     action_space: ActionSpace
     shape: ActorShape
     layout: Layout
@@ -59,11 +60,13 @@ class Plan:
     """Items in one segment."""
     item_steps: int = 1
     """Env steps that one item stands for; more than 1 where it is a gradient."""
+    method: str = ""
+    """Class of the learner's half, ``package.module:Class``; empty where it applies gradients of the workers."""
 
     @property
     def is_on_policy(self) -> bool:
         """True where data is used once, by the policy that has collected it."""
-        return not isinstance(self.config, configs.SACConfig)
+        return not isinstance(self.config, ReplayConfig)
 
     @property
     def sends_gradients(self) -> bool:
@@ -76,12 +79,12 @@ class Plan:
     @property
     def gamma(self) -> float:
         """Discount factor of one step."""
-        return 1.0 if isinstance(self.config, configs.SGDConfig) else self.config.gamma
+        return self.config.gamma if isinstance(self.config, ReplayConfig | RolloutConfig) else 1.0
 
     @property
     def n_step(self) -> int:
         """Steps whose rewards a transition sums."""
-        return self.config.n_step if isinstance(self.config, configs.SACConfig) else 1
+        return self.config.n_step if isinstance(self.config, ReplayConfig) else 1
 
 
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
@@ -98,38 +101,118 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         raise ValueError(
             "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
         )
+    config = plan.config
+    is_scaled = isinstance(config, RolloutConfig) and config.normalise_returns
+    if plan.sends_gradients and (settings.normalise_observations or is_scaled):
+        raise ValueError(
+            "the learner takes moments from observations and returns, and here workers send gradients alone; leave "
+            "out normalise_observations and normalise_returns, or sends_gradients"
+        )
     return plan
 
 
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
-    shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
-    convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
-    method = "sac" if settings.algorithm == "random" else settings.algorithm
-    values = {**shared, **getattr(settings, method)}
-    if settings.collect == "device" and method in {"ppo", "impala"}:
-        values = _device_batch(settings, method, values)
-    config = configs.read(method.upper(), values)
+    config, method = method_of(settings)
     if isinstance(config, configs.SGDConfig):
         return _sgd_plan(settings, obs, action, config)
-    if isinstance(config, configs.SACConfig):
-        if action.choices and settings.algorithm == "sac":
-            raise ValueError(
-                f"{settings.environment} takes one of several choices and SAC needs numbers; set algorithm to ppo "
-                "or impala"
-            )
-        head: Head = "categorical" if action.choices else "squashed"
-        shape = ActorShape.of(obs, action, config.hidden, head=head, convolutions=convolutions)
-        layout = transition_layout(obs, action, config.n_step)
-        return Plan(config, action, shape, layout, _off_policy(settings), settings.segment_transitions)
+    if isinstance(config, ReplayConfig):
+        return _replay_plan(settings, obs, action, config, method)
+    assert isinstance(config, RolloutConfig)  # noqa: S101  (there is no other family)
+    return _rollout_plan(settings, obs, action, config, method)
+
+
+def method_of(settings: Settings) -> tuple[MethodConfig, str]:
+    """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
+    config, method = _method_of(settings)
+    memory = Memory.of(settings.memory)
+    return config, method if memory is None else _recurrent_method(settings, config)
+
+
+def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
+    """Return the class that learns a policy with memory. ValueError for settings that do not go with one."""
+    if settings.algorithm not in configs.RECURRENT:
+        raise ValueError(
+            f"memory: {settings.algorithm} learns no policy with memory, {' and '.join(configs.RECURRENT)} do; "
+            "leave memory out, or set algorithm to one of them"
+        )
+    hinders = {
+        "remote_inference": settings.remote_inference,
+        "collect: device": settings.collect == "device",
+        "sends_gradients": isinstance(config, configs.ImpalaConfig) and config.sends_gradients,
+    }
+    for name in (name for name, is_set in hinders.items() if is_set):
+        raise ValueError(f"memory: {name} does not go with it: workers carry the state; leave out one of the two")
+    steps = settings.segment_steps
+    if isinstance(config, configs.PPOConfig) and config.minibatch_size < steps:
+        raise ValueError(
+            f"PPO: minibatch_size is {config.minibatch_size}; with memory a minibatch is of whole segments, so it "
+            f"must be at least segment_steps = {steps}"
+        )
+    return configs.RECURRENT[settings.algorithm]
+
+
+def _method_of(settings: Settings) -> tuple[MethodConfig, str]:
+    shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
+    name = "sac" if settings.algorithm == "random" else settings.algorithm
+    if name not in configs.METHODS:
+        kind = own.method_config(name)
+        values = {**shared, **settings.method}
+        if settings.collect == "device" and issubclass(kind, RolloutConfig):
+            values = _device_batch(settings, "method", values)
+        return kind.read(values), name
+    values = {**shared, **getattr(settings, name)}
+    if settings.collect == "device" and name in {"ppo", "impala"}:
+        values = _device_batch(settings, name, values)
+    return configs.METHODS[name].read(values), configs.CLASSES.get(name, "")
+
+
+def _shape(
+    settings: Settings,
+    obs: ObsSpace,
+    action: ActionSpace,
+    config: MethodConfig,
+    *,
+    activation: Literal["relu", "tanh"] = "relu",
+) -> ActorShape:
+    """Return the shape of the policy network."""
+    is_random = settings.algorithm == "random"
+    try:
+        head = ReplayConfig.head(action) if is_random else config.head(action)
+    except ValueError as error:
+        raise ValueError(f"{settings.environment} {error}") from error
+    return ActorShape.of(
+        obs,
+        action,
+        config.hidden,
+        head=head,
+        convolutions=tuple((out, side, stride) for out, side, stride in settings.convolutions),
+        activation=activation,
+        is_normalised=settings.normalise_observations and not is_random,
+        memory=Memory.of(settings.memory),
+    )
+
+
+def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig, method: str) -> Plan:
+    shape = _shape(settings, obs, action, config)
+    if isinstance(config, configs.SACConfig) and config.random_shift and not obs.images:
+        raise ValueError(f"sac: random_shift shifts pictures, and {settings.environment} shows none; leave it out")
+    if settings.algorithm == "sac" and shape.choices:
+        method = configs.DISCRETE_SAC
+    layout = transition_layout(obs, action, config.n_step)
+    balance = _off_policy(settings)
+    return Plan(config, action, shape, layout, balance, settings.segment_transitions, method=method)
+
+
+def _rollout_plan(
+    settings: Settings, obs: ObsSpace, action: ActionSpace, config: RolloutConfig, method: str
+) -> Plan:
     # A rollout batch is whole segments: a worker never sends a part of one.
     if config.batch_steps % settings.segment_transitions:
         raise ValueError(
             f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
             f"segment_steps = {settings.segment_transitions}"
         )
-    head = "categorical" if action.choices else "gaussian"
-    activation: Literal["relu", "tanh"] = "relu" if obs.images else "tanh"
-    shape = ActorShape.of(obs, action, config.hidden, head=head, convolutions=convolutions, activation=activation)
+    shape = _shape(settings, obs, action, config, activation="relu" if obs.images else "tanh")
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         # Workers compute gradients of the value network too, so its weights travel behind those of the policy.
         shape = replace(shape, others=value_shape(shape).policy_size)
@@ -138,8 +221,10 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         balance = _of_gradients(settings, count, config.queue_batches, lag)
         layout = gradient_layout(shape.size)
         return Plan(config, action, shape, layout, balance, 1, item_steps=settings.segment_transitions)
-    layout, balance = rollout_layout(obs, action), _on_policy(settings, config)
-    return Plan(config, action, shape, layout, balance, settings.segment_transitions)
+    width = shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
+    layout = rollout_layout(obs, action, has_returns=config.normalise_returns, state_width=width)
+    balance = _on_policy(settings, config)
+    return Plan(config, action, shape, layout, balance, settings.segment_transitions, method=method)
 
 
 def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,11 +264,11 @@ def _off_policy(settings: Settings) -> Balance:
     return Balance(settings.warmup_steps, settings.updates_per_step, band, lag, settings.publish_every)
 
 
-def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaConfig) -> Balance:
+def _on_policy(settings: Settings, config: RolloutConfig) -> Balance:
     """Balance where an update uses up one batch and is published at once."""
     # A hair above 1 / batch_steps, so that rounding never delays the last step of a batch.
     updates_per_step = (1 + 1e-12) / config.batch_steps
-    if settings.lockstep or (isinstance(config, configs.PPOConfig) and config.is_synchronous):
+    if settings.lockstep or config.waits_for_policy:
         return Balance(0, updates_per_step, 0, 0, 1)
     # Data waits for at most the queue and the batch in work; twice that leaves room for segments on their way.
     lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
@@ -202,12 +287,14 @@ def make_store(
         return Gradients(plan.layout, config.gradients_per_update)
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
-    if not isinstance(config, configs.SACConfig):
+    if isinstance(config, RolloutConfig):
         if settings.collect == "device":
             return DeviceRollouts(plan.layout)
         where = device or "cpu"
         return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps, where)
-    priority = (config.priority_exponent, config.priority_correction) if config.prioritised else None
+    assert isinstance(config, ReplayConfig)  # noqa: S101  (there is no other family)
+    weighting = Priority(config.priority_exponent, config.priority_correction, config.priority_correction_steps)
+    priority = weighting if config.prioritised else None
     rows: RowsFactory = partial(HostRows, pinned=pinned)
     if device is not None:
         from runtime.rl.buffers.device_rows import DeviceRows
@@ -219,7 +306,7 @@ def make_store(
 
 def build(
     plan: Plan, seed: int, device: str, *, precision: str = "float32", capture: bool | None = None
-) -> SAC | PPO | Impala | GradientServer:
+) -> Algorithm:
     """Return the learner's algorithm on ``device``.
 
     Args:
@@ -234,14 +321,7 @@ def build(
         from runtime.rl.algos.sgd_server import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
-    if isinstance(plan.config, configs.SACConfig):
-        from runtime.rl.algos.sac import SAC
-
-        return SAC(plan.shape, plan.config, seed, device, precision=precision, capture=capture)
-    if isinstance(plan.config, configs.PPOConfig):
-        from runtime.rl.algos.ppo import PPO
-
-        return PPO(plan.shape, plan.config, seed, device, precision=precision, capture=capture)
-    from runtime.rl.algos.impala import Impala
-
-    return Impala(plan.shape, plan.config, seed, device, precision=precision, capture=capture)
+    algorithm: Algorithm = load_class(plan.method)(
+        plan.shape, plan.config, seed, device, precision=precision, capture=capture
+    )
+    return algorithm

@@ -29,8 +29,15 @@ class PolicySampler:
         out = self._network(rows)
         if self.shape.head == "categorical":
             return self._choose(out)
+        if self.shape.head == "greedy":
+            return self._choose_greedily(out), torch.zeros_like(out[:, 0])
+        if self.shape.head == "deterministic":
+            action = out.tanh()
+            noise = torch.randn(action.shape, generator=self._generator, device=action.device)
+            noisy = torch.addcmul(action, self._network.drawing, noise)
+            return noisy.clamp_(-1.0, 1.0), torch.zeros_like(action[:, 0])
         if self.shape.head == "gaussian":
-            mean, log_std = out, self._network.arena.parameters[-1].expand_as(out)
+            mean, log_std = out, self._network.drawing.expand_as(out)
         else:
             mean, scale = out.chunk(2, dim=1)
             log_std = squashed_log_std(scale)
@@ -42,9 +49,18 @@ class PolicySampler:
 
     def draw_at_random(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Even actions, as ``ActionSpace.at_random`` draws them, and zeros."""
+        if self.shape.choices:
+            return self._choose(torch.zeros((len(rows), self.shape.outputs), device=rows.device))
         shape = (len(rows), self.shape.act_dim)
         draws = torch.rand(shape, generator=self._generator, device=rows.device)
         return 2.0 * draws - 1.0, torch.zeros_like(draws[:, 0])
+
+    def _choose_greedily(self, values: Tensor) -> Tensor:
+        """(B, 1) int32: the choice with the largest value, or any for a share of the rows."""
+        best = values.argmax(dim=1, keepdim=True)
+        draws = torch.rand((2, *best.shape), generator=self._generator, device=values.device)
+        anything = (draws[1] * values.shape[1]).long().clamp_(max=values.shape[1] - 1)
+        return torch.where(draws[0] < self._network.drawing, anything, best).to(torch.int32)
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """One choice (B, groups) int32 for each group of logits, and the log probability of all of them, (B,)."""

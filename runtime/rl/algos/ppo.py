@@ -63,7 +63,8 @@ class PPO(ActorCritic):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        super().__init__(shape, config.lr, seed, device, precision, capture)
+        is_scaled = config.normalise_returns
+        super().__init__(shape, config.lr, seed, device, precision, capture, normalises_returns=is_scaled)
         self.config = config
         # On a GPU the order is drawn there: a permutation from the host would be waited for in each epoch.
         self._shuffle = torch.Generator(device if device.startswith("cuda") else "cpu").manual_seed(seed + 1)
@@ -74,15 +75,14 @@ class PPO(ActorCritic):
         """Learn from a batch in ``epochs`` passes over shuffled minibatches."""
         config = self.config
         self._set_learning_rate(config.lr, config.anneal_updates)
-        advantage, target = self._targets_of(batch)
-        obs, action, log_prob = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
-        step = self._steps.of((obs, action, log_prob, advantage, target))
+        columns, size = self._minibatch_columns(batch)
+        step, count, device = self._steps.of(columns), len(columns[0]), batch.obs.device
 
         epochs: list[Tensor] = []
         for _ in range(config.epochs):
-            order = torch.randperm(len(obs), generator=self._shuffle, device=self._shuffle.device)
-            minibatches = split_rows(order.to(obs.device), config.minibatch_size)
-            sums = torch.zeros(len(PPOStats.__slots__), device=obs.device)
+            order = torch.randperm(count, generator=self._shuffle, device=self._shuffle.device)
+            minibatches = split_rows(order.to(device), size)
+            sums = torch.zeros(len(PPOStats.__slots__), device=device)
             for rows in minibatches:
                 sums += step(rows)
             epochs.append(sums / len(minibatches))
@@ -90,12 +90,19 @@ class PPO(ActorCritic):
             # before would stop late. The mean over all devices decides, so that replicas stop after the same one.
             if config.target_kl is not None and self.mean(epochs[-1][3]) > config.target_kl:
                 break
+        self._count_observations(batch)
         self.updates += 1
         return PPOStats.of(torch.stack(epochs).mean(dim=0))
 
+    def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
+        """Return columns whose rows are drawn for minibatches, as ``_step`` takes them, and how many to draw."""
+        advantage, target = self._targets_of(batch)
+        obs, action, log_prob = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
+        return (obs, action, log_prob, advantage, target), self.config.minibatch_size
+
     def _targets_of(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
         """Return advantages and targets of the value, each (T N,)."""
-        columns = (batch.obs, batch.next_obs, batch.reward, batch.ended)
+        columns = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended)
         # A large batch is not worth a second pass of all its rows through the network: to wait for the device once
         # costs less there.
         is_large = batch.reward.numel() > MOST_ROWS_EVALUATED_TWICE
@@ -113,29 +120,39 @@ class PPO(ActorCritic):
         advantage = generalised_advantage(reward, value, next_value, ended, *rates)
         return advantage.flatten(), (advantage + value).flatten()
 
-    def _step(self, obs: Tensor, action: Tensor, log_prob_old: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+    def _step(self, *columns: Tensor) -> Tensor:
         """One gradient step for policy and value on a minibatch; returns the statistics."""
-        config = self.config
+        config, (obs, action, log_prob_old, advantage, target) = self.config, columns
         self._refresh()
         # Normalised in the minibatch and not in the batch, as OpenAI baselines do.
         advantage = normalised(advantage)
         log_prob, entropy = self._policy.evaluate(obs, action)
-        mean_entropy = entropy.mean()
-        with torch.no_grad():
-            log_ratio = log_prob - log_prob_old
-            ratio = log_ratio.exp()
-            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
-            unclipped, clipped = ratio * advantage, bounded * advantage
-            stats = clipped_stats(log_ratio, ratio, bounded, unclipped, clipped)
-        objective = with_entropy(clipped_objective(log_prob, unclipped, clipped), mean_entropy, config.entropy_cost)
+        objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
         square = mse_loss(self._value(obs).squeeze(1), target)
 
         gradient = self.mean(self._policy.arena.gradient(-objective))
         self._optimisers["policy"].step(clip_grad_norm(gradient, config.max_grad_norm))
         gradient = self.mean(self._value.arena.gradient(0.5 * config.value_cost * square))
         self._optimisers["value"].step(clip_grad_norm(gradient, config.max_grad_norm))
-        policy_loss, kl, share = stats
-        return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy.detach(), kl, share])
+        policy_loss, mean_entropy, kl, share = stats
+        return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy, kl, share])
+
+    def _objective(
+        self, log_prob: Tensor, entropy: Tensor, log_prob_old: Tensor, advantage: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the value whose gradient the policy climbs, and loss, entropy, divergence and clipped share.
+
+        All arguments are (B,).
+        """
+        config, mean_entropy = self.config, entropy.mean()
+        with torch.no_grad():
+            log_ratio = log_prob - log_prob_old
+            ratio = log_ratio.exp()
+            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
+            unclipped, clipped = ratio * advantage, bounded * advantage
+            policy_loss, kl, share = clipped_stats(log_ratio, ratio, bounded, unclipped, clipped)
+        objective = with_entropy(clipped_objective(log_prob, unclipped, clipped), mean_entropy, config.entropy_cost)
+        return objective, (policy_loss, mean_entropy.detach(), kl, share)
 
     def generators(self) -> dict[str, torch.Generator]:
         """Return the generator of the minibatches."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import math
+import mmap
+import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +16,31 @@ from runtime.rl.buffers.ring_index import TailMove
 
 if TYPE_CHECKING:
     import torch
+
+LARGE_BYTES = 2**30
+"""Arrays from this size on are mapped by `reserved` itself."""
+MAP_NORESERVE = 0x4000
+"""From linux/mman.h of x86 and ARM; `mmap` has it from Python 3.13 on."""
+
+
+def reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array whose memory is taken as it is written. MemoryError where the system does not allow that.
+
+    Linux refuses to allocate more than the machine has even where most of it is never touched
+    (``vm.overcommit_memory`` 0), unless a mapping asks for no promise: mmap(2), MAP_NORESERVE.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_BYTES:
+        return np.empty(shape, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if sys.platform == "linux" else 0)
+    try:
+        pages = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        raise MemoryError(f"{size / 2**30:.1f} GiB cannot be reserved: {error.strerror}") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 class HostRows:
@@ -28,8 +56,8 @@ class HostRows:
         self._fields = fields
         self._rows = rows
         self._pinned = pinned
-        self._obs = np.empty((size, *obs.shape_tail), obs.dtype)
-        self._columns = [np.empty((rows, *field.shape_tail), field.dtype) for field in rest]
+        self._obs = reserved((size, *obs.shape_tail), obs.dtype)
+        self._columns = [reserved((rows, *field.shape_tail), field.dtype) for field in rest]
         self._batches: dict[tuple[int, int], tuple[list[NDArray[Any]], list[torch.Tensor]]] = {}
 
     def writing(self) -> AbstractContextManager[object]:
@@ -59,7 +87,7 @@ class HostRows:
 
     def resize(self, move: TailMove, size: int) -> None:
         """Make room for ``size`` observations and move those of the second ring."""
-        before, self._obs = self._obs, np.empty((size, *self._obs.shape[1:]), self._obs.dtype)
+        before, self._obs = self._obs, reserved((size, *self._obs.shape[1:]), self._obs.dtype)
         self._obs[: self._rows] = before[: self._rows]
         self._obs[move.target] = before[move.source]
 

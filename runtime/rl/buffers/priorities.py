@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Weighting of rows by their TD error: P(i) ~ error ** exponent, weights (N P(i)) ** -correction."""
+
+    exponent: float
+    """Alpha of the paper; 0 draws evenly."""
+    correction: float
+    """Beta at the start."""
+    correction_steps: int | None = None
+    """Transitions over which beta rises to 1; None keeps it."""
+
+    def correction_at(self, transitions: int) -> float:
+        """Return beta once so many transitions have come in, over all resumes of the run (section 3.4)."""
+        if self.correction_steps is None:
+            return self.correction
+        share = min(1.0, transitions / self.correction_steps)
+        return self.correction + (1.0 - self.correction) * share
 
 
 class Priorities:

@@ -23,7 +23,7 @@ from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentFie
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers import replay_state
 from runtime.rl.buffers.host_rows import HostRows
-from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
 from runtime.rl.buffers.successors import (
@@ -122,11 +122,11 @@ class Replay:
         layout: Layout,
         seed: int,
         *,
-        priority: tuple[float, float] | None = None,
+        priority: Priority | None = None,
         rows: RowsFactory = HostRows,
         segment: tuple[int, int] = (NUM_ENVS, SEGMENT_STEPS),
     ) -> None:
-        """``priority`` is (exponent alpha, correction beta); ``rows`` makes the memory.
+        """``priority`` draws by TD error instead of evenly; ``rows`` makes the memory.
 
         ``segment`` is (copies, steps) of the segments to come; others make the ring of the tails grow.
         """
@@ -135,7 +135,7 @@ class Replay:
         self.capacity = capacity
         self.layout = layout
         self.rng = np.random.default_rng(seed)
-        self._exponent, self.correction = priority or (0.0, 0.0)
+        self._priority = priority or Priority(0.0, 0.0)
         obs, action, reward, ended, *steps = layout.fields
         self._segment_fields = (*layout.fields, layout.tail or obs)
         self._has_steps = bool(steps)
@@ -321,7 +321,7 @@ class Replay:
             slots = self.index.slots(self.rng.integers(len(self), size=batch_size))
         else:
             slots, probability = self.priorities.draw(batch_size, self.rng)
-            weight = (len(self) * probability) ** -self.correction
+            weight = (len(self) * probability) ** -self._priority.correction_at(self.inserted)
             weight /= weight.max()  # section 3.4: weights only ever scale updates down
         self._sampled = slots
         self._reading = self.inserted
@@ -361,7 +361,9 @@ class Replay:
         """
         if self.priorities is not None:
             # The constant keeps rows of no error reachable.
-            self.priorities.set(self._sampled if rows is None else rows, (td_error + 1e-6) ** self._exponent)
+            self.priorities.set(
+                self._sampled if rows is None else rows, (td_error + 1e-6) ** self._priority.exponent
+            )
 
     def cut(self, most_bytes: int | None = None) -> ReplayCut:
         """Return all that a resumed run needs, as it is now, to be copied out later.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +27,32 @@ if TYPE_CHECKING:
     from runtime.rl.device.staging import CopyStream, PinnedBuffers
 
 
-def rollout_layout(obs: ObsSpace, action: ActionSpace) -> Layout:
+DISCOUNTED: Final = "discounted"
+"""Name of the column with the return of a copy so far."""
+STATE: Final = "state"
+"""Name of the column with the states of the policy's memory at the beginning of a segment."""
+
+
+def rollout_layout(
+    obs: ObsSpace, action: ActionSpace, *, has_returns: bool = False, state_width: int = 0
+) -> Layout:
     """Lay out a step of a rollout: a transition, and how likely its action was to the policy that took it.
 
-    ``ended`` is 1 for terminated and 2 for truncated; what follows an observation is in ``successors``.
+    ``ended`` is 1 for terminated and 2 for truncated; what follows an observation is in ``successors``. With
+    ``has_returns`` there is the discounted sum of the rewards that the copy has had so far, for their variance.
+    ``state_width`` is that of the states of a memory, `runtime.rl.algos.memory.spread_states`; 0 for none.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
+    returns = (SegmentField(DISCOUNTED, f32),) if has_returns else ()
+    states = (SegmentField(STATE, f32, (state_width,)),) if state_width else ()
     return Layout(
         (
             SegmentField("obs", obs.dtype, (obs.width,)),
             SegmentField("action", action.dtype, (action.size,)),
             SegmentField("log_prob", f32),
             SegmentField("reward", f32),
+            *returns,
+            *states,
             SegmentField("ended", u8),
         ),
         tail=SegmentField("obs", obs.dtype, (obs.width,)),
@@ -63,6 +77,10 @@ class RolloutBatch(TensorBatch):
     """(T, N, obs_dim), before any reset; arbitrary where the episode terminated."""
     ended: torch.Tensor
     """(T, N) 1 for terminated, 2 for truncated, 0 for neither."""
+    state: torch.Tensor | None = None
+    """(T, N, width) states of the policy's memory at the beginning, spread over the steps; None without one."""
+    discounted: torch.Tensor | None = None
+    """(T, N) R[t] = gamma R[t - 1] + reward[t] within each episode; None where returns are not normalised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Checkpoints:
         aside: list[str] = []
         for name in reversed(self.names()):
             try:
-                return self._read(name), aside
+                return self.read(name), aside
             except (OSError, ValueError, safetensors.SafetensorError) as error:
                 if isinstance(error, OSError) and error.errno not in _DAMAGE:
                     raise
@@ -90,7 +90,8 @@ class Checkpoints:
         """Names of the checkpoints, the oldest first."""
         return sorted(path.stem for path in self._folder.glob("ckpt-*.json"))
 
-    def _read(self, name: str) -> Checkpoint:
+    def read(self, name: str) -> Checkpoint:
+        """Return a checkpoint. Raises OSError, ValueError and SafetensorError for one that is not whole."""
         manifest = decode_manifest(self._manifest(name).read_bytes())
         data = (self._folder / f"{name}.safetensors").read_bytes()
         if len(data) != manifest.bytes:

@@ -94,14 +94,12 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
     Raises ValueError, with `method` as it was, if the checkpoint belongs to other settings; the sentence names what
     does not fit.
     """
-    import torch
-
     facts = checkpoint.facts
     try:
         counters, accounts = Counters.from_facts(facts["counters"]), Accounts.from_state(facts["accounts"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"its counters or accounts cannot be read ({error!r})") from error
-    saved = {name: torch.from_numpy(array) for name, array in _part(checkpoint.tensors, "method.").items()}
+    saved = method_state(checkpoint)
     # Every check of both before the first change: otherwise an experience that does not fit would be found when the
     # networks have been replaced.
     method.check_state(saved)
@@ -112,12 +110,20 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
     return Resumed(counters, accounts, method.load_state(saved))
 
 
+def method_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the algorithm's state, as `Algorithm.load_state` takes it."""
+    return _tensors(checkpoint, "method.")
+
+
 def collector_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Return the state of the learner's own collector; empty where workers have collected."""
+    return _tensors(checkpoint, f"method.{_COLLECTOR}")
+
+
+def _tensors(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
     import torch
 
-    saved = _part(checkpoint.tensors, f"method.{_COLLECTOR}")
-    return {name: torch.from_numpy(array) for name, array in saved.items()}
+    return {name: torch.from_numpy(array) for name, array in _part(checkpoint.tensors, prefix).items()}
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:

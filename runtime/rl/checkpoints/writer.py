@@ -29,6 +29,8 @@ class CheckpointWriter:
         self._mirror = mirror
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self.trouble = ""
+        """Error of the disk that kept the latest checkpoint from it; empty once one is there."""
 
     @property
     def is_busy(self) -> bool:
@@ -66,7 +68,9 @@ class CheckpointWriter:
             name = self._checkpoints.save(snapshot.updates, holdings.env_steps, arrays, snapshot.facts)
         except OSError as error:
             self._say(f"the checkpoint could not be written ({error}); training goes on without it")
+            self.trouble = error.strerror or str(error)
             return
+        self.trouble = ""
         # Only now may segments behind this checkpoint be acknowledged: what it holds survives the process.
         self._saved(holdings)
         if self._mirror is not None:

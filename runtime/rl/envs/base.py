@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,6 +34,8 @@ class EpisodeSummary:
     laps: int = 0
     """Whole laps driven from the point of the start."""
     left_track: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further measures of the task by name, where an environment has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class VectorEnv(Protocol):
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Apply (B, action_space.size) actions; numbers beyond [-1, 1] are clipped."""
+
+
+@runtime_checkable
+class MeasuresEpisodes(Protocol):
+    """Further interface of environments that can measure more of an episode than training needs."""
+
+    def measure(self) -> None:
+        """Fill `EpisodeSummary.metrics` from the next `reset` on."""
 
 
 @runtime_checkable

@@ -15,11 +15,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from runtime.base.environments import WRAPPERS
 from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.wrappers import wrapped
 from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
+LOST: Final = "simulator_lost"
+"""Key of an info by which an environment says that its simulator failed: the step is not the policy's doing."""
 FRAMES: Final = "frame_stack"
-"""The one option that is not the environment's own: how many of the latest observations are seen together."""
+"""Option that is not the environment's own, as its wrappers: how many observations are seen at once."""
 _MAX_CHANNELS: Final = 4
 """A picture whose first side is this short and whose last is not has its channels in front."""
 
@@ -55,13 +59,19 @@ class GymVectorEnv:
         return self._rows([env.reset(seed=seed + number)[0] for number, env in enumerate(self._envs)])
 
     def step(self, action: NDArray[Any]) -> StepResult:
-        """Advance every copy by one step, and begin anew with those that end."""
+        """Advance every copy by one step, and begin anew with those that end.
+
+        If one copy says ``simulator_lost`` in its info, the step of all counts as lost, and that episode as never
+        begun.
+        """
         count = self.num_envs
         reward = np.empty(count, dtype=np.float32)
         terminated, truncated = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         observations: list[Any] = []
         episodes: list[EpisodeSummary] = []
         ended: list[int] = []
+        lost: set[int] = set()
+        infos: dict[int, Mapping[str, Any]] = {}
         for number, env in enumerate(self._envs):
             obs, gain, terminal, cut, info = env.step(self._act(action[number]))
             observations.append(obs)
@@ -70,8 +80,11 @@ class GymVectorEnv:
             terminated[number], truncated[number] = terminal, cut and not terminal
             self._return[number] += gain
             self._progress[number] = info.get("progress_metres", 0.0)
+            if LOST in info:
+                lost.add(number)
             if terminal or cut:
                 ended.append(number)
+                infos[number] = info
         self._steps += 1
         final_obs = obs_rows = self._rows(observations)
         if ended:
@@ -80,9 +93,21 @@ class GymVectorEnv:
             obs_rows[ended] = self._rows([self._envs[number].reset()[0] for number in ended])
             for number in ended:
                 return_, progress = float(self._return[number]), float(self._progress[number])
-                episodes.append(EpisodeSummary(number, int(self._steps[number]), return_, progress))
+                if number not in lost:
+                    episodes.append(_summary(number, int(self._steps[number]), return_, progress, infos[number]))
                 self._steps[number], self._return[number] = 0, 0.0
-        return StepResult(obs_rows, reward, terminated, truncated, final_obs, tuple(episodes))
+        return StepResult(obs_rows, reward, terminated, truncated, final_obs, tuple(episodes), is_lost=bool(lost))
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the picture (height, width, 3) of the first copy; None where it was made without one.
+
+        ValueError if that needs a package that is not installed.
+        """
+        try:
+            picture = self._envs[0].render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"its pictures need a package that is not installed: {error}") from error
+        return np.asarray(picture, dtype=np.uint8) if isinstance(picture, np.ndarray) else None
 
     def _rows(self, observations: Sequence[Any]) -> NDArray[Any]:
         count = len(observations)
@@ -97,9 +122,20 @@ class GymVectorEnv:
         return self.obs_space.pack(vector, [np.stack([read(obs) for obs in observations]) for read in self._images])
 
 
+def _summary(env: int, steps: int, return_: float, progress: float, info: Mapping[str, Any]) -> EpisodeSummary:
+    """Return the summary of an episode whose last info may tell laps and measures, as Learn-to-Race's does."""
+    # Those of others may be anything under these names.
+    laps, metrics = info.get("laps", 0), info.get("metrics", {})
+    laps = laps if type(laps) is int else 0
+    numbers = metrics.items() if isinstance(metrics, Mapping) else ()
+    measures = {str(name): float(value) for name, value in numbers if isinstance(value, int | float)}
+    left_track = info.get("oob", info.get("left_track")) is True
+    return EpisodeSummary(env, steps, return_, progress, laps, left_track, measures)
+
+
 def _make(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> gymnasium.Env[Any, Any]:
     env_options = dict(options)
-    frames = env_options.pop(FRAMES, 1)
+    frames, wrappers = env_options.pop(FRAMES, 1), env_options.pop(WRAPPERS, ())
     if type(frames) is not int or frames < 1:
         raise ValueError(f"{name}: {FRAMES} is {frames!r}; it must be a whole number from 1")
     try:
@@ -111,6 +147,7 @@ def _make(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> 
         raise ValueError(f"unknown environment {name!r}: {error}{ours}") from error
     except (TypeError, ModuleNotFoundError) as error:
         raise ValueError(f"{name} cannot be made with the options {env_options}: {error}") from error
+    env = wrapped(env, wrappers, name)
     return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
 
 

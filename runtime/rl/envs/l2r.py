@@ -1,102 +1,38 @@
 """The racing task over running simulators: the same course, rewards and observations, but the wire moves the cars.
 
 What trains on `racing` trains on this and the other way round: an agent sees its place relative to the track, which
-is worked out from the pose and the track's map. Each copy drives a simulator of its own. One that crashes or hangs
-costs the episode, which is neither learned from nor counted, and no more: the next begins in a fresh one.
+is worked out from the pose and the track's map; or, with cameras, what it feels and sees. Each copy drives a
+simulator of its own. One that crashes or hangs costs the episode, which is neither learned from nor counted, and no
+more: the next begins in a fresh one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.envs.base import StepResult
+from runtime.rl.envs.camera_pictures import LatestPictures, Picture
+from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.racing import RacingVectorEnv
-from runtime.rl.envs.racing_rules import LOOK_AHEAD, RacingOptions
-from runtime.rl.spaces import ActionSpace, ObsSpace
+from runtime.rl.envs.racing_rules import FELT, RacingOptions, RacingRules
+from runtime.rl.spaces import ActionSpace
 from runtime.sim.control import control_socket
 from runtime.sim.control.simulator_session import SimulatorSession, simulator_metrics
-from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire import protocol
 from runtime.sim.wire.errors import LostError
-from runtime.sim.wire.udp_io import ActionBounds, Pose, Receiver
-from runtime.tracks.maps import TrackMap, load_map
+from runtime.sim.wire.udp_io import Pose, Receiver
+from runtime.tracks.maps import TrackMap
 from runtime.tracks.track import Floats
 from runtime.tracks.vehicle import Vehicle, VehicleParams, VehicleState
-
-
-@dataclass(frozen=True, slots=True)
-class L2ROptions:
-    """Settings of one set of cars in simulators."""
-
-    track: str = "harbour"
-    """Course of ours, or a track file in Learn-to-Race's form (``.json``), for example that of the lab's level."""
-    level: str = ""
-    """Level to open in the simulator; empty for one named like the track."""
-    start: str = "random"
-    """``random``: anywhere, a little off the centre line; ``line``: at the start line."""
-    max_seconds: float = 60.0
-    laps: int = 0
-    """Whole laps after which an episode is cut; 0 means that only time cuts it."""
-    max_steering: float = 1.0
-    """Largest steering, either way; Learn-to-Race's distributed agents use 0.3."""
-    min_acceleration: float = protocol.MIN_ACCELERATION
-    max_acceleration: float = protocol.MAX_ACCELERATION
-    simulator: Mapping[str, Any] = field(default_factory=dict)
-    """See ``runtime.sim.spec.SimulatorSpec``."""
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> L2ROptions:
-        """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
-        names = [option.name for option in fields(cls)]
-        for name in options:
-            if name not in names:
-                raise ValueError(f"l2r has no option {name!r}; known are {', '.join(names)}")
-        made = cls(**options)
-        numbers = ("max_seconds", "laps", "max_steering", "min_acceleration", "max_acceleration")
-        kinds: list[tuple[str, Any, str]] = [(name, int | float, "a number") for name in numbers]
-        kinds += [("track", str, "a text"), ("level", str, "a text")]
-        kinds.append(("simulator", Mapping, "an object of options"))
-        for name, kind, kind_text in kinds:
-            value = getattr(made, name)
-            if isinstance(value, bool) or not isinstance(value, kind):
-                raise ValueError(f"l2r: {name} is {value!r}; it must be {kind_text}")  # noqa: TRY004  (callers catch one)
-        # The racing task checks what is its own; the track may also be a file.
-        RacingOptions.from_mapping({"start": made.start, "max_seconds": made.max_seconds, "laps": made.laps})
-        made.bounds  # noqa: B018  (raises)
-        made.spec  # noqa: B018
-        made.map()
-        return made
-
-    @property
-    def bounds(self) -> ActionBounds:
-        """Bounds of the actions."""
-        steering = abs(self.max_steering)
-        return ActionBounds(-steering, steering, self.min_acceleration, self.max_acceleration)
-
-    @property
-    def spec(self) -> SimulatorSpec:
-        """Spec of the simulator and its supervision; the reference simulator is given the track file."""
-        spec = SimulatorSpec.from_mapping(self.simulator)
-        if spec.kind == "reference" and self.track.endswith(".json"):
-            extended = ("--menu", "--track", self.track, *spec.arguments)
-            spec = SimulatorSpec.from_mapping({**self.simulator, "arguments": extended})
-        return spec
-
-    def map(self) -> TrackMap:
-        """The track and where it lies. Raises ValueError."""
-        return load_map(self.track)
-
-    def level_name(self, course: TrackMap) -> str:
-        """The level to open."""
-        return self.level or course.track.name
 
 
 def local_position(course: TrackMap, pose: Pose) -> tuple[float, float, float]:
@@ -139,22 +75,29 @@ class _WireVehicle(Vehicle):
 class L2RVectorEnv:
     """``num_envs`` simulators, each with one car; see ``runtime.rl.envs.base.VectorEnv`` and ``HoldsProcesses``."""
 
-    obs_dim = 11 + len(LOOK_AHEAD) - 1
+    obs_dim = RacingRules.obs_dim
     act_dim = 2
-    obs_space = ObsSpace(obs_dim)
     action_space = ActionSpace(act_dim)
     step_seconds = 0.1
 
     def __init__(self, num_envs: int, options: L2ROptions) -> None:
         self.num_envs = num_envs
         self._map = options.map()
+        self.track = self._map.track
         self._receiver = Receiver()
         spec, level = options.spec, options.level_name(self._map)
         if spec.is_alone and num_envs > 1:
             what = f"num_envs (of an evaluator: eval_episodes) is {num_envs}"
             raise ValueError(f"l2r: {what}, and of kind {spec.kind} there is one simulator: make it 1")
+        self.obs_space = options.obs_space
+        self._numbers = list(FELT) if options.is_felt else slice(None)
+        self._pictures = LatestPictures(options.pictures, num_envs)
+        self._driven: list[Picture] = []
+        """Pictures behind the latest step, before cars that ended were put elsewhere."""
+        cameras = {picture.name: picture.parameters for picture in options.pictures}
         self._drives = [
-            SimulatorSession(spec, level, receiver=self._receiver, bounds=options.bounds) for _ in range(num_envs)
+            SimulatorSession(spec, level, receiver=self._receiver, cameras=cameras, bounds=options.bounds)
+            for _ in range(num_envs)
         ]
         self._leave = control_socket.serve_sessions(self._drives)
         self._pool = ThreadPoolExecutor(num_envs, thread_name_prefix="l2r-begin") if num_envs > 1 else None
@@ -167,21 +110,30 @@ class L2RVectorEnv:
         self._cars = RacingVectorEnv(num_envs, racing, track=self._map.track, vehicle=vehicle, state=self._state)
         self._state.put = self._put  # from here on; the cars' own first reset needs no simulators
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> NDArray[Any]:
         """Start every car anew, and simulators where there are none. Raises BudgetError."""
-        return self._cars.reset(seed)
+        return self._rows(self._cars.reset(seed), self._pictures.arrays)
 
     def step(self, action: NDArray[np.float32]) -> StepResult:
         """Drive all cars for a tenth of a second. Raises BudgetError when a simulator fails too often."""
         self._lost[:] = False
-        result = self._cars.step(action)
+        driven = self._cars.step(action)
+        final_obs = self._rows(driven.final_obs, self._driven)
+        is_same = driven.obs is driven.final_obs
+        obs = final_obs if is_same else self._rows(driven.obs, self._pictures.arrays)
+        result = replace(driven, obs=obs, final_obs=final_obs)
         if not self._lost.any():
             return result
         # A lost car stands where it was; unless the task has just ended its episode, it is cut here.
         rows = np.flatnonzero(self._lost & ~(result.terminated | result.truncated))
-        obs = self._cars.restart(rows) if len(rows) else result.obs
+        obs = self._rows(self._cars.restart(rows), self._pictures.arrays) if len(rows) else result.obs
         episodes = tuple(episode for episode in result.episodes if not self._lost[episode.env])
         return replace(result, obs=obs, episodes=episodes, is_lost=True)
+
+    @property
+    def state(self) -> VehicleState:
+        """Pose and motion of the cars."""
+        return self._state
 
     def drive_on(self, steering: Floats, pedal: Floats, seconds: float) -> None:
         """Send the actions, wait for the poses that follow."""
@@ -195,8 +147,10 @@ class L2RVectorEnv:
                 continue
             try:
                 self._set_state(row, drive.observe(), float(steering[row]), seconds)
+                self._pictures.take(row, drive.images())
             except LostError:
                 self._lost[row] = True
+        self._driven = self._pictures.copy()
 
     def close(self) -> None:
         """End all simulators."""
@@ -216,6 +170,10 @@ class L2RVectorEnv:
         self._rate = (now, count)
         return {**simulator_metrics(self._drives), "simulator_fps": self._fps}
 
+    def measure(self) -> None:
+        """Fill the summaries' metrics with those of Learn-to-Race, from the next reset on."""
+        self._cars.measure()
+
     def heed(self, is_stopping: Callable[[], bool]) -> None:
         """Ask this while a simulator starts."""
         for drive in self._drives:
@@ -226,8 +184,13 @@ class L2RVectorEnv:
 
         def begin(row: int) -> None:
             state = self._state
-            yaw = math.degrees(float(state.yaw[row])) - 90.0
-            self._set_state(row, self._drives[row].begin((float(state.x[row]), float(state.y[row]), yaw)), 0.0, 0.0)
+            place = float(state.x[row]), float(state.y[row]), math.degrees(float(state.yaw[row])) - 90.0
+            while True:
+                self._set_state(row, self._drives[row].begin(place), 0.0, 0.0)
+                with contextlib.suppress(
+                    LostError
+                ):  # then `begin` starts another, or says that the budget is spent
+                    return self._pictures.take(row, self._drives[row].images())
 
         if self._pool is not None and len(rows) > 1:  # starting takes seconds, so they start together
             for done in [self._pool.submit(begin, int(row)) for row in rows]:
@@ -235,6 +198,12 @@ class L2RVectorEnv:
         else:
             for row in rows:
                 begin(int(row))
+
+    def _rows(self, place: NDArray[np.float32], pictures: Sequence[Picture]) -> NDArray[Any]:
+        """(B, obs_space.width) of observations of the place, and of pictures."""
+        if not pictures:
+            return place
+        return self.obs_space.pack(np.ascontiguousarray(place[:, self._numbers]), pictures)
 
     def _set_state(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
         """Write what a pose says into the state."""

@@ -16,7 +16,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.envs.l2r import L2ROptions, local_position
+from runtime.rl.envs.camera_pictures import CAMERA
+from runtime.rl.envs.l2r import local_position
+from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.l2r_task import CarPose, Race
 from runtime.sim.control import control_socket
 from runtime.sim.control.simulator_session import OBSERVE_SECONDS, SimulatorSession, simulator_metrics
@@ -27,7 +29,6 @@ from runtime.sim.wire.udp_io import Pose, Receiver, untagged
 L2R_ID: Final = "l2r/L2R-v0"
 POSE_BOUND: Final = 1e6
 """Far beyond what any value of a pose is; spaces have to be bounded."""
-CAMERA: Final[Mapping[str, Any]] = {"Width": 512, "Height": 384, "FOVAngle": 90}
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
@@ -68,6 +69,8 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.respawns = 0
         """Episodes that ended before all laps were driven."""
         checked = L2ROptions.from_mapping(options)
+        if checked.observation:
+            raise ValueError("l2r/L2R-v0 has no option 'observation'; it shows the pose")
         self._options = replace(checked, laps=laps)
         self._start = start
         self._map = checked.map()

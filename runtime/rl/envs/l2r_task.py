@@ -140,14 +140,18 @@ class Race:
             "lap_times": list(self._lap_times),
         }
         if ended:
-            info["metrics"] = {
-                **self._recorder.metrics(
-                    self._track_curvature, infractions=self.infractions, laps=len(self._lap_times)
-                ),
-                "pct_complete": self._share_complete(),
-                "success_rate": min(1.0, len(self._passed) / SEGMENTS),
-            }
+            info["metrics"] = self.metrics()
         return info
+
+    def metrics(self) -> dict[str, float]:
+        """Return Learn-to-Race's measures of the present episode so far, by the names that they have there."""
+        return {
+            **self._recorder.metrics(
+                self._track_curvature, infractions=self.infractions, laps=len(self._lap_times)
+            ),
+            "pct_complete": self._share_complete(),
+            "success_rate": min(1.0, len(self._passed) / SEGMENTS),
+        }
 
     def _share_complete(self) -> float:
         """Per cent of the laps asked for, of one where none are."""

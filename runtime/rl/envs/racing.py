@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.race_measures import RaceMeasures
 from runtime.rl.envs.racing_rules import (
     START_OFFSET,
     START_SPEED,
@@ -55,6 +56,7 @@ class RacingVectorEnv:
         self.track = self._rules.track
         self.obs_space = self._rules.obs_space
         self._cars = Cars.standing(state or VehicleState.at_rest(num_envs), self.track)
+        self._races: RaceMeasures | None = None
         self._rng = np.random.default_rng(0)
         self.reset(0)
 
@@ -72,6 +74,8 @@ class RacingVectorEnv:
     def step(self, action: NDArray[np.float32]) -> StepResult:
         """Drive all cars for a tenth of a second."""
         outcome = self._rules.drive(self._cars, np.asarray(action, dtype=np.float64))
+        if self._races is not None:
+            self._races.step(self.state)
         final_obs = obs = self._rules.observe(self._cars)
         ended = np.flatnonzero(outcome.terminated | outcome.truncated)
         episodes: tuple[EpisodeSummary, ...] = ()
@@ -88,6 +92,11 @@ class RacingVectorEnv:
         self._start(rows)
         return self._rules.observe(self._cars)
 
+    def measure(self) -> None:
+        """Fill the summaries' metrics with those of Learn-to-Race, from the next reset on."""
+        self._races = RaceMeasures(self.track, self.num_envs, int(self.options.laps))
+        self._races.begin(self.state, np.arange(self.num_envs))
+
     @property
     def progress(self) -> Floats:
         """(B,) metres gained since the start of each car's present episode."""
@@ -97,7 +106,9 @@ class RacingVectorEnv:
         cars = self._cars
         progress = float(cars.progress[env])
         laps = max(0, int(progress // self.track.length))
-        return EpisodeSummary(int(env), int(cars.steps[env]), float(cars.returns[env]), progress, laps, left_track)
+        metrics = self._races.metrics(env, left_track=left_track) if self._races is not None else {}
+        steps, return_ = int(cars.steps[env]), float(cars.returns[env])
+        return EpisodeSummary(int(env), steps, return_, progress, laps, left_track, metrics)
 
     def _start(self, rows: NDArray[np.intp]) -> None:
         """Put the cars ``rows`` at a start and begin their episodes."""
@@ -119,3 +130,5 @@ class RacingVectorEnv:
         near = cars.projection.index.copy()
         near[rows] = at
         cars.projection = track.project(cars.state.x, cars.state.y, near)
+        if self._races is not None:
+            self._races.begin(self.state, rows)

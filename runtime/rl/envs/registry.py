@@ -29,7 +29,8 @@ def _digits(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
 
 
 def _l2r(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
-    from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+    from runtime.rl.envs.l2r import L2RVectorEnv
+    from runtime.rl.envs.l2r_options import L2ROptions
 
     return L2RVectorEnv(num_envs, L2ROptions.from_mapping(options))
 

@@ -27,6 +27,8 @@ from runtime.rl.algos.policy_sampler import PolicySampler
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.n_step import sum_over_steps
 from runtime.rl.buffers.replay import Replay
+from runtime.rl.buffers.rollout_buffer import DISCOUNTED
+from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
@@ -73,6 +75,8 @@ class DeviceCollector:
         self._columns = _empty_columns(plan.layout, self._steps, self._count, device)
         # Copies: arrays that a step returns may be one tensor under several names, and these are written in place.
         self._state = {name: tensor.clone() for name, tensor in self._env.state().items()}
+        if DISCOUNTED in self._columns:
+            self._state[DISCOUNTED] = torch.zeros(self._count, device=device)
         # float64, since they grow for as long as nobody reads them.
         self._sums = torch.zeros(_SUMS, dtype=torch.float64, device=device)
         self._rollouts: dict[bool, Captured] = {}
@@ -116,10 +120,13 @@ class DeviceCollector:
             columns["ended"][t].copy_(step.ended)
             if "log_prob" in columns:
                 columns["log_prob"][t].copy_(log_prob)
+            if DISCOUNTED in columns:
+                returns = self._state[DISCOUNTED].mul_(self._plan.gamma).add_(step.reward)
+                columns[DISCOUNTED][t].copy_(returns)
+                returns.mul_(step.ended == GOES_ON)
             self._sums += torch.stack([value.to(torch.float64) for value in step.episodes])
-        after = env.state()
-        for name, tensor in self._state.items():
-            tensor.copy_(after[name])
+        for name, tensor in env.state().items():
+            self._state[name].copy_(tensor)
         if "steps" in columns:
             sum_over_steps(columns, self._plan.n_step, self._plan.gamma)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base.metrics import Console, record
@@ -15,45 +12,14 @@ from runtime.base.signals import Stop
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.protocol.messages import EvaluationReport
 from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.envs.base import EpisodeSummary, VectorEnv, closing_env
+from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.envs.base import StepResult, VectorEnv, closing_env
+from runtime.rl.roles.episodes import Act, Score, drive_episodes, evaluation_seeds
 from runtime.rl.roles.launch_context import Context, environment_plan, evaluation_options, make_environment
 
 WAIT_SECONDS: Final = 0.2
 STEPS_BETWEEN: Final = 20
 """Steps between two calls of `LearnerClient.exchange`, which must come at least once a second."""
-EVALUATOR_SEEDS: Final = 2
-"""Separates an evaluator's random numbers from those of other roles with the same run seed and index."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Means over episodes that all began at the start line.
-
-    `laps` is a sum over all episodes. `clean_lap` means that every episode drove at least one lap and none left the
-    track: one lucky start of many is no proof. `lap_seconds` is the best lap in simulated time.
-    """
-
-    episodes: int
-    return_: float
-    progress_metres: float
-    laps: int
-    clean_lap: bool
-    lap_seconds: float | None
-
-    @classmethod
-    def of(cls, episodes: Sequence[EpisodeSummary], step_seconds: float) -> Score:
-        """Return the score of one or more episodes."""
-        count = len(episodes)
-        # The mean over the laps of an episode, since only its steps are known: exact for episodes of one lap.
-        lap_times = [episode.steps * step_seconds / episode.laps for episode in episodes if episode.laps]
-        return cls(
-            episodes=count,
-            return_=sum(episode.return_ for episode in episodes) / count,
-            progress_metres=sum(episode.progress_metres for episode in episodes) / count,
-            laps=sum(episode.laps for episode in episodes),
-            clean_lap=all(bool(episode.laps) and not episode.left_track for episode in episodes),
-            lap_seconds=min(lap_times, default=None),
-        )
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:
@@ -70,11 +36,10 @@ class Evaluator:
     """The loop of one evaluator process."""
 
     def __init__(self, context: Context, env: VectorEnv, peer: LearnerClient[NumpyActor], console: Console) -> None:
-        seeds = np.random.SeedSequence([context.seed, EVALUATOR_SEEDS, context.index]).generate_state(2)
-        self._rng = np.random.default_rng(seeds[0])
-        self._env_seed = int(seeds[1])
+        self._env_seed, self._rng = evaluation_seeds(context.seed, context.index)
         self._env = env
         self._peer = peer
+        self._states = CopyStates(peer.actor, env.num_envs)
         self._console = console
         self._period = context.settings.eval_seconds
 
@@ -91,7 +56,7 @@ class Evaluator:
                 continue
             # From the beginning of an evaluation, so that long episodes do not add to the period.
             began, evaluated_version = time.monotonic(), peer.policy_version
-            score = self._drive(lambda obs: peer.actor.act(obs, None), stop)
+            score = self._drive(lambda obs: self._states.act(obs, None), stop, self._states)
             if score is not None:
                 self._report(evaluated_version, score, chance)
         peer.leave(stop.reason or "the run is done")
@@ -100,25 +65,23 @@ class Evaluator:
     def _at_random(self, obs: NDArray[Any]) -> NDArray[Any]:
         return self._env.action_space.at_random(len(obs), self._rng)
 
-    def _drive(self, act: Callable[[NDArray[Any]], NDArray[Any]], stop: Stop) -> Score | None:
+    def _drive(self, act: Act, stop: Stop, states: CopyStates | None = None) -> Score | None:
         """Drive one episode in every copy; return None if the process is to end before all are over."""
-        env = self._env
-        first: dict[int, EpisodeSummary] = {}
-        obs = env.reset(self._env_seed)
         steps = 0
-        while len(first) < env.num_envs:
-            result = env.step(act(obs))
-            obs = result.obs
+
+        def is_ending(_: StepResult) -> bool:
+            nonlocal steps
             steps += 1
-            for episode in result.episodes:
-                # Only the first episode of each copy: later ones would favour policies whose episodes are short.
-                first.setdefault(episode.env, episode)
-            if steps % STEPS_BETWEEN == 0:
-                self._peer.exchange(0.0)
-                if stop.is_set() or self._peer.session.done is not None:
-                    return None
-        self._peer.env_steps += steps * env.num_envs
-        return Score.of(list(first.values()), env.step_seconds)
+            if steps % STEPS_BETWEEN:
+                return False
+            self._peer.exchange(0.0)
+            return stop.is_set() or self._peer.session.done is not None
+
+        episodes = drive_episodes(self._env, act, self._env_seed, is_ending, states)
+        if episodes is None:
+            return None
+        self._peer.env_steps += steps * self._env.num_envs
+        return Score.of(episodes, self._env.step_seconds)
 
     def _report(self, version: int, score: Score, chance: Score) -> None:
         evaluation = EvaluationReport(

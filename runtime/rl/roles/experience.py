@@ -9,7 +9,7 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text
 from runtime.exchange.machines.member_state import window_of
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
@@ -27,9 +27,9 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     """Return the bytes of a run's data."""
     sizes: dict[str, Any] = {}
     match plan.config:
-        case SACConfig(batch_size=batch_size):
+        case ReplayConfig(batch_size=batch_size):
             sizes = {"replay_capacity": settings.replay_capacity, "batch_size": batch_size}
-        case PPOConfig() | ImpalaConfig() if not plan.sends_gradients:
+        case RolloutConfig() if not plan.sends_gradients:
             sizes = {"batch_steps": plan.config.batch_steps, "queue_batches": plan.config.queue_batches}
     return data_memory(
         observation_bytes=plan.layout.tail_bytes,
@@ -56,9 +56,12 @@ class Experience:
         except ValueError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         # In the memory of a CPU that learns NumPy is as fast as anything, and a large ring costs what it holds.
-        self.store = make_store(
-            plan, settings, seed, device=device if self.place == "device" else None, pinned=free is not None
-        )
+        try:
+            self.store = make_store(
+                plan, settings, seed, device=device if self.place == "device" else None, pinned=free is not None
+            )
+        except MemoryError as error:
+            raise SetupError(f"{contract.ENV_CONFIG}: {error}; lower replay_capacity") from error
         if (sentence := self._sentence()) is not None:
             say(sentence)
 
@@ -74,7 +77,7 @@ class Experience:
 
     def batches(self, locked: Callable[[Callable[[], Draw]], Draw]) -> BatchSource | None:
         """Return the source of batches of a replay; ``locked`` runs a function while no segment is put in."""
-        if not isinstance(self.store, Replay) or not isinstance(self._plan.config, SACConfig):
+        if not isinstance(self.store, Replay) or not isinstance(self._plan.config, ReplayConfig):
             return None
         is_copied = self.place == "host" and self._device.startswith("cuda")
         copier = DeviceCopier(self._device) if is_copied else None

@@ -49,8 +49,17 @@ def bound_numeric_threads(context: Context) -> None:
 
     A library that takes every core it sees makes a machine of N processes crawl.
     """
+    _set_threads(context.threads)
+
+
+def bound_to_one_thread() -> None:
+    """Keep numerical libraries to one thread, as in a worker; they read this when they are imported."""
+    _set_threads(1)
+
+
+def _set_threads(count: int) -> None:
     for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, str(context.threads))
+        os.environ.setdefault(name, str(count))
 
 
 def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.data_parallel import assemble
-from runtime.rl.algos.sac import SAC
+from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.sgd_server import GradientServer
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
@@ -51,6 +51,7 @@ from runtime.rl.roles.launch_context import Context, environment_plan, make_envi
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
+from runtime.rl.roles.run_watch import RunWatch, watch_of
 from runtime.rl.settings import Settings
 
 WAIT_SECONDS: Final = 0.2
@@ -78,7 +79,10 @@ def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
             stack.enter_context(lock_folder(locked, LOCK_SECONDS, stop.is_set))
         if stop.is_set():
             return
-        learner = Learner(context, folder, console)
+        watch = watch_of(context, folder, console.say)
+        stack.callback(watch.close)
+        stack.enter_context(watch.reporting())
+        learner = Learner(context, folder, console, watch)
         stack.callback(learner.close)
         learner.loop(stop)
 
@@ -86,8 +90,9 @@ def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
 class Learner:
     """State and loop of the learner process."""
 
-    def __init__(self, context: Context, folder: Path, console: Console) -> None:
+    def __init__(self, context: Context, folder: Path, console: Console, watch: RunWatch) -> None:
         settings = context.settings
+        self._watch = watch
         self._settings = settings
         self._folder = folder
         self._console = console
@@ -252,6 +257,9 @@ class Learner:
         self._record()
         self._checkpoint()
         self._saver.wait()
+        if end is not None:
+            counts = {"env_steps": self._counters.env_steps, "updates": self._counters.updates}
+            self._console.record(self._watch.finish(end, counts))
         self._journal(ahead=0)  # exact, so that a restart after an orderly end skips no version
         if end is None:
             self._console.say(f"learner ends on {stop.reason}")
@@ -317,7 +325,7 @@ class Learner:
             return f"{self._counters.kept_updates} updates"
         if settings.max_seconds is not None and time.monotonic() - self._began >= settings.max_seconds:
             return f"{settings.max_seconds:g} seconds"
-        return None
+        return self._watch.ended
 
     def _learn(self) -> None:
         """Do one update; in lockstep all that the data allows, before any worker gets credit for more."""
@@ -343,15 +351,14 @@ class Learner:
             assert gradient is not None and isinstance(self._method, GradientServer)  # noqa: S101, PT018
             self._stats = self._method.update(gradient.to(self._device))
         else:
-            assert isinstance(self._method, SAC) and self._batches is not None  # noqa: S101, PT018
-            self._stats = self._learn_from(self._batches, self._method)
+            assert self._batches is not None  # noqa: S101  (a replay has a source of batches)
+            self._stats = self._learn_from(self._batches)
         self._counters.updates += 1
 
-    def _learn_from(self, batches: BatchSource, sac: SAC) -> Stats:
+    def _learn_from(self, batches: BatchSource) -> Stats:
         stats = self._team.update(batches.take())
-        if sac.config.prioritised:
-            members = enumerate(self._team.members)
-            errors = HostCopy({str(rank): member.td_error for rank, member in members if isinstance(member, SAC)})
+        if isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised:
+            errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
             self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
         batches.prefetch()
         return stats
@@ -392,6 +399,7 @@ class Learner:
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)
         snapshot.facts["made"] = self._provenance()
+        snapshot.facts["settings"] = asdict(self._settings)  # a saved policy is driven and exported by them
         self._saver.save(snapshot)
 
     def _provenance(self) -> dict[str, Any]:
@@ -415,6 +423,13 @@ class Learner:
         self._journal()
         own = self._collector.metric_fields() if self._collector is not None else {}
         figures = {**self._exchange.metric_fields(), **own, **self._usage.report()}
+        last = self._metrics.evaluation
+        self._watch.update(
+            self._env_steps, self._counters.updates, figures["mean_return"] if last is None else last.eval_return
+        )
+        figures |= self._watch.record_fields()
+        if self._saver.trouble:
+            figures["checkpoint_error"] = self._saver.trouble
         self._metrics.write(self._counters, self._env_steps, figures, self._stats)
 
 

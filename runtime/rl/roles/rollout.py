@@ -14,6 +14,9 @@ from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
 from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.rl.algos.memory import spread_states
+from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.buffers.rollout_buffer import DISCOUNTED, STATE
 from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.envs.base import EpisodeSummary, VectorEnv
 
@@ -38,20 +41,33 @@ class Rollout:
 
     The arena has each observation once (`runtime.rl.buffers.successors`): those that steps began with, and in the
     tail the last one of every copy and the final one of every truncated episode, whose next step began anew.
+
+    With `states`, which `act` reads, it advances them step by step, and a segment has those that it began with.
     """
 
     def __init__(
-        self, env: VectorEnv, layout: Layout, steps: int, seed: int, *, n_step: int = 1, gamma: float = 1.0
+        self,
+        env: VectorEnv,
+        layout: Layout,
+        steps: int,
+        seed: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 1.0,
+        states: CopyStates | None = None,
     ) -> None:
         self._env = env
         self._layout = layout
         self._count = steps * env.num_envs
         self._n_step = n_step
         self._gamma = gamma
+        self._states = states
         self.obs = env.reset(seed)
         """(B, width) observations for the next step."""
         self._last = self.obs
         """(B, width) observations after the latest step, before any reset."""
+        self._discounted = np.zeros(env.num_envs, dtype=np.float32)
+        """Discounted return of each copy's present episode, for methods that normalise returns."""
         self._ended = np.zeros(self._count, dtype=np.uint8)
         """For each transition 0 if the episode goes on, TERMINATED or TRUNCATED."""
         # Room for a truncation at every step: what is not used is cut off, and its pages are never touched.
@@ -79,6 +95,9 @@ class Rollout:
         if result.is_lost:
             self.obs = result.obs
             self._episodes.extend(result.episodes)
+            self._discounted[:] = 0.0
+            if self._states is not None:
+                self._states.reset()
             # The simulator lost these steps. What was recorded before has no successor, so it counts as truncated.
             if first:
                 before = first - env.num_envs
@@ -89,6 +108,14 @@ class Rollout:
         columns["reward"][first:last] = result.reward
         if log_prob is not None:
             columns["log_prob"][first:last] = log_prob
+        if DISCOUNTED in columns:
+            self._discounted = np.float32(self._gamma) * self._discounted + result.reward
+            columns[DISCOUNTED][first:last] = self._discounted
+            self._discounted[result.terminated | result.truncated] = 0.0
+        if self._states is not None:
+            if first == 0 and STATE in columns:
+                spread_states(self._states.state, columns[STATE])
+            self._states.advance(result.terminated | result.truncated)
         # Not result.obs: where an episode ended that is already the first observation of the next one.
         self._last = result.final_obs
         self._ended[first:last] = result.terminated

@@ -13,9 +13,10 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 
 def check_settings(training: Settings) -> None:
     """Raise SetupError for an environment, an option or a method's setting that cannot be."""
-    from runtime.rl.algos.plan import make_plan
+    from runtime.rl.algos.plan import make_plan, method_of
 
     try:
+        method_of(training)  # also where only the environment itself knows whether the plan fits it
         spaces = _spaces(training)
         if spaces is not None:
             make_plan(training, *spaces)
@@ -29,11 +30,11 @@ def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
     if not environments.is_possible(name):
         raise ValueError(f"there is no environment {name!r}. {environments.suggestion(name)}")
     if name == "l2r":
-        from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+        from runtime.rl.envs.l2r_options import L2ROptions
+        from runtime.rl.envs.racing_rules import RacingRules
 
         # Making one starts its simulators.
-        L2ROptions.from_mapping(options)
-        return L2RVectorEnv.obs_space, L2RVectorEnv.action_space
+        return L2ROptions.from_mapping(options).obs_space, ActionSpace(RacingRules.act_dim)
     if name in environments.BUILT_IN or (name in environments.CLASSIC and not options):
         from runtime.rl.envs.registry import make_vector_env
 

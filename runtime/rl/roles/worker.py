@@ -25,6 +25,7 @@ from runtime.exchange.learner_client import LearnerClient
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
 from runtime.rl.algos.plan import Plan
+from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
@@ -83,6 +84,7 @@ class RolloutWorker:
         """Policy at the learner; None where this worker has the weights."""
         self._remote_outputs: NDArray[np.float32] | None = None
         """Its outputs for the present observations."""
+        self._states = CopyStates(peer.actor, env.num_envs)
         self._rollout: Rollout | None = None
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
@@ -143,7 +145,9 @@ class RolloutWorker:
             layout = rollout_layout(env.obs_space, env.action_space)
             rollouts = RolloutGradients(env, layout, steps, seed, method)
             return lambda version: rollouts.step(self._act, self._peer.actor, version)
-        rollout = self._rollout = Rollout(env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma)
+        rollout = self._rollout = Rollout(
+            env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma, states=self._states
+        )
         return lambda version: rollout.step(self._act, version)
 
     @property
@@ -164,7 +168,7 @@ class RolloutWorker:
         if self._remote_outputs is not None:
             outputs, self._remote_outputs = self._remote_outputs, None
             return self._draw(outputs)
-        outputs = self._peer.actor.outputs(obs)
+        outputs = self._states.outputs(obs)
         # After the use and not before: only then is it certain that all of them came from one version.
         if self._peer.is_overtaken:
             raise _OvertakenError

@@ -49,7 +49,7 @@ def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: 
     import torch
 
     from runtime.rl.algos.configs import SACConfig
-    from runtime.rl.algos.sac import SAC
+    from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
 
     if not is_learning:

@@ -61,7 +61,7 @@ def offered(capsys, *words):
         (["wait", "lidar-ppo", "--for", "d"], ["done"]),
         (["wait", "lidar-ppo", "--for=lea"], ["--for=learned="]),
         (["wait", "lidar-ppo", "--for", "=", "do"], ["done"]),
-        (["slots", "--state", "="], ["free", "busy", "unknown", "off", "failed"]),
+        (["slots", "--state", "="], ["free", "busy", "unknown", "off", "failed", "reserved"]),
         (["get", "po"], ["pods"]),
         (["get", "pods", "notebook"], ["notebook-7f9c"]),
         (["leaks", ""], []),

@@ -55,12 +55,12 @@ def test_a_node_counts_the_slots_of_its_gpus_and_of_its_cpu_apart():
     alone = node_document(ALONE, ledger(ALONE, (0, 0)))
     assert (alone["slots"], alone["free"], alone["cpu_slots"], alone["cpu_free"]) == (3, 2, 3, 2)
     head, both, other = lines(table_output.NODES, [row, alone])
-    assert head[-2:] == ["CPU", "SLOTS"]
-    assert (both[-1], other[-1]) == ("2/3", "-")
+    assert head[-4:] == ["CPU", "SLOTS", "PODS", "AGE"]
+    assert (both[-3], other[-3]) == ("2/3", "-")
 
 
 def test_a_slot_names_all_pods_that_share_it():
     (first, *_) = ledger(NODE, (0, 0), (0, 0), (0, 0)).slots.values()
     row = slot_document(first, NODE)
     assert (row["pod"], row["pods"]) == ("p0", ["p0", "p1", "p2"])
-    assert lines(table_output.SLOTS, [row])[1][-2:] == ["p0", "+2"]
+    assert lines(table_output.SLOTS, [row])[1][-3:-1] == ["p0", "+2"]

@@ -7,11 +7,12 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.fake import FakeBackend, demo_cluster
 from l2rtui.cli import main as entry
 from l2rtui.cli.output import Column, Output, StderrReporter, View
 from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
@@ -46,6 +47,10 @@ WORKERS = [f"racing-sac-s0-w-{number}" for number in range(4)]
         (("nodes", "-l", "kubernetes.io/hostname in (phortx1,phortx2)"), ["phortx1", "phortx2"]),
         (("nodes", "-l", "nvidia.com/gpu.product", "-l", "kubernetes.io/hostname!=phortx1", "*2"), ["phortx2"]),
         (("nodes", "--filter", "free>0 ip=10.20.0.2"), ["phortx2"]),
+        (("nodes", "--filter", "pods>15"), ["phortx1"]),
+        (("nodes", "--gpu", "free>=4 model=A100 memory>=40G"), ["phortx1", "phortx2"]),
+        (("nodes", "--gpu", "free>=4 model=H100"), []),
+        (("slots", "phortx1", "--gpu", "free=4", "--filter", "slot~.0"), ["phortx1/6.0", "phortx1/7.0"]),
         (("slots", "phortx1/2.1"), ["phortx1/2.1"]),
         (("slots", "phortx2/7"), [f"phortx2/7.{slot}" for slot in range(4)]),
         (("slots", "--state", "failed"), ["phortx1/2.2"]),
@@ -75,6 +80,30 @@ def test_words_choose_and_all_of_them_hold(words, names, capsys):
     except AssertionError:
         pytest.fail(capsys.readouterr().err)
     assert found == names
+
+
+def test_a_pod_that_does_not_fit_its_place_is_named_with_a_sentence(capsys, monkeypatch):
+    whole = demo_cluster._foreign_pod
+
+    def astray(*args):
+        return replace(whole(*args), flags=("names device 3, its plan says 0",))
+
+    monkeypatch.setattr(demo_cluster, "_foreign_pod", astray)
+    sentence = "render-farm-0 names device 3, its plan says 0"
+    for words in (("pods", "render-farm-0"), ("slots", "--state", "busy", "--owner", "u31")):
+        assert entry.main([*words, "-o", "json"]) == 0
+        written = capsys.readouterr()
+        assert [row["mismatches"] for row in json.loads(written.out)] == [[sentence]]
+        assert f"Mismatch: {sentence}." in written.err
+    assert entry.main(["pods", "render-farm-0", "-o", "wide"]) == 0
+    assert sentence in capsys.readouterr().out
+    for target in ("render-farm-0", "phortx3"):
+        assert entry.main(["describe", target]) == 0
+        assert f"Mismatch: {sentence}." in capsys.readouterr().out
+    assert entry.main(["pods", "racing-sac-s0", "-o", "json"]) == 0
+    written = capsys.readouterr()
+    assert "Mismatch" not in written.err
+    assert all(row["mismatches"] == [] for row in json.loads(written.out))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from l2rtui.cli.json_output import when
 from l2rtui.cli.output import Column, Output, StderrReporter, View, to_json, to_yaml
 from l2rtui.cli.table_output import format_age
 from l2rtui.cli.verbs.logs import since
@@ -163,14 +162,6 @@ def test_progress_is_a_live_line_on_a_terminal_and_lines_elsewhere(monkeypatch):
 )
 def test_ages_are_short(seconds, text):
     assert format_age(seconds) == text
-
-
-def test_times_are_rfc_3339_in_utc():
-    assert when(1_750_000_000.25) == "2025-06-15T15:06:40.250Z"
-    assert when(None) is None
-    assert when(0.0) is None
-    assert when(1e200) is None
-    assert when(-1e14) is None
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["create", "pvc", "data"], "Write `l2rtui volume create data --size 50Gi`."),
         (["create", "-f", "x.yaml"], "Write `l2rtui launch -f x.yaml`"),
         (["rollout", "restart", "deploy/x"], "Write `l2rtui kill x`: its set replaces it."),
-        (["attach", "x", "-it"], "Write `l2rtui logs -f x`, or `l2rtui exec x -- bash`."),
+        (["ssh", "x"], "Write `l2rtui exec x -- bash`, or `l2rtui attach x`."),
         (["cp", "data:a", "b"], "Write `l2rtui volume get data:a b`"),
         (["watch", "x"], "Write `l2rtui runs -w`"),
         (["launch", "x.yaml"], "launch takes its file by -f. Write `l2rtui launch -f x.yaml`."),
@@ -77,7 +77,7 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["leaks", "phortx1"], "leaks takes no further argument 'phortx1'."),
         (["--sluts"], "l2rtui without a verb has no option --sluts."),
         (["slots", "-o", "xml"], "argument -o/--output: invalid choice: 'xml'"),
-        (["launch"], "the following arguments are required: -f/--file"),
+        (["launch"], "launch needs a spec. Write `l2rtui launch -f SPEC`"),
         (["launch", "-f", "x", "--seeds", "a"], "'a' is no seed"),
         (["launch", "-f", "x", "--on", "phortx1"], "'phortx1' names no slot"),
         (["launch", "-f", "x", "--timeout", "soon"], "'soon' is not a number of seconds"),
@@ -129,10 +129,32 @@ def test_no_example_is_of_a_verb_that_is_not_there():
     assert set(EXAMPLES) == set(VERBS)
 
 
-@pytest.mark.parametrize("words", [["--help", "me"], ["me", "-h"], ["get", "--help"]])
-def test_whoever_asks_for_help_with_a_word_that_is_no_verb_gets_it(words, capsys):
+@pytest.mark.parametrize("words", [["get", "--help"], ["-h", "apply"], ["help"]])
+def test_help_on_a_word_of_another_tool_is_that_of_the_program(words, capsys):
     assert entry.main(words) == 0
-    assert "verbs:" in capsys.readouterr().out
+    assert "exit codes:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help", "me"], ["me", "-h"], ["help", "me"]])
+def test_help_on_a_word_that_nobody_knows_names_it(words, capsys):
+    assert entry.main(words) == 2
+    assert "There is no verb 'me'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--replay", "nosuch", "--record", "x"], "--record and --replay exclude each other"),
+        (["--replay", "x", "--speed", "1000"], "'1000' is not a number from 0.01 to 100"),
+        (["--replay", "x", "--speed", "fast"], "'fast' is not a number"),
+    ],
+)
+def test_options_of_recordings_that_cannot_be(words, sentence, capsys, monkeypatch):
+    for stream in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert entry.main(words) == 2
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

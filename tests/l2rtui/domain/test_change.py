@@ -20,7 +20,7 @@ from l2rtui.domain.change import (
 )
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuUse, Node, Taint
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, ContextHealth, PodView, RunView
 from l2rtui.domain.status import Phase
 
 NAMES = st.sampled_from("abcd")
@@ -38,12 +38,13 @@ SNAPSHOTS = st.builds(
     revision=st.integers(0, 3),
     problems=st.lists(NAMES, max_size=2).map(tuple),
     silent_since=st.none() | st.integers(0, 2).map(float),
+    contexts=st.lists(st.builds(ContextHealth, NAMES, st.booleans()), max_size=2).map(tuple),
 )
 
 
 def _content(snapshot):
     rows = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
-    return *rows, snapshot.problems, snapshot.silent_since
+    return *rows, snapshot.problems, snapshot.silent_since, snapshot.contexts
 
 
 @given(SNAPSHOTS, SNAPSHOTS)
@@ -134,3 +135,14 @@ def test_nodes_stand_in_the_order_in_which_people_count():
     snapshot = apply(EMPTY_SNAPSHOT, [NodeChanged(Node(name)) for name in names])
     assert list(snapshot.nodes) == ["1-a", "big", "phortx1", "phortx2", "phortx2-b", "phortx10"]
     assert list(apply(snapshot, [NodeChanged(Node("phortx3"))]).nodes)[4:] == ["phortx2-b", "phortx3", "phortx10"]
+
+
+def test_a_context_is_live_while_its_rows_are_of_the_present():
+    assert [
+        health.is_live
+        for health in (
+            ContextHealth("lab"),
+            ContextHealth("lab", has_rows=True),
+            ContextHealth("lab", has_rows=True, old_since=5.0),
+        )
+    ] == [False, True, False]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from l2rtui.domain.metrics import (
+    MOST_PEERS,
+    ExchangeFigures,
     LearnerFigures,
     LearnerProgress,
     PodMetrics,
@@ -16,6 +18,7 @@ from l2rtui.domain.metrics import (
     ReturnTrend,
     RunMetrics,
 )
+from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Phase
@@ -51,6 +54,7 @@ def of(progress=STEADY, *, age=0.0, pods=PODS, records=None, ages=None, run=RUN,
     [
         (RUN, PODS, RunReports(unseen="refused", unseen_seconds=20), Learning.UNKNOWN, "cannot be seen: refused"),
         (replace(RUN, is_terminating=True), PODS, NO_REPORTS, Learning.UNKNOWN, "is being destroyed"),
+        (replace(RUN, reason=QUEUED, message="waits"), (), NO_REPORTS, Learning.STARTING, "waits"),
         (replace(RUN, reason="Unsupervised"), PODS, NO_REPORTS, Learning.UNKNOWN, "Unsupervised"),
         (replace(RUN, reason="X", message="nobody"), PODS, NO_REPORTS, Learning.UNKNOWN, "nobody"),
         (replace(RUN, reason="Warning"), (W0,), NO_REPORTS, Learning.STARTING, "has no pod that learns yet"),
@@ -63,6 +67,13 @@ def of(progress=STEADY, *, age=0.0, pods=PODS, records=None, ages=None, run=RUN,
             NO_REPORTS,
             Learning.DONE,
             "has finished",
+        ),
+        (
+            RUN,
+            (replace(LEARNER, reason=CRASH_LOOP, exit_code=65),),
+            NO_REPORTS,
+            Learning.DIVERGED,
+            "its numbers are not finite any more: lower the learning rate, or bound the rewards; r-l fails again",
         ),
         (
             RUN,
@@ -222,6 +233,25 @@ def test_a_worker_that_never_printed_a_record_is_named_once_its_log_was_read(sta
     reports = RunReports(metrics, 0.0, {W0.uid: UP}, {W0.uid: 1.0}, read_pods=read)
     learning = learning_state(RUN, (LEARNER, W0, replace(W1, started=started)), reports, NOW)
     assert sentence in learning.reason
+
+
+@pytest.mark.parametrize(
+    ("started", "reason"),
+    [
+        (NOW - 91, f"learns, but 1 of 2 workers sends nothing (r-w-1 has printed nothing yet): {SEE}"),
+        (NOW - 89, "learns"),
+    ],
+)
+def test_a_worker_that_never_printed_a_record_is_named_later_where_its_learner_does_not_wait(started, reason):
+    pods, records = (LEARNER, W0, replace(W1, started=started)), {W0.uid: UP}
+    reports = RunReports(
+        RunMetrics("r", env_steps=1200, time=NOW, progress=STEADY),
+        0.0,
+        records,
+        {W0.uid: 1.0},
+        read_pods={"w0", "w1"},
+    )
+    assert learning_state(RUN, pods, reports, NOW).reason == reason
 
 
 def test_more_culprits_than_fit_are_counted():
@@ -434,9 +464,32 @@ def test_an_evaluator_is_silent_by_its_own_interval(record, seconds, is_named):
     assert ("its evaluator r-eval-0 has printed nothing for" in state.reason) is is_named
 
 
+def test_an_evaluator_that_its_learner_misses_is_named_before_its_own_interval_is_over():
+    missed = RunMetrics("r", time=NOW, progress=STEADY, exchange=ExchangeFigures(peers=("r-w-0", "r-w-1")))
+    pods = (*PODS, replace(EVALUATOR, started=NOW - 60))
+    reports = RunReports(missed, 0.0, {"w0": UP, "w1": UP, "e": SCORES}, {"w0": 0.0, "w1": 0.0, "e": 9.0})
+    sentence = "learns, but its evaluator r-eval-0 does not answer its learner: see `l2rtui logs r-eval-0`"
+    assert learning_state(RUN, pods, reports, NOW).reason == sentence
+
+
 def test_an_evaluator_that_does_not_run_is_not_called_silent():
     down = replace(EVALUATOR, ready=False)
     assert of(pods=(*PODS, down), records={"e": SCORES}, ages={"e": 60.0}).reason == "learns"
+
+
+def test_that_a_learner_waits_hides_neither_a_silent_evaluator_nor_a_lost_checkpoint():
+    pods, ages = (*PODS, EVALUATOR), {"e": 60.0}
+    assert (
+        "its evaluator r-eval-0 has printed nothing for"
+        in of(WAITS, pods=pods, records={"e": SCORES}, ages=ages).reason
+    )
+    full = RunMetrics("r", time=NOW, progress=WAITS, checkpoint_error="No space left on device")
+    state = learning_state(RUN, pods, RunReports(full, 0.0, {"e": SCORES}, ages), NOW)
+    assert state.state is Learning.LIVE
+    assert state.reason == (
+        "learns, but its last checkpoint could not be written (No space left on device): "
+        "free room, it is tried again"
+    )
 
 
 def test_workers_that_are_silent_come_before_an_evaluator_that_is():
@@ -444,3 +497,60 @@ def test_workers_that_are_silent_come_before_an_evaluator_that_is():
     reason = of(pods=(*PODS, EVALUATOR), records=records, ages=ages).reason
     assert "r-w-0 has printed nothing" in reason
     assert "evaluator" not in reason
+
+
+def test_a_limit_that_is_near_stands_before_what_the_run_does():
+    metrics = RunMetrics("r", env_steps=9, time=NOW, progress=STEADY, limit="limit near: 93 % of limit wall 12 h")
+    state = learning_state(RUN, PODS, RunReports(metrics), NOW)
+    assert (state.state, state.reason) == (Learning.LIVE, "limit near: 93 % of limit wall 12 h; learns")
+
+
+@pytest.mark.parametrize(
+    ("message", "limit", "reason"),
+    [
+        ("ended by limit wall 12 h", "", "has finished, ended by limit wall 12 h"),
+        ("it was ended with its run", "ended by limit idle 30 min", "has finished, ended by limit idle 30 min"),
+        ("", "limit near: 93 % of limit wall 12 h", "has finished"),
+    ],
+)
+def test_a_run_that_a_limit_has_ended_says_so(message, limit, reason):
+    pods = (replace(LEARNER, phase=Phase.SUCCEEDED, ready=False, message=message),)
+    reports = RunReports(RunMetrics("r", limit=limit))
+    assert learning_state(RUN, pods, reports, NOW).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("record", "seconds", "reason"),
+    [
+        (
+            replace(UP, simulator_restarted=NOW - 5, simulator_error="it hangs"),
+            0.0,
+            "learns, but the simulator of r-w-0 was restarted: it hangs",
+        ),
+        (replace(UP, simulator_restarted=NOW - 5), 0.0, "learns, but the simulator of r-w-0 was restarted"),
+        (replace(UP, simulator_restarted=NOW - 31), 0.0, "learns"),
+        (replace(UP, simulator_restarted=NOW - 25), 6.0, "learns"),
+    ],
+)
+def test_a_simulator_that_was_restarted_is_told_for_half_a_minute(record, seconds, reason):
+    state = of(records={"w0": replace(record, time=NOW)}, ages={"w0": seconds})
+    assert state.state is Learning.LIVE
+    assert state.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("peers", "started", "is_named"),
+    [
+        (("r-w-1",), NOW - 60, True),
+        (("r-w-0", "r-w-1"), NOW - 60, False),
+        ((), NOW - 5, False),
+        (None, NOW - 60, False),
+        (tuple(f"q-w-{n}" for n in range(MOST_PEERS)), NOW - 60, False),  # there may be more than are named
+    ],
+)
+def test_a_worker_that_works_but_is_not_connected_is_named(peers, started, is_named):
+    metrics = RunMetrics("r", time=NOW, progress=STEADY, exchange=ExchangeFigures(peers=peers))
+    pods = (LEARNER, replace(W0, started=started))
+    state = learning_state(RUN, pods, RunReports(metrics, 0.0, {"w0": UP}, {"w0": 0.0}), NOW)
+    assert state.state is Learning.LIVE
+    assert ("1 of 1 worker sends nothing (r-w-0 is not connected to its learner" in state.reason) is is_named

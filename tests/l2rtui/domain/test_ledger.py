@@ -80,6 +80,7 @@ def test_two_on_one_slot_are_told_and_the_first_is_shown():
     ledger = build_ledger([node()], [holder("b", DeviceUsage(0, 0)), holder("a", DeviceUsage(0, 0))])
     assert ledger.slots[SlotId("n", 0, 0)].pod == "a"
     assert ledger.problems == ("b and a both hold slot n/0.0",)
+    assert ledger.mismatches == dict.fromkeys(("uid-a", "uid-b"), ledger.problems)
 
 
 def test_a_device_that_is_not_there_is_told():
@@ -175,6 +176,19 @@ def test_what_does_not_fit_together_is_told_once():
         "p sees all GPUs",
         "q sees all GPUs",
     )
+
+
+def test_a_pod_that_does_not_fit_its_place_is_flagged_in_its_slots():
+    astray = replace(
+        holder("p", DeviceUsage(0, 1)), flags=("names device 3, its plan says 0", "is on n, its plan says m")
+    )
+    ledger = build_ledger([node()], [astray, holder("q", DeviceUsage(0, 2))])
+    assert ledger.mismatches == {"uid-p": ("p names device 3, its plan says 0", "p is on n, its plan says m")}
+    assert [slot.id.slot for slot in ledger.slots.values() if slot.is_mismatched] == [1]
+    # It is mended, and only its node is looked at again.
+    mended = build_ledger([node()], [holder("p", DeviceUsage(0, 1))], Basis(ledger, frozenset("n")))
+    assert not mended.mismatches
+    assert not any(slot.is_mismatched for slot in mended.slots.values())
 
 
 def test_slots_of_unknown_devices_are_counted_by_node():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId, device_index, device_name
+from l2rtui.domain.node import CPU, Gpu, GpuShare, GpuUse, Node, SlotId, device_index, device_name
 
 
 @pytest.mark.parametrize("text", ["phortx1/3.2", "n/0.0", "a.b-c/10.31", "NODE/1.1", "n/cpu.7"])
@@ -65,3 +65,16 @@ def test_a_node_tells_what_is_in_use_of_a_gpu_where_it_is_measured():
     node = Node("n", (Gpu("n", 0), Gpu("n", 1)), gpu_use=(GpuUse(1, 87.0, 1 << 30),))
     assert node.use(1) is node.gpu_use[0]
     assert node.use(0) is None
+
+
+def test_the_part_of_a_pod_is_known_or_not():
+    share = GpuShare("u1", 30.0, 4 << 30)
+    use = GpuUse(0, 50.0, shares=(GpuShare("u0"), share))
+    assert use.share("u1") is share
+    assert use.share("u2") is None
+
+
+def test_the_memory_of_a_gpu_is_that_of_its_labels_or_of_a_measurement():
+    labelled, measured, neither = Gpu("n", 0, memory_bytes=80 << 30), Gpu("n", 1), Gpu("n", 2)
+    node = Node("n", (labelled, measured, neither), gpu_use=(GpuUse(0), GpuUse(1, memory_bytes=40 << 30)))
+    assert [node.gpu_memory_bytes(gpu) for gpu in node.gpus] == [80 << 30, 40 << 30, 0]

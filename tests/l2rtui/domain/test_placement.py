@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from l2rtui.domain.containers import Binding, LabelRule, PodSettings, Scheduling, Toleration
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId, Taint
+from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId, Taint
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, parse_pins, parse_seeds, place
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
@@ -50,6 +50,55 @@ def test_pack_fills_one_device_after_the_other():
 def test_spread_goes_round():
     placed = place([run("r", workers(5))], ledger(), policy=PlacementPolicy.SPREAD)
     assert slots_of(placed) == ["n0/0.0", "n0/1.0", "n0/0.1", "n0/1.1", "n0/0.2"]
+
+
+def measured(*uses, **machine):
+    gpus = tuple(Gpu("n0", use.gpu, memory_bytes=80) for use in uses)
+    cpu = Gpu("n0", CPU, slots=2, is_cpu=True)
+    return Node("n0", (*gpus, Gpu("n0", len(uses))), gpu_use=uses, cpu=cpu, **machine)
+
+
+BUSY = measured(GpuUse(0, 95.0, 10), GpuUse(1, 5.0, 70), GpuUse(2, 20.0, 40))
+
+
+@pytest.mark.parametrize(
+    ("policy", "slots"),
+    [
+        # 5, then 30 with the first replica on it: the next is at 20, then both have their share.
+        (PlacementPolicy.LEAST_BUSY, ["n0/1.0", "n0/2.0", "n0/1.1", "n0/2.1", "n0/1.2", "n0/2.2"]),
+        # 70 free, each replica takes 20 of it; 40 free on the third GPU, 10 on the second.
+        (PlacementPolicy.FREE_MEMORY, ["n0/0.0", "n0/0.1", "n0/2.0", "n0/0.2", "n0/2.1", "n0/0.3"]),
+    ],
+)
+def test_replicas_go_where_most_is_left_and_count_as_their_share(policy, slots):
+    cluster = build_ledger([BUSY], [])
+    placed = place([run("r", workers(6))], cluster, policy=policy, nodes=[BUSY])
+    assert slots_of(placed) == slots
+    # The device that nobody measures is last, and takes what the others have no slots for.
+    filled = place([run("r", workers(14))], cluster, policy=policy, nodes=[BUSY])
+    assert slots_of(filled)[-2:] == ["n0/3.0", "n0/3.1"]
+    # Without any measurement they go round.
+    assert slots_of(place([run("r", workers(3))], cluster, policy=policy)) == ["n0/0.0", "n0/1.0", "n0/2.0"]
+
+
+def test_the_load_of_a_machine_counts_for_its_cpu_slots():
+    nodes = [
+        replace(Node(name, (Gpu(name, 0, slots=2, is_cpu=True),), cpu_cores=8.0, memory_bytes=100), **use)
+        for name, use in (
+            ("a", {"cpu_used": 6.0, "memory_used_bytes": 10}),
+            ("b", {"cpu_used": 1.0, "memory_used_bytes": 90}),
+        )
+    ]
+    for policy, name in ((PlacementPolicy.LEAST_BUSY, "b"), (PlacementPolicy.FREE_MEMORY, "a")):
+        placed = place([run("r", without_gpu(1))], build_ledger(nodes, []), policy=policy, nodes=nodes)
+        assert slots_of(placed) == [f"{name}/0.0"]
+
+
+def test_an_elastic_job_goes_round_the_gpus_though_one_is_idle():
+    nodes = replace(workers(3), bounds=(1, 4))
+    idle = measured(GpuUse(0, 0.0), GpuUse(1, 90.0), GpuUse(2, 90.0))
+    placed = place([run("r", nodes)], build_ledger([idle], []), policy=PlacementPolicy.LEAST_BUSY, nodes=[idle])
+    assert len({seat.slots[0].gpu for seat in placed.seats}) == 3
 
 
 def test_elastic_nodes_go_round_the_gpus_whatever_the_policy_also_when_scaled():

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat, place
-from l2rtui.domain.plan import LaunchPlan, PlanStep, StepVerb, device_env, plan_launch, plan_pod, planned_view
+from l2rtui.domain.plan import (
+    LaunchPlan,
+    PlanStep,
+    StepVerb,
+    device_env,
+    gpu_count,
+    plan_launch,
+    plan_pod,
+    planned_view,
+)
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 SPEC = RunSpec(
@@ -93,6 +104,14 @@ def test_a_backend_that_makes_objects_of_its_own_says_so_in_the_steps():
 def test_a_replica_knows_its_device():
     plan = plan_launch([SPEC], place([SPEC], build_ledger(NODES.values(), [])), NODES, owner="me", uids=["u1"])
     assert [pod.gpu for pod in plan.runs[0].pods] == [None, *[NODES["n"].gpus[0]] * 2]
+
+
+def test_a_gpu_counts_once_and_a_replica_whose_gpu_is_not_known_yet_counts_as_another():
+    plan = plan_launch([SPEC], place([SPEC], build_ledger(NODES.values(), [])), NODES, owner="me", uids=["u1"])
+    learner, *workers = plan.runs[0].pods
+    assert gpu_count([learner, *workers]) == 1
+    assert gpu_count([learner, workers[0], replace(workers[1], gpu=None)]) == 2
+    assert gpu_count([replace(workers[0], gpu=Gpu("n", CPU, is_cpu=True))]) == 0
 
 
 def test_the_view_of_a_planned_pod_has_its_slots_and_the_node_that_the_backend_chose():

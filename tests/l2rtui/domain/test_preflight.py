@@ -14,6 +14,8 @@ from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
+from runtime.base.alert_rules import AlertRule
+from runtime.base.limits import Limits
 
 GIB = 2**30
 
@@ -162,3 +164,20 @@ def test_the_plan_says_why_a_set_sits_on_cpu_slots():
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
     findings = [finding for finding in preflight(plan, snapshot) if "CPU slots" in finding.sentence]
     assert findings == [Finding(Severity.OK, "r/w", "it sits on CPU slots: its environment needs no GPU")]
+
+
+def test_limits_and_alerts_are_named_once_for_all_seeds():
+    rule = AlertRule(("failed", "done"), "webhook", url_from="HOOK")
+    watched = replace(spec(replicas=1), limits=Limits(wall=3600, gpu_hours=5), alerts=(rule,))
+    findings = judge([watched, replace(watched, name="r2")], cluster())
+    stated = sentences(findings, Severity.OK)
+    assert stated.count("ends by limit wall 1 h or limit 5 GPU-hours") == 1
+    assert stated.count("on failed, done: webhook of HOOK") == 1
+    assert sentences(findings, Severity.WARNING) == []
+
+
+def test_gpu_hours_alone_never_end_a_run_without_a_gpu():
+    watched = replace(spec(replicas=0), limits=Limits(gpu_hours=5))
+    assert "limits.gpu_hours never ends it: it sits on no GPU" in sentences(
+        judge([watched], cluster()), Severity.WARNING
+    )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity
+from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity, rfc3339
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,20 @@ def test_cores_are_written_as_kubernetes_does(cores, text):
 )
 def test_ages_go_in_coarse_steps(seconds, written):
     assert age(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.7e9, "2023-11-14T22:13:20.000Z"),
+        (0.25, "1970-01-01T00:00:00.250Z"),
+        (-1e14, None),
+        (0.0, None),
+        (None, None),
+        (1e300, None),
+        (1e13, None),
+        (nan, None),
+    ],
+)
+def test_a_time_is_written_in_utc_or_not_at_all(seconds, text):
+    assert rfc3339(seconds) == text

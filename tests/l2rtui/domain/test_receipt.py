@@ -9,6 +9,11 @@ def test_an_empty_receipt_counts_the_objects_that_were_removed():
     assert Receipt("racing", 7, (), 1.25).sentence == "nothing left of racing (7 objects, 0 leaks, 1.2 s)"
 
 
+def test_a_run_that_was_only_queued_is_out_of_the_queue():
+    sentence = Receipt("racing", 1, (), 0.1, was_queued=True).sentence
+    assert sentence == "racing was queued: it is out of the queue, and was never launched"
+
+
 def test_every_leftover_is_named_with_its_reason():
     left = (Leftover("Pod", "racing-w-0", "its node is gone"), Leftover("Lease", "phortx1-0-0", "forbidden"))
     sentence = Receipt("racing", 7, left, 1.0).sentence

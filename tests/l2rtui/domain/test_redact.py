@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.redact import HIDDEN_TEXT, redact
+from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
 
 TOKEN = "abcDEF123456"
 
@@ -43,3 +43,15 @@ def test_what_is_too_long_to_be_searched_is_dropped():
 @given(st.text(max_size=200))
 def test_a_second_redaction_changes_nothing(text):
     assert redact(redact(text)) == redact(text)
+
+
+def test_a_long_text_is_searched_to_its_end_and_loses_no_line():
+    lines = [f"line {number}" for number in range(20_000)]
+    key = ["-----BEGIN RSA PRIVATE KEY-----", *[TOKEN] * 3_000, "-----END RSA PRIVATE KEY-----"]
+    text = "\n".join([*lines[:9_000], *key, *lines[9_000:], f"AWS_SECRET_ACCESS_KEY={TOKEN}", ""])
+
+    redacted = redact_long(text)
+
+    assert TOKEN not in redacted
+    assert [line for line in redacted.splitlines() if line.startswith("line ")] == lines
+    assert redact_long("") == ""

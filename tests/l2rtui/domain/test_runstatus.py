@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Level, Phase
@@ -30,6 +31,7 @@ WAITS = replace(UP, uid="c", name="r-w-1", phase=Phase.PENDING, ready=False)
         (RUN, (DOWN, replace(DOWN, uid="a")), "Degraded", Level.BAD, "r-w-1 failed with exit 1, and 1 more"),
         (replace(RUN, is_terminating=True), (UP,), "Terminating", Level.WAIT, "is being destroyed, 1 pod left"),
         (replace(RUN, reason="Unsupervised", message="nobody"), (UP,), "Unsupervised", Level.WARN, "nobody"),
+        (replace(RUN, reason=QUEUED, message="waits for 3 slots"), (), QUEUED, Level.WAIT, "waits for 3 slots"),
         (replace(RUN, reason="Unsupervised"), (UP,), "Unsupervised", Level.WARN, "Unsupervised"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns, number_of
+from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, about_gpu, gpu_cells
 from l2rtui.domain.selection.label_selector import compile_selector
 
 LABELS = {"gpu": "a100", "zone": "b", "l2rtui.io/run": "racing-sac-s0", "empty": ""}
@@ -89,6 +90,46 @@ def passes(text: str) -> bool:
 )
 def test_a_filter_is_words_and_comparisons(text, is_shown):
     assert passes(text) is is_shown
+
+
+GPUS = ("node", *GPU_COLUMNS)
+NODE = ("n1", *gpu_cells([(4, "NVIDIA A10", 24 << 30), (1, "NVIDIA H100-80GB", 80 << 30), (2, "", 0)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shown"),
+    [
+        ("free>=4", True),
+        ("free>=5", False),
+        ("model=h100", True),
+        ("model=H10", False),
+        ("model~H10", True),
+        ("model!=A10 memory>0", True),
+        ("memory>=40G", True),
+        ("memory>=90G", False),
+        # Each holds of some GPU, and all of it of none.
+        ("free>=2 model=H100", False),
+        ("free>=1 model=H100 memory>=40G", True),
+        ("free=2 memory>0", False),
+    ],
+)
+def test_all_that_is_said_of_a_gpu_must_hold_of_the_same(text, is_shown):
+    for test, is_expected in (
+        (compile_filter(about_gpu(text), GPUS), is_shown),
+        (compile_filter(f"n1 {about_gpu(text)}", GPUS), is_shown),
+        (compile_filter(f"n2 {about_gpu(text)}", GPUS), False),
+    ):
+        assert test is not None
+        assert test(lambda number: NODE[number].casefold(), "n1") is is_expected
+
+
+def test_without_gpus_nothing_that_is_said_of_one_holds():
+    cells = ("n1", *gpu_cells([]))
+    test = compile_filter("gpu.free>=0", GPUS)
+    assert test is not None
+    assert not test(lambda number: cells[number], "n1")
+    assert misread_columns("gpu.fre>=1", ("node", *GPU_COLUMNS)) == ""
+    assert "'gpu.' may be gpu.free or gpu.model" in misread_columns("gpu.>=1", GPUS)
 
 
 def test_an_empty_filter_is_none():

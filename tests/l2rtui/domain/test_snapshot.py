@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from l2rtui.domain.ledger import DeviceUsage, SlotState
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node, SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -78,6 +80,15 @@ def test_the_ledger_counts_pods_that_are_not_over():
     assert ledger.slots[SlotId("n", 1, 0)].state is SlotState.BUSY
 
 
+def test_pods_are_counted_on_nodes_whose_pods_can_all_be_listed():
+    places = {"a": "n", "b": "n", "c": "m", "d": ""}
+    pods = [PodView(name, name, node) for name, node in places.items()]
+    pods.append(PodView("over", "over", "n", phase=Phase.FAILED))
+    nodes = {name: Node(name, is_use_known=name != "m") for name in ("n", "m", "empty")}
+    snapshot = ClusterSnapshot(nodes, {row.uid: row for row in pods})
+    assert [snapshot.num_pods_on(node) for node in nodes.values()] == [2, None, 0]
+
+
 def test_a_pod_knows_its_exact_slots_alone():
     one = pod("p", devices=(DeviceUsage(0, 2), DeviceUsage(1), DeviceUsage(None)))
     assert one.slots == (SlotId("n", 0, 2),)
@@ -116,3 +127,14 @@ def test_a_set_of_a_run_is_looked_up_by_name():
     run = RunView("u", "r", "e", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 4)))
     assert run.set_named("w") is run.sets[1]
     assert run.set_named("x") is None
+
+
+def test_the_part_of_a_gpu_that_a_pod_uses_is_unknown_where_nobody_tells():
+    share, stray = GpuShare("uid-a", 30.0, 1 << 30), GpuShare("uid-a", 1.0)
+    uses = (GpuUse(0, 50.0, shares=(share,)), GpuUse(1, 9.0), GpuUse(2, 1.0, shares=(stray,)), GpuUse(3, 2.0))
+    placed = pod("a", devices=(DeviceUsage(0, 1), DeviceUsage(1, 0), DeviceUsage(9, 0)))
+    snapshot = ClusterSnapshot({"n": Node("n", gpu_use=uses)}, {placed.uid: placed})
+    # Its processes are also on GPU2, where it was not placed; GPU9 is measured by nobody.
+    assert snapshot.gpu_shares(placed) == {0: share, 1: None, 2: stray}
+    assert snapshot.gpu_shares(replace(placed, phase=Phase.SUCCEEDED)) == {}
+    assert snapshot.gpu_shares(replace(placed, node="m")) == {}

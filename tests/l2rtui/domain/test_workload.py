@@ -163,9 +163,10 @@ def test_a_mode_that_is_named_is_no_choice_any_more():
     [
         (None, ""),
         (Queue(QueueSystem.VOLCANO, "gpus"), ""),
+        (Queue(QueueSystem.JOBSET), "its Jobs are parts of a JobSet, whose templates cannot be changed"),
         (Queue(QueueSystem.KUEUE, "team"), "the queue team has admitted its pods as a whole, and takes no others"),
     ],
 )
-def test_a_run_that_kueue_has_admitted_keeps_its_size(queue, sentence):
+def test_a_run_that_was_admitted_as_a_whole_keeps_its_size(queue, sentence):
     spec = RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",)),), queue=queue)
     assert spec.scale_problem() == sentence

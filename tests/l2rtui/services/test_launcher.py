@@ -103,7 +103,7 @@ async def test_a_name_in_use_is_refused(backend):
 
 async def test_the_last_slots_taken_meanwhile_refuse_and_leave_the_winner_alone(backend):
     first = await launcher.prepare(backend, wish(workers=10))
-    second = await launcher.prepare(backend, LaunchRequest(launcher.with_seeds(wish(workers=10).spec, (2,))[0]))
+    second = await launcher.prepare(backend, LaunchRequest(wish(workers=10).runs((2,))[0]))
     [step async for step in launcher.launch(backend, first)]
 
     with pytest.raises(RefusedError):

@@ -131,3 +131,16 @@ async def test_a_run_without_a_learner_has_no_metrics():
     pods = {uid: pod for uid, pod in snapshot.pods.items() if pod.role is not Role.LEARNER}
     with pytest.raises(NotFoundError, match="has no learner"):
         metrics.learner_of(replace(snapshot, pods=pods), next(iter(snapshot.runs.values())).name)
+
+
+def test_peers_stay_as_they_were_named_until_they_are_named_again():
+    series = metrics.Series("r")
+    rates = {f"{name}_per_second": 2.0 for name in ("messages_in", "bytes_in", "messages_out", "bytes_out")}
+    named = series.add({"l2r": "learner", **rates, "listens": ["tcp://h:1"], "peers": ["w-0"], "stale": 3})
+    assert (named.exchange.peers, named.exchange.listens, named.exchange.stale) == (("w-0",), ("tcp://h:1",), 3)
+    later = series.add({"l2r": "learner", **rates, "inflight_transitions": 7})
+    assert (later.exchange.peers, later.exchange.inflight, later.exchange.is_recorded) == (("w-0",), 7, True)
+    gone = series.add({"l2r": "learner", "peers": []})
+    assert (gone.exchange.peers, gone.exchange.is_recorded) == ((), False)
+    hostile = series.add({"l2r": "learner", "peers": {"w": 1}, "listens": [3], "bytes_in_per_second": "x"})
+    assert (hostile.exchange.peers, hostile.exchange.listens, hostile.exchange.bytes_in) == ((), ("",), 0.0)

@@ -50,6 +50,16 @@ def test_a_worker_tells_of_its_simulators():
     )
 
 
+def test_the_record_that_counts_a_restart_tells_when_it_was():
+    first, second, third = (
+        read(line("worker", time=float(10 * turn), simulator_restarts=restarts))
+        for turn, restarts in ((1, 1), (2, 2), (3, 2))
+    )
+    assert first.simulator_restarted == 0.0
+    before = after(first, second)
+    assert (before.simulator_restarted, after(before, third).simulator_restarted) == (20.0, 20.0)
+
+
 def test_a_worker_tells_of_its_gpu_where_its_driver_does():
     news = read(line("worker", gpu_percent=45.0, gpu_memory_bytes=3e9))
     assert (news.gpu_percent, news.gpu_memory_bytes, news.is_worth_following) == (45.0, 3e9, True)

@@ -14,6 +14,8 @@ from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, RestartPolicy, Role
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import encode, spec_file
+from runtime.base.alert_rules import AlertRule
+from runtime.base.limits import Limits
 
 EXAMPLES = [path for path in sorted(Path("manifests").glob("*.yaml")) if "apiVersion:" not in path.read_text()]
 
@@ -160,6 +162,9 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: job\nname: j\njob: {command: [a]}\nplacement: {on: x}\n", ":4: placement.on: 'x' names no slot"),
         ("kind: learner-workers\nname: r\nworkers: [{name: a}, {name: a}]\n", "two sets are named a"),
         ("kind: job\nkind: job\nname: j\n", ":2: kind is written twice"),
+        ("kind: job\nname: j\njob: {command: [a]}\ntrain: {&fast: 1}\n", ":4: the name of a field is empty"),
+        ("kind: job\nname: j\njob: {command: [a]}\ntrain: {true: 1}\n", ":4: the name of a field is true or false"),
+        ("kind: job\nname: j\njob: {command: [a]}\ntrain: {? [a] : 1}\n", ":4: the name of a field is a list"),
         ("kind: [job\nname: j\n", ":2: not YAML"),
         ("a: 1\n---\nb: 2\n", "not YAML"),
         ("", "this file holds nothing"),
@@ -232,6 +237,7 @@ def test_an_alias_to_itself_is_refused(write):
         ),
         (["workers=[{replicas: x}]"], "", "--set workers=[{replicas: x}]: workers[0].replicas is 'x'"),
         (["sed=1"], "", "--set sed=1: there is no field sed. Did you mean seed?"),
+        (["train.x={&fast: 1}"], "", "--set train.x:1: the name of a field is empty"),
         ([], "Big", "--name Big: name is 'Big': expected lower-case letters"),
         (["seed=1"], "", ""),
     ],
@@ -428,4 +434,76 @@ def test_patches_of_scheduling_change_which_nodes_a_set_may_have(tmp_path):
     assert spec_file.load(str(path)).spec == spec
     path.write_text(text.replace("[x]}", "[x], pod: {template: {spec: {nodeSelector: [a]}}}}"))
     with pytest.raises(SpecError, match=r"pod\.template: .*nodeSelector"):
+        spec_file.load(str(path))
+
+
+WATCHED = """\
+kind: learner-workers
+name: r
+limits: {wall: 12h, idle: 90, gpu_hours: 50}
+alerts:
+  - {when: [failed, learned=475], to: webhook, url_from: SLACK_URL, form: json}
+  - {when: [limit], to: mail, address: ada@lab.org, after: 90s}
+"""
+
+
+def test_limits_and_alerts_survive_a_round_trip(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(WATCHED)
+    spec = spec_file.load(str(path)).spec
+    assert spec.limits == Limits(wall=43_200, idle=90, gpu_hours=50)
+    assert spec.alerts == (
+        AlertRule(("failed", "learned=475"), "webhook", url_from="SLACK_URL", form="json"),
+        AlertRule(("limit",), "mail", address="ada@lab.org", after_seconds=90),
+    )
+    document = encode.to_document(spec)
+    assert document["limits"]["wall"] == "12h"
+    path.write_text(yaml.safe_dump(document))
+    assert spec_file.load(str(path)).spec == spec
+
+
+def test_limits_of_the_context_hold_where_the_spec_names_none(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(MINIMAL + "limits: {wall: 1h}")
+    defaults = Limits(wall=99, idle=7)
+    assert spec_file.load(str(path), limits=defaults).spec.limits == Limits(wall=3600, idle=7)
+    path.write_text("kind: job\nname: j\njob: {command: [x]}")
+    assert spec_file.load(str(path), limits=defaults).spec.limits == Limits(wall=99)
+    assert spec_file.load(str(path)).spec.limits is None
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("limits.wall=soon", "limits.wall: 'soon' is no duration"),
+        ("limits.gpu_hours=-1", "limits.gpu_hours: -1 is no number of hours"),
+        ("limits.wal=1h", "there is no field limits.wal. Did you mean wall?"),
+        ("alerts.0.when=[broken]", "spec.yaml:5: alerts[0]: when: 'broken' is no state"),
+        ("alerts.0.to=fax", "alerts[0].to is 'fax'"),
+        ("alerts.0.url_from=https://chat.lab/T0K", "alerts[0]: url_from names a variable of a secret"),
+        ("alerts.0.url_from=https://hooks.slack.com/services/T0K", "looks like an address of a Slack webhook"),
+        ("alerts.1.address=nobody", "alerts[1]: address is no address of a mail"),
+        ("alerts.1.after=never", "alerts[1].after: 'never' is no duration"),
+    ],
+)
+def test_wrong_limits_and_alerts_are_named_and_no_secret_shown(tmp_path, override, sentence):
+    path = tmp_path / "spec.yaml"
+    path.write_text(WATCHED)
+    with pytest.raises(SpecError) as caught:
+        spec_file.load(str(path), [override])
+    assert sentence in str(caught.value)
+    assert "T0K" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ("limits: {idle: 5m}", "limits.idle is measured by a learner: this run has none."),
+        ("alerts: [{when: [done], to: mail, address: a@b}]", "alerts are sent by a learner: this run has none."),
+    ],
+)
+def test_what_only_a_learner_can_do_is_refused_to_a_job(tmp_path, fields, sentence):
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"kind: job\nname: j\njob: {{command: [x]}}\n{fields}\n")
+    with pytest.raises(SpecError, match=sentence):
         spec_file.load(str(path))

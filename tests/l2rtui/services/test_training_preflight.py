@@ -47,6 +47,12 @@ def test_an_environment_that_does_not_exist_is_refused_once_for_all_seeds(name, 
     assert finding.hint.startswith(hint)
 
 
+@pytest.mark.parametrize("settings", [{}, {"collect": "device"}])
+def test_an_environment_that_does_not_exist_is_named_in_one_finding(settings):
+    (finding,) = findings({"environment": "racin", **settings}, node(), workers=False)
+    assert "there is no such environment" in finding.sentence
+
+
 @pytest.mark.parametrize("command", [("python", "mine.py"), ("l2r-runtime", "elastic"), ("l2r-runtime",)])
 def test_programs_of_others_are_not_checked(command):
     assert findings({"environment": "racin"}, node(), command=command) == ()

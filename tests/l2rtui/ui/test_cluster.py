@@ -23,6 +23,33 @@ train: {env: racing}
 """
 
 
+async def test_a_pod_that_is_not_where_its_plan_says_is_flagged_with_a_sentence(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        pod = cluster.snapshot.pods_of("racing-sac-s0", "w")[1]
+        assert "mismatch" not in one.words()
+        one.backend.put_pod(replace(pod, flags=("names device 3, its plan says 0",)))
+        one.backend.advance(1)
+        await one.until(lambda: "≠ mismatch 1" in one.words())
+        await one.press("2", "down")
+        await one.until(lambda: "racing-sac-s0" in str(cluster.panes.pods.border_title))
+        assert cluster.panes.pods.model.rows[pod.uid].is_fault
+        await one.press("3", "down", "down", "down")
+        await one.until(lambda: cluster.panes.pods.cursor_key == pod.uid)
+        sentence = f"{pod.name} names device 3, its plan says 0"
+        await one.until(
+            lambda: any(f"▲ {sentence}" in span.text for line in cluster.panes.detail.lines for span in line)
+        )
+        assert "names device 3, its plan says 0" in one.words()
+        await one.press("d")
+        await one.until(lambda: one.top == "DetailScreen")
+        assert sentence in one.words()
+        await one.press("escape")
+        one.backend.put_pod(pod)
+        one.backend.advance(1)
+        await one.until(lambda: "mismatch" not in one.words())
+
+
 async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_receipt(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short path: the command line is not broken over two lines
     spec = Path("drive.yaml")

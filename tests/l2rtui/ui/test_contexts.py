@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 
 import pytest
 
+from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
-from l2rtui.config import load_settings
+from l2rtui.config import Settings, load_settings
+from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.services import launcher
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.state.app_context import ContextOpener
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
@@ -25,8 +28,13 @@ readonly = true
 
 
 def node(name: str) -> dict:
-    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}
-    return {"kind": "Node", "metadata": {"name": name, "labels": {labels.GPUS: "2"}}, "status": status}
+    room = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": room, "capacity": room}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {labels.GPUS: "2", labels.HOSTNAME: name}},
+        "status": status,
+    }
 
 
 def cluster(name: str) -> ObjectServer:
@@ -42,9 +50,32 @@ def cluster(name: str) -> ObjectServer:
 
 
 @pytest.fixture
-async def servers():
-    async with serving(cluster("lab")) as lab, serving(cluster("prod")) as prod:
-        yield {"lab": lab, "prod": prod}
+def quick_silence(monkeypatch):
+    """Silence of a server is noticed after half a second."""
+    timing = partial(LivenessTiming, quiet=0.2, answer=2.0, silent=0.5, again=0.1)
+    monkeypatch.setattr("l2rtui.backends.common.liveness.LivenessTiming", timing)
+
+
+@pytest.fixture
+async def stacks():
+    """What ends each server, by its name."""
+    async with AsyncExitStack() as every:
+        yield {name: await every.enter_async_context(AsyncExitStack()) for name in ("lab", "prod")}
+
+
+@pytest.fixture
+async def servers(stacks):
+    return {name: await stack.enter_async_context(serving(cluster(name))) for name, stack in stacks.items()}
+
+
+async def launched(name: str) -> None:
+    """A run of one worker in a context, in the ordinary way."""
+    workers = SetSpec("w", Role.WORKER, ("w",), replicas=1, restart=RestartPolicy.ALWAYS)
+    backend = KubernetesBackend(Settings(context=name))
+    prepared = await launcher.prepare_runs(backend, [RunSpec(Kind.JOB, "r7", "r7", (workers,), image="i:1")])
+    async with aclosing(launcher.launch(backend, prepared)) as steps:
+        assert not [done.error async for done in steps if done.error]
+    await backend.close()
 
 
 @pytest.fixture
@@ -214,3 +245,126 @@ async def test_a_backend_without_contexts_says_so(desk):
         for command in ("ctx lab", "ns x", "ctx", "namespace"):
             await type_command(one, command)
         await one.until(lambda: sum("l2rtui --context NAME" in text for text in one.says()) == 4)
+
+
+# --- several contexts in one view ------------------------------------------------------------------------------
+def both(one: Desk) -> bool:
+    return {"lab:lab-n1", "prod:prod-n1"} <= one.cluster.snapshot.nodes.keys()
+
+
+async def test_two_contexts_stand_in_one_view_and_each_has_its_own_health(opened):
+    async with opened() as one:
+        await type_command(one, "ctx lab,prod")
+        await one.until(lambda: both(one), "the rows of both")
+        await one.until(lambda: "lab ● live" in one.words() and "prod ● live ▲ PROTECTED" in one.words())
+        await one.press("A", "3")
+        await one.until(lambda: "lab:lab-ml-pod" in one.words() and "prod:prod-ml-pod" in one.words())
+        assert [column.key for column in one.cluster.panes.pods.model.columns][:2] == ["pod", "context"]
+        # What needs the slots of one cluster says how to go there.
+        assert "needs one context, such as `:ctx lab`" in one.app.ctx.forbidden("launch")
+        await type_command(one, "ctx prod")
+        await one.until(lambda: shows(one, "prod"))
+        assert "context" not in [column.key for column in one.cluster.panes.pods.model.columns]
+
+
+async def test_a_context_that_cannot_be_reached_is_away_and_the_others_are_shown(opened):
+    async with opened() as one:
+        await type_command(one, "ctx lab,dead,broken")
+        await one.until(lambda: "lab:lab-n1" in one.cluster.snapshot.nodes, "the rows of the one that is there")
+        await one.until(lambda: "dead ✖ away" in one.words() and "broken ✖ away" in one.words(), "the others")
+        assert "lab ● live" in one.words()
+        before = one.cluster
+        await type_command(one, "ctx lab,prd")
+        await one.until(lambda: any("no context 'prd'" in text for text in one.says()))
+        assert one.cluster is before
+
+
+async def test_a_killed_server_ages_its_own_rows_and_the_other_goes_on(opened, servers, stacks, quick_silence):
+    async with opened() as one:
+        await type_command(one, "ctx *")
+        await one.until(lambda: both(one), "the rows of both")
+        await one.press("4")
+        await one.until(lambda: "prod:prod-n1" in one.words())
+        await stacks["prod"].aclose()
+        servers["lab"].put(node("lab-n2"))
+        async with servers["lab"]._changed:
+            servers["lab"]._changed.notify_all()
+        await one.until(lambda: "lab:lab-n2" in one.words(), "what happens in the other meanwhile")
+        await one.until(lambda: "prod ▲ old" in one.words(), "its health")
+        nodes = one.cluster.panes.nodes.model
+        await one.until(
+            lambda: nodes.rows["prod:prod-n1"].cells[1].text.startswith("prod ▲ "), "the age of its row"
+        )
+        assert nodes.rows["lab:lab-n1"].cells[1].text == "lab"
+        grid = [line.strip() for line in one.words().splitlines() if "prod:prod-n1" in line]
+        assert any("▲ old" in line for line in grid), grid
+        await one.press("r")
+        await one.until(lambda: "looked again" in one.says(), "a look at everything")
+        assert both(one)  # old rows are not gone
+
+
+async def test_a_change_names_the_context_of_its_row_and_acts_there_alone(opened, servers):
+    for name in servers:
+        await launched(name)
+    async with opened() as one:
+        await type_command(one, "ctx lab,prod")
+        await one.until(lambda: {"lab:r7", "prod:r7"} == {run.name for run in one.cluster.snapshot.runs.values()})
+        await type_command(one, "kill lab:r7")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "on context lab, namespace ml, as u" in one.words()
+        assert "l2rtui --context lab kill r7" in one.words()
+        await one.press("escape")
+        await type_command(one, "destroy prod:r7")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "on context prod, namespace ml, as u" in one.words()
+        await one.press(*"prod", "enter")  # its own name: this context is protected, the other is not
+        await one.until(lambda: "nothing left of prod:r7" in one.words(), "the receipt")
+        assert not [name for name in servers["prod"].names("Pod") if "r7" in name]
+        assert [name for name in servers["lab"].names("Pod") if "r7" in name]
+        await one.press("escape")
+        await one.until(lambda: {run.name for run in one.cluster.snapshot.runs.values()} == {"lab:r7"})
+        # A scale is planned over the slots of its own cluster alone.
+        await one.press("2", "plus")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "l2rtui --context lab scale r7/w 2" in one.words()
+        await one.press("y")
+        await one.until(
+            lambda: sum("r7" in name for name in servers["lab"].names("Pod")) == 2, "the second replica"
+        )
+
+
+async def test_changes_of_two_contexts_of_a_read_only_one_and_of_specs_are_refused_by_a_sentence(opened, servers):
+    for name in servers:
+        await launched(name)
+    async with opened() as one:
+        await type_command(one, "ctx lab,prod,frozen")
+        names = {"lab:r7", "prod:r7", "frozen:r7"}
+        await one.until(lambda: names == {run.name for run in one.cluster.snapshot.runs.values()})
+        for command, sentence in (
+            ("destroy mine", "These are of the contexts"),
+            ("destroy frozen:r7", "The context frozen is read-only"),
+        ):
+            await type_command(one, command)
+            await one.until(lambda text=sentence: any(text in said for said in one.says()), sentence)
+            assert one.top == "ClusterScreen"
+        lab = next(run for run in one.cluster.snapshot.runs.values() if run.name == "lab:r7")
+        one.cluster.panes.runs.move_to(lab.uid)
+        await one.press("2", "e")
+        await one.until(lambda: any("`:ctx lab` opens that of lab:r7" in said for said in one.says()))
+
+
+async def test_logs_descriptions_and_events_come_from_the_context_of_the_row(opened, servers):
+    async with opened() as one:
+        await type_command(one, "ctx lab,prod")
+        await one.until(lambda: both(one))
+        await one.press("A", "3")
+        pods = one.cluster.panes.pods
+        await one.until(lambda: any("prod:" in row.cells[0].text for row in pods.model.rows.values()))
+        uid = next(uid for uid, pod in one.cluster.snapshot.pods.items() if pod.name == "prod:prod-ml-pod")
+        pods.move_to(uid, by_user=True)
+        await one.until(lambda: ("GET", "Pod", "prod-ml-pod") in servers["prod"].requests, "its log")
+        asked = len(servers["lab"].requests)
+        await one.press("d")
+        await one.until(lambda: one.top == "DetailScreen", "its description")
+        assert "prod-ml-pod" in one.words()
+        assert not [name for _, _, name in servers["lab"].requests[asked:] if name == "prod-ml-pod"]

@@ -12,8 +12,11 @@ from l2rtui.ui.dialogs.images import ImagesScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
 from l2rtui.ui.home.screen import ClusterScreen
-from l2rtui.ui.keys.palette import COMMANDS
-from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable, bindings, changing_actions
+from l2rtui.ui.keys.palette import COMMANDS, changing_actions
+from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable, bindings
+from l2rtui.ui.overviews.experiments import ExperimentsScreen
+from l2rtui.ui.overviews.history import HistoryScreen
+from l2rtui.ui.overviews.owners import OwnersScreen
 from l2rtui.ui.placing.screen import PlaceScreen
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -32,6 +35,9 @@ OWNERS = {
     KeyContext.VOLUME: VolumesScreen,
     KeyContext.IMAGE: ImagesScreen,
     KeyContext.ARTIFACT: ArtifactsScreen,
+    KeyContext.EXPERIMENT: ExperimentsScreen,
+    KeyContext.OWNER: OwnersScreen,
+    KeyContext.HISTORY: HistoryScreen,
     KeyContext.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -103,7 +109,7 @@ def state(desk) -> tuple[object, ...]:
             log.has_times,
             None if log.is_following else log._top,  # it goes by itself with the lines that come
             log._pan,
-            log._hit,
+            (log.log_search.line, log.log_search.match),
             log.log_filter.json_as,
             sum(entry.is_mark for entry in log.ring),
         ),
@@ -175,6 +181,7 @@ async def test_every_key_does_something(desk, key: Key):
 PLACING = {  # what must have happened in place mode before a key can do something
     "place.replicas": ["t", "tab"],
     "place.undo": ["space"],
+    "place.move": ["space"],
     "place.clear": ["space"],
     "place.plan": ["a"],
 }
@@ -197,7 +204,7 @@ async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, 
         def seen() -> tuple[object, ...]:
             editor, view = place.editor, place._view
             edited = (editor.draft, editor.options, editor.set_number, view.range_start, view.prompt.display)
-            return (*edited, one.top, len(one.says()))
+            return (*edited, view.moving, one.top, len(one.says()))
 
         before = seen()
         await one.press(key.keys.split(",")[0])
@@ -221,14 +228,26 @@ async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
         assert not any(command.help == key.tooltip for command in one.app.get_system_commands(one.app.screen))
 
 
-def test_changing_actions_are_those_that_the_table_marks():
+def test_changing_actions_are_those_that_the_tables_mark():
     of_runs = {"place", "launch", "kill", "destroy", "relaunch", "scale", "edit"}
-    assert changing_actions() == of_runs | {"shell", "signal", "forward", "restart", "send"} | {
+    assert changing_actions() == of_runs | {
+        "shell",
+        "signal",
+        "test_alerts",
+        "reserve",
+        "unreserve",
+        "forward",
+        "restart",
+        "send",
+    } | {
         "download",
         "upload",
         "build",
         "push",
         "resume",
+        "repeat",
+        "gone",
+        "admin",
     }
 
 

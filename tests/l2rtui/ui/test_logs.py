@@ -66,6 +66,13 @@ async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):
         assert pane.log_filter.include == "learner"
 
 
+async def test_a_log_that_its_patterns_hide_is_not_said_to_be_empty(desk):
+    async with desk() as one:
+        await one.press("5", "ampersand", *"no such text", "enter")
+        await one.until(lambda: "The patterns (& and !) hide all lines" in one.words())
+        assert "Nothing has been written" not in one.words()
+
+
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
     async with desk() as one:
         desk_ = one.cluster.panes.logs.controllers[0]

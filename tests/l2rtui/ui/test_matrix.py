@@ -141,6 +141,10 @@ async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_node
         assert "phortx1" not in "\n".join(one.words().splitlines()[:8])
         await one.press("escape")
         assert one.cluster.panes.slots.only is None
+        await one.press("slash", *"gpu.free>=4 gpu.model=A100", "enter")
+        await one.until(lambda: one.cluster.panes.slots.only == {"phortx1", "phortx2"})
+        await one.press("escape", "slash", *"gpu.memory>=90G", "enter")
+        await one.until(lambda: one.cluster.panes.slots.only == frozenset())
 
 
 async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_path):
@@ -176,16 +180,16 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         assert "Destroy racing-sac-s1?" in one.words()
 
 
-async def test_the_history_lists_what_was_changed_from_here(desk, tmp_path):
+async def test_the_journal_lists_what_was_changed_from_here(desk, tmp_path):
     async with desk() as one:
-        await one.press("colon", *"history", "enter")
+        await one.press("colon", *"journal", "enter")
         await one.until(lambda: "Nothing was changed from here yet." in one.words())
         await one.press("escape")
         journal.record("launch", "first-run", "done")
         with (tmp_path / "state" / "l2rtui" / "journal.jsonl").open("a") as file:
             file.write('3\n{"verb": "kill"}\n')
         journal.record("destroy", "\x1b[2Jlater-run", "left")
-        await one.press("colon", *"history", "enter")
+        await one.press("colon", *"journal", "enter")
         await one.until(lambda: "first-run" in one.words())
         rows = [
             line for line in one.words().splitlines() if "-run" in line and ("launch" in line or "destroy" in line)

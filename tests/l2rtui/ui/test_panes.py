@@ -178,7 +178,7 @@ async def test_a_click_in_a_framed_table_is_the_row_under_the_pointer(desk):
 
 
 async def test_many_runs_take_the_room_of_a_log_without_lines(desk):
-    backend = LoadBackend(30 * PER_RUN)
+    backend = LoadBackend(30 * PER_RUN, clock=None)
     async with desk(size=(120, 40), backend=backend, ready=False) as one:
         await one.until(lambda: len(one.cluster.panes.runs.model.rows) == 30)
         first = lines(one)

@@ -8,7 +8,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.placement import PlacementPolicy, Seat, parse_pins, place
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
@@ -130,6 +130,80 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
         assert any("1 staged replica went back" in sentence for sentence in one.says())
 
 
+async def test_a_staged_replica_is_moved_by_keys_and_undo_brings_it_back(desk, cluster):
+    cluster.put_pod(PodView("u", "theirs", node="n0", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING))
+    async with desk(backend=cluster, ready=False) as one:
+        await one.until(lambda: one.cluster.snapshot.pods)
+        await open_place(one)
+        await one.press("m")
+        assert any("Nothing is staged under the cursor" in sentence for sentence in one.says())
+        await one.press("right", "space", "m")
+        await one.press("left")
+        await one.until(lambda: "Slot n0/0.0 is held by theirs." in one.words())
+        await one.press("space")
+        assert "Slot n0/0.0 is held by theirs." in one.says()
+        assert staged(one) == {"grid-w0-0": "n0/0.1"}
+        await one.press("right", "m", "right")
+        await one.until(lambda: "grid-w0-0  n0/0.1 → n0/0.2" in one.words())
+        await one.press("escape", "m")
+        assert one.top == "PlaceScreen"
+        assert any("Nothing is staged" in sentence for sentence in one.says())
+        await one.press("left", "m", "right", "right", "enter")
+        assert staged(one) == {"grid-w0-0": "n0/0.3"}
+        assert one.top == "PlaceScreen"
+        await one.press("u")
+        assert staged(one) == {"grid-w0-0": "n0/0.1"}
+
+
+async def test_a_staged_replica_is_dragged_by_the_mouse(desk, cluster):
+    cluster.put_pod(PodView("u", "theirs", node="n1", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING))
+    async with desk(backend=cluster, ready=False) as one:
+        await one.until(lambda: one.cluster.snapshot.pods)
+        await open_place(one)
+        await one.press("space", "right", "space")
+        grid, pilot = one.app.screen.query_one("#grid"), one.pilot
+
+        def point(text: str) -> tuple[int, int]:
+            cell, region = grid._grid.shape.slots[SlotId.parse(text)], grid.content_region
+            return region.x + cell.x + 2, region.y + cell.y + 1
+
+        async def drag(origin: str, target: tuple[int, int], sign: str) -> None:
+            await pilot.mouse_down(offset=point(origin))
+            await pilot.hover(offset=target)
+            await one.until(lambda: sign in one.words(), sign)
+            await pilot.mouse_up(offset=target)
+            await one.until(lambda: "MOVE" not in one.words() and one.app.mouse_captured is None)
+
+        await drag("n0/0.0", point("n1/3.2"), "grid-w0-0  n0/0.0 → n1/3.2")
+        assert staged(one) == {"grid-w0-0": "n1/3.2", "grid-w1-0": "n0/0.1"}
+        for target, reason in (
+            (point("n1/0.0"), "Slot n1/0.0 is held by theirs."),
+            (point("n0/0.1"), "grid-w1-0 is staged on slot n0/0.1."),
+        ):
+            await drag("n1/3.2", target, reason)
+            assert reason in one.says()
+        await drag("n1/3.2", (1, 0), "MOVE")  # let go beside the slots
+        await drag("n0/0.1", point("n0/0.1"), "MOVE")  # a click
+        assert staged(one) == {"grid-w0-0": "n1/3.2", "grid-w1-0": "n0/0.1"}
+        await pilot.mouse_down(offset=point("n0/4.0"))  # nothing is staged there
+        await pilot.hover(offset=point("n0/5.0"))
+        await pilot.mouse_up(offset=point("n0/5.0"))
+        assert staged(one) == {"grid-w0-0": "n1/3.2", "grid-w1-0": "n0/0.1"}
+        await one.press("u")
+        assert staged(one) == {"grid-w0-0": "n0/0.0", "grid-w1-0": "n0/0.1"}
+
+
+async def test_a_replica_whose_slot_is_lost_is_no_longer_moved(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("space", "m", "right")
+        await one.until(lambda: "MOVE" in one.words())
+        cluster.put_pod(PodView("u", "late", node="n0", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING))
+        await one.until(lambda: not staged(one) and "MOVE" not in one.words())
+        await one.press("space")
+        assert staged(one) == {"grid-w1-0": "n0/0.1"}
+
+
 async def test_ones_own_launch_is_not_somebody_else(desk, cluster):
     async with desk(backend=cluster, ready=False) as one:
         await open_place(one)
@@ -210,6 +284,34 @@ def test_staged_seats_are_what_place_gives_for_the_command_line():
     )
 
 
+def test_a_filling_by_load_is_repeated_by_its_slots_as_the_load_changes():
+    nodes = [Node("n", tuple(Gpu("n", index) for index in range(2)), gpu_use=(GpuUse(0, 90.0), GpuUse(1, 5.0)))]
+    ledger = build_ledger(nodes, ())
+    set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=2)
+    draft = PlacementDraft((RunSpec(Kind.LEARNER_WORKERS, "r", "r", (set_spec,)),))
+    filled, conflicts = draft.fill(PlacementPolicy.LEAST_BUSY, ledger, nodes)
+    assert not conflicts
+    assert pin_text(filled.pins()) == "n/1.0-1"
+    assert filled.policy(ledger) is None
+
+
+async def test_what_is_left_goes_by_keys_to_the_devices_with_least_load(desk):
+    async with desk() as one:
+        await one.press("P")
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
+        place_screen, nodes = one.app.screen, one.cluster.snapshot.nodes
+        busy = {(name, use.gpu): use.percent for name, node in nodes.items() for use in node.gpu_use}
+        memory = {(name, use.gpu): use.memory_used_bytes for name, node in nodes.items() for use in node.gpu_use}
+        for key, figures in (("b", busy), ("f", memory)):
+            await one.press(key)
+            await one.until(lambda: not place_screen.draft.missing())
+            used = {figures[slot.node, slot.gpu] for slot in place_screen.draft.taken()}
+            assert used == {min(figures.values())}
+            assert " --on " in one.words()
+            await one.press("x")
+            await one.until(place_screen.draft.missing)
+
+
 def test_a_name_that_is_taken_gets_a_number():
     import asyncio
 
@@ -255,6 +357,25 @@ def test_the_editor_says_why_a_slot_cannot_be_used():
     assert editor.command(ledger).startswith("l2rtui launch -f grid.yaml")
 
 
+def test_a_replica_of_several_slots_moves_as_a_whole_and_over_its_own_slots():
+    sets = (SetSpec("w", Role.WORKER, ("w",), replicas=2, slots=2),)
+    ledger = build_ledger(eight_gpu_nodes(1), ())
+    editor = PlacementEditor()
+    editor.load("grid.yaml", LaunchRequest(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets)), EMPTY_SNAPSHOT)
+    first, second = SlotId("n0", 0, 0), SlotId("n0", 0, 1)
+    assert editor.put((first,), ledger) == ""
+    assert editor.move(second, second, ledger) == ""
+    assert set(editor.draft.taken()) == {second, SlotId("n0", 0, 2)}
+    last = SlotId("n0", 1, 3)
+    assert editor.move(second, last, ledger) == f"n0/1 has too few free slots after {last} for one replica of w."
+    assert set(editor.draft.taken()) == {second, SlotId("n0", 0, 2)}
+    assert editor.move(second, SlotId("n0", 7, 1), ledger) == ""
+    assert set(editor.draft.taken()) == {SlotId("n0", 7, 1), SlotId("n0", 7, 2)}
+    assert editor.undo()
+    assert editor.undo()
+    assert set(editor.draft.taken()) == {first, second}
+
+
 def test_a_node_without_the_labels_of_a_set_takes_none_of_its_replicas():
     nodes = [Node(f"n{number}", (Gpu(f"n{number}", 0),), labels=(("disk", disk),))
              for number, disk in enumerate(("HDD", "ssd"))]  # fmt: skip
@@ -265,6 +386,8 @@ def test_a_node_without_the_labels_of_a_set_takes_none_of_its_replicas():
     editor.load("r.yaml", request, ClusterSnapshot({node.name: node for node in nodes}, {}, {}))
     assert editor.put((SlotId("n0", 0, 0),), ledger) == "Node n0 has no label disk=ssd, which the set w needs."
     assert editor.put((SlotId("n0", 0, 1), SlotId("n1", 0, 1)), ledger) == ""
+    refusal = "Node n0 has no label disk=ssd, which the set w needs."
+    assert editor.move(SlotId("n1", 0, 1), SlotId("n0", 0, 1), ledger) == refusal
     editor.fill(PlacementPolicy.PACK, ledger)
     assert {slot.node for slot in editor.draft.taken()} == {"n1"}
     assert "node n0 has no label disk=ssd" in editor.conflicts[0]

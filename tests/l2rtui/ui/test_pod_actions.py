@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -157,11 +158,30 @@ async def test_attach_gives_the_screen_to_one_pod_and_esc_takes_it_back(desk):
         await to_worker(one)
         await one.press("a")
         await one.until(lambda: "from now on" in one.words() and "2 Seeds" not in one.words())
+        assert any("has no standard input. This is its output" in said for said in one.says())
         assert len(one.cluster.panes.logs.controllers) == 2
         await one.pass_time(10, lambda: len(one.cluster.panes.log_pane.ring) > 0)
         await one.press("escape")
         await one.until(lambda: "2 Seeds" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
         assert one.cluster.panes.logs.controllers[0].pane.display
+
+
+async def test_attach_to_a_process_with_input_asks_for_the_terminal(desk, monkeypatch):
+    async with desk() as one:
+        left: list[str] = []
+
+        @asynccontextmanager
+        async def attach(pod):
+            yield SimpleNamespace(has_terminal=True)
+            left.append(pod.name)
+
+        monkeypatch.setattr(one.backend, "attach", attach)
+        await to_worker(one)
+        await one.press("a")
+        # The terminal of a test cannot be lent; the sentence names the command that needs no app.
+        await one.until(lambda: any("l2rtui attach racing-sac-s0-w-0" in said for said in one.says()))
+        assert left == ["racing-sac-s0-w-0"]
+        assert "from now on" not in one.words()
 
 
 async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeypatch):

@@ -65,7 +65,7 @@ async def world(monkeypatch):
     monkeypatch.setattr(record_streams, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(record_streams, "TURN_SECONDS", 0.0)
     cluster, reported = Cluster(), {}
-    ctx = SimpleNamespace(backend=cluster, background=Background())
+    ctx = SimpleNamespace(backend=cluster, background=Background(), speed=1.0)
     stream = PodRecordStream(ctx, reported.update, most=MOST)
     yield stream, cluster, reported
     stream.follow(())

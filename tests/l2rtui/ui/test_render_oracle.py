@@ -133,7 +133,7 @@ class Bench:
         self._hand_over(was, cluster)
         cluster.metrics = dict(world.metrics)
         # Since when a state holds, and when records came, are facts of the past and no part of the rendering.
-        cluster.content._slot_figures._idle = deepcopy(was.content._slot_figures._idle)
+        cluster.content.slot_figures.idle = deepcopy(was.content.slot_figures.idle)
         cluster.content._ages._arrivals = dict(was.content._ages._arrivals)
         states = {uid: ((None,) * 4, state) for uid, (_, state) in was.content._learning._states.items()}
         cluster.content._learning._states = states

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node
 from l2rtui.domain.runstatus import Learning, LearningState
-from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import RecordAges
@@ -26,11 +27,12 @@ RUN = RunView("u", "r", "e", "me", sets=(SetView("learner", Role.LEARNER, 1), Se
 RECORD = PodMetrics(
     "worker", simulator="lost", simulator_restarts=2, simulator_fps=31.0, rank=1, world_size=4, round=3, step="x"
 )
+STEPPING = PodMetrics("worker", rate=1203.6)
 METRICS = RunMetrics("r", env_steps=7610, mean_return=-3.0, returns=(-5.0, -3.0))
 
 
-@pytest.mark.parametrize("record", [None, RECORD])
-@pytest.mark.parametrize("reported", [[], [RECORD]])
+@pytest.mark.parametrize("record", [None, RECORD, STEPPING])
+@pytest.mark.parametrize("reported", [[], [RECORD], [STEPPING], [RECORD, STEPPING]])
 def test_a_pod_has_a_cell_and_a_sort_value_for_each_column(record, reported):
     fields = pod_table.record_fields(reported)
     row = pod_table.pod_row(POD, record, fields)
@@ -48,6 +50,18 @@ def test_of_all_runs_the_table_of_pods_leaves_out_simulators_before_nodes_and_ow
     }
     assert {"node", "owner"} <= shown[all_runs] - shown[own]
     assert "sim" in shown[own] - shown[all_runs]
+
+
+def test_a_pod_that_does_not_fit_its_place_says_so_behind_its_status():
+    fields = frozenset({"mismatch"})
+    columns = [column.title for column in pod_table.columns_for(fields)]
+    row, other = (pod_table.pod_row(POD, None, fields, "", texts) for texts in (("is on m", "sees all"), ()))
+    assert [row.cells[columns.index("mismatch")].text, other.cells[columns.index("mismatch")].text] == [
+        "is on m; sees all",
+        "-",
+    ]
+    assert len(row.cells) == len(columns)
+    assert (row.is_fault, other.is_fault) == (True, False)
 
 
 def test_a_lost_simulator_is_a_fault_of_its_pod():
@@ -100,6 +114,22 @@ def test_an_old_record_of_a_pod_has_no_frame_rate():
     assert "silent 1m" in [cell.text for cell in pod_table.pod_row(POD, RECORD, fields, "1m").cells]
 
 
+def test_a_pod_shows_the_rate_of_its_own_record_and_none_once_that_is_old():
+    fields = pod_table.record_fields([STEPPING, RECORD])
+    at = [column.title for column in pod_table.columns_for(fields)].index("steps/s")
+    rows = [
+        pod_table.pod_row(POD, *args) for args in ((STEPPING, fields), (STEPPING, fields, "40s"), (None, fields))
+    ]
+    assert [row.cells[at].text for row in rows] == ["1,204", "silent 40s", "-"]
+    assert rows[0].sort[at] > rows[1].sort[at] == rows[2].sort[at]
+    assert "steps/s" not in [column.title for column in pod_table.columns_for(pod_table.record_fields([RECORD]))]
+    # Its simulators' rate is as old as its own: the row says it a single time.
+    both = pod_table.pod_row(
+        POD, PodMetrics("worker", rate=9.0, simulator="ready", simulator_fps=60.0), fields, "40s"
+    )
+    assert [cell.text for cell in both.cells].count("silent 40s") == 1
+
+
 def test_a_record_has_the_age_of_its_arrival_unless_it_was_there_before():
     ages = RecordAges()
     ages.take({"old": RunMetrics("r", time=900.0), "slow clock": RunMetrics("r", time=400.0)}, 1000.0)
@@ -119,6 +149,14 @@ def test_a_node_has_a_cell_and_a_sort_value_for_each_column():
     row = node_row(Node("n", (Gpu("n", 0),), ready=False), ())
     assert len(row.cells) == len(row.sort) == len(NodeTable.COLUMNS)
     assert row.is_fault
+
+
+def test_a_node_says_how_many_pods_it_has_and_since_when_it_is_there():
+    model = RowModel(NodeTable.COLUMNS, lambda: 90_000.0)
+    model.replace([node_row(Node("n", created=10.0), (), 7), node_row(Node("m"), ())])
+    at = [[column.key for column in NodeTable.COLUMNS].index(key) for key in ("pods", "age")]
+    texts = [[model.text(model.rows[key], number) for number in at] for key in ("n", "m")]
+    assert texts == [["7", "1d00h"], ["-", "-"]]
 
 
 def line(text: str, *, is_mark: bool = False) -> LogLine:
@@ -148,3 +186,25 @@ def test_an_entry_stays_the_same_when_it_is_sanitised_again():
     entry = entry_of(line("\x1b[31mred\x1b[0m \x07"))
     assert isinstance(entry, LogEntry)
     assert entry_of(entry) is entry
+
+
+def test_the_parts_of_a_gpu_stand_beside_its_pods_where_they_are_known():
+    both, one, none = (replace(POD, uid=uid, node="n", devices=(DeviceUsage(0, 0),)) for uid in ("p", "q", "r"))
+    shares = (GpuShare("p", 31.4, 4 << 30), GpuShare("q", None, 1 << 30))
+    spread = replace(both, uid="s", devices=(DeviceUsage(0, 1), DeviceUsage(1, 0)))
+    second = GpuUse(1, 5.0, shares=(GpuShare("s", 5.0, None),))
+    node = Node("n", gpu_use=(GpuUse(0, 50.0, shares=(*shares, GpuShare("s", 7.0, 1))), second))
+    snapshot = ClusterSnapshot({"n": node}, {pod.uid: pod for pod in (both, one, none, spread)})
+    totals = pod_table.total_shares(snapshot, snapshot.pods.values())
+    assert totals == {"p": shares[0], "q": shares[1], "s": GpuShare("s", 12.0, None)}
+    assert pod_table.total_shares(ClusterSnapshot(), [both]) == {}
+    fields = frozenset({"share"})
+    keys = [column.key for column in pod_table.columns_for(fields)]
+    texts = [
+        [
+            pod_table.pod_row(pod, None, fields, share=totals.get(pod.uid)).cells[keys.index(key)].text
+            for pod in (both, one, none)
+        ]
+        for key in ("gpu_busy", "gpu_memory")
+    ]
+    assert texts == [["31%", "-", "-"], ["4Gi", "1Gi", "-"]]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId
+from l2rtui.domain.owners.idle_gpus import LONG_SECONDS
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.ui.state.idle_gpus import LONG_SECONDS, IdleGpus
 from l2rtui.ui.text import Span, TextStyle, wrapped
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures, RunFigure, compact, gauge, rate_of
 from l2rtui.ui.widgets.grid.lines import lay_out
@@ -80,6 +80,15 @@ def test_the_overview_has_a_cell_for_each_device_inside_the_width(sizes, width):
     lines = [read(line) for line in grid.lines]
     assert all(lines[cell.y][cell.x] == "·" for cell in devices.values())
     assert all(len(line.rstrip()) <= width for line in lines)
+
+
+@pytest.mark.parametrize("level", list(ZoomLevel))
+def test_a_slot_whose_holder_does_not_fit_is_marked_and_counted(level):
+    astray = pod("p", 0, 1, flags=("names device 0, its plan says 1",))
+    grid = lay_out(cluster(node(gpus=2), pods=(astray, pod("q", 1, 1))), 120, level=level)
+    shown = {slot: read(grid.lines[cell.y])[cell.x] for slot, cell in grid.slots.items()}
+    assert (shown[SlotId("n", 0, 1)], shown[SlotId("n", 1, 1)]) == ("≠", "A")
+    assert "≠ mismatch 1" in read(grid.legend)
 
 
 @pytest.mark.parametrize("level", list(ZoomLevel))
@@ -197,25 +206,6 @@ def test_old_figures_say_how_old_they_are():
 
 
 # --- idle holders -----------------------------------------------------------------------------------------------
-
-
-def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes_hands():
-    idle = IdleGpus()
-    resting = cluster(node(gpus=3, uses=(GpuUse(0, 1.0), GpuUse(1, 1.0))), pods=[pod("p", 0, 0), pod("q", 2, 0)])
-    idle.take(resting, 1000.0)
-    assert not idle.long_idle(1000.0 + LONG_SECONDS - 1)
-    # Free GPUs are not idle holders, and of one without a figure nothing is known.
-    assert dict(idle.long_idle(1000.0 + LONG_SECONDS)) == {("n", 0): LONG_SECONDS}
-    other = replace(resting, pods={"s": pod("s", 0, 0)})
-    idle.take(other, 2000.0)
-    assert not idle.long_idle(2000.0 + LONG_SECONDS - 1)
-    assert idle.long_idle(2000.0 + LONG_SECONDS)
-    busy = cluster(node(gpus=3, uses=(GpuUse(0, 40.0),)), pods=[pod("s", 0, 0)])
-    idle.take(busy, 3000.0)
-    assert not idle.long_idle(9000.0)
-    idle.take(other, 9000.0)
-    idle.take(cluster(), 9100.0)
-    assert not idle.long_idle(99_000.0)
 
 
 def test_an_idle_holder_has_a_word_on_its_tile_a_glyph_elsewhere_and_a_count():

@@ -49,7 +49,7 @@ texts = ["quiet \\x1b[31mred\\x1b[0m"] if sys.argv[1] == "quiet" else [
     b"evil \\xff\\xfe\\xc3".decode(errors="surrogateescape"), b"evil \\xc2\\x9b2J".decode(),
     "evil " + "x\\x1b[31m" * 1_250_000, '{"l2r":"learner","evil":"\\\\u001b]0;t\\\\u0007\\\\u202e"}',
 ]
-demo_logs.lines = lambda pod, query, now: [] if query.since else [
+demo_logs.lines = lambda pod, query, now, peers: [] if query.since else [
     LogLine(now, pod.name, text) for text in (*texts, "the last line")
 ]
 app = L2RApp(Settings(backend="demo"), FakeBackend)

@@ -13,13 +13,14 @@ from textual.color import Color
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
+from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui import text
 from l2rtui.ui.dialogs.questions import silence_of
+from l2rtui.ui.home.selection import Pane, Selection
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.theme import THEMES, palette
@@ -217,6 +218,19 @@ def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown)
     node = Node("n", (Gpu("n", 3, model="A100"),), gpu_use=use)
     slot = ClusterSnapshot({"n": node}).ledger.slots[SlotId("n", 3, 0)]
     assert read(about_slot(slot, node, None, 0.0)[1]).split(maxsplit=1) == ["device", shown]
+
+
+def test_the_part_of_a_pod_is_shown_or_said_to_be_unknown():
+    pod = PodView("u", "p", "n", devices=(DeviceUsage(3, 0), DeviceUsage(4, 0)))
+    uses = (GpuUse(3, 86.0, shares=(GpuShare("u", 30.0, 2 << 30),)), GpuUse(4, 10.0))
+    node = Node("n", (Gpu("n", 3), Gpu("n", 4)), gpu_use=uses)
+    snapshot = ClusterSnapshot({"n": node}, {"u": pod})
+    for selection in (Selection(Pane.PODS, pod_uid="u"), Selection(Pane.SLOTS, slot=SlotId("n", 3, 0))):
+        lines = [read(line).strip() for line in selection.about(snapshot, None, 0.0, 80)]
+        assert [line for line in lines if line.startswith("its share")] == [
+            "its share of GPU3   30 % busy   2Gi in use",
+            "its share of GPU4   unknown: its processes cannot be told apart from those of others",
+        ]
 
 
 @pytest.mark.parametrize(

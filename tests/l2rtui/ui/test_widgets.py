@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from l2rtui.domain.selection.filter_language import number_of
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode, LogRing, bounded, entry_of, present
+from l2rtui.ui.widgets.log_search import Match, pan_to
 from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -456,8 +458,63 @@ async def test_search_goes_from_hit_to_hit_and_round():
         assert marked == ["▸ line 5"]
         await pilot.press("N")
         assert "▸ line 59" in app.shown()
+        assert log.search_fact == "/line 5, 11 of 11"
         log.find("")
         assert log.hits == 0
+        assert log.search_fact == ""
+        log.find("nowhere")
+        assert log.search_fact == "/nowhere, no match"
+
+
+async def test_a_hit_beyond_the_right_edge_comes_in_sight_and_each_of_a_line_has_its_turn():
+    log = LogPane()
+    async with stage(log, size=(40, 10)) as (app, pilot):
+        log.extend([*lines(0, 30), LogLine(31.0, "p", f"needle {'x' * 80} needle {'y' * 30}"), *lines(40, 60)])
+        await pilot.pause(0.2)
+        log.find("needle")
+        await pilot.pause()
+        shown = "".join(app.shown())
+        assert "xx needle yy" in shown
+        assert log.search_fact == "/needle, 2 of 2"
+        await pilot.press("N")
+        assert "▸ needle xx" in "\n".join(app.shown())
+        assert log.search_fact == "/needle, 1 of 2"
+        await pilot.press("N")
+        assert "xx needle yy" in "".join(app.shown())
+        await pilot.press("w", "n")
+        assert "needle yy" in "".join(app.shown())
+
+
+async def test_a_search_for_a_column_moves_the_table_to_it():
+    log = LogPane()
+    record = {"l2r": "learner", **{f"figure_{number}": number for number in range(20)}, "value_loss": 0.5}
+    async with stage(log, size=(60, 10)) as (app, pilot):
+        log.extend([LogLine(float(second), "p", json.dumps(record, separators=(",", ":"))) for second in range(5)])
+        await pilot.pause(0.2)
+        assert "value loss" not in app.shown()[0]
+        log.find("value_loss")
+        await pilot.pause()
+        assert "value loss" in app.shown()[0]
+        assert log.search_fact == "/value_loss, 5 of 5"
+        assert next(line for line in app.shown() if line.startswith("▸")).endswith(" 0.5")
+        log.find("figure 0")
+        await pilot.pause()
+        assert "figure 0" in app.shown()[0]
+
+
+@pytest.mark.parametrize(
+    ("match", "pan", "room", "ends", "expected"),
+    [
+        (Match(5, 9), 0, 40, (), 0),  # in sight
+        (Match(5, 9), 20, 40, (), 0),  # to the left: back to the start of the line
+        (Match(50, 54), 40, 40, (), 40),  # in sight where the line stands
+        (Match(90, 94), 0, 40, (), 80),
+        (Match(90, 94), 0, 40, (10, 30, 70, 96, 120), 70),  # a table moves by columns
+        (Match(2, 6), 60, 8, (40,), 0),
+    ],
+)
+def test_a_line_moves_no_further_than_its_match_needs(match, pan, room, ends, expected):
+    assert pan_to(match, pan, room, ends) == expected
 
 
 async def test_wrapped_lines_are_whole_and_long_ones_can_be_panned():

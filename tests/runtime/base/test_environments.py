@@ -12,6 +12,7 @@ from runtime.base.environments import data_shape, is_possible, suggestion
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.l2r import L2RVectorEnv
 from runtime.rl.envs.l2r_gym import CAMERA
+from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.registry import DEVICE_ENVS, VECTOR_ENVS, make_vector_env
 from runtime.rl.settings import Settings
 from runtime.sim.wire.protocol import POSE_VALUES
@@ -45,7 +46,19 @@ def test_shapes_are_those_of_the_environments(name, options):
 
 
 def test_a_simulators_shape_needs_no_simulator():
-    assert data_shape("l2r", {"simulator": {"kind": "sidecar"}}).numbers == L2RVectorEnv.obs_space.vector
+    assert data_shape("l2r", {"simulator": {"kind": "sidecar"}}).numbers == L2RVectorEnv.obs_dim
+
+
+@pytest.mark.parametrize("observation", ["", "place", "felt"])
+def test_cameras_of_a_simulator_count_as_what_the_worker_makes_of_them(observation):
+    cameras = {
+        "CameraFrontRGB": {"Width": 128, "Height": 96, "crop": [44, 0, 0, 0], "resize": [32, 64], "grey": True},
+        "CameraLeftRGB": {"crop": [100, 4, 0, 12]},
+    }
+    options = {"cameras": cameras, "observation": observation}
+    space, shape = L2ROptions.from_mapping(options).obs_space, data_shape("l2r", options)
+    assert (shape.numbers, shape.pictures) == (space.vector, space.images)
+    assert data_shape("l2r", {"cameras": {"CameraLeftRGB": {"crop": 3}}}) is None
 
 
 class Cameras(gymnasium.Env):

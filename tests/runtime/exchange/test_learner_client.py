@@ -85,6 +85,15 @@ class Learner:
         self._exchange.policies.answer_get(Get("", 0, 0, F4, shared_memory.host_identity()))
         self._exchange.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32), 0)
 
+    def record(self) -> dict[str, Any]:
+        return self._exchange.metric_fields()
+
+    def totals(self) -> dict[str, int]:
+        return dict(self._exchange.status()["traffic"])
+
+    def through_memory(self) -> bool:
+        return any(peer["through_memory"] for peer in self._exchange.status()["peers"])
+
     @property
     def accounts(self) -> Totals:
         return self._exchange.membership.accounts.totals
@@ -198,3 +207,48 @@ def test_a_segment_whose_tail_does_not_belong_to_it_is_a_misfit_and_harms_nobody
         totals = learner.accounts
         assert (totals.accepted, totals.misfit) == (2, 1)
         assert learner.store.inserted == 8
+
+
+def test_a_learner_records_its_traffic_and_names_its_peers_when_they_change(short_folder, wait_until) -> None:
+    with Learner(short_folder, 1) as learner:
+        alone = learner.record()
+        assert (alone["peers"], alone["workers"], alone["evaluators"]) == ([], 0, 0)
+        assert alone["listens"] == [f"ipc://{short_folder}/data.sock", f"ipc://{short_folder}/model.sock"]
+        assert {"stale", "inflight_transitions"} <= alone.keys()
+        with peer_at(short_folder) as peer:
+            learner.publish(1)
+            wait_until(lambda: until_adopted(peer, 1), "the first version")
+            wait_until(lambda: learner.totals()["messages_out"] >= 2, "a welcome and the weights counted")
+            record = learner.record()
+            assert (record["peers"], record["workers"]) == (["w-0"], 1)
+            for name in ("messages_in", "bytes_in", "messages_out", "bytes_out"):
+                assert record[f"{name}_per_second"] > 0, name
+            assert record["inflight_transitions"] > 0, "credit for segments that have not come"
+            later = [learner.record() for _ in range(15)]
+            assert [number for number, row in enumerate(later) if "peers" in row] == [14], "else now and then"
+        wait_until(lambda: learner.record().get("peers") == [], "the goodbye")
+
+
+def test_segments_in_shared_memory_count_as_bytes_that_came(short_folder, wait_until) -> None:
+    with Learner(short_folder, 1) as learner, peer_at(short_folder) as peer:
+        layout = learner.store.layout
+
+        def settled() -> bool:
+            peer.exchange(0.01)
+            return peer.session.is_joined and peer.session.unsettled == 0
+
+        def sent(count: int) -> int:
+            before = learner.totals()["bytes_in"]
+            for _ in range(count):
+                arena = SegmentArena.of(bytearray(layout.segment_bytes(4, 1)))
+                for column in layout.columns(arena.view, 4, 1):
+                    column[:] = 0
+                peer.session.queue_segment(Trajectory(4, 0, 0, 0, 0.0, 0.0, 1), arena)
+            wait_until(settled, "all of them")
+            return learner.totals()["bytes_in"] - before
+
+        size = layout.segment_bytes(4, 1)
+        assert sent(1) >= size
+        wait_until(lambda: peer.exchange(0.01) or learner.through_memory(), "a ring")
+        assert sent(3) >= 3 * size
+        assert learner.accounts.accepted == 4

@@ -16,9 +16,10 @@ from gymnasium.utils.env_checker import check_env
 
 import runtime.rl.envs.l2r_gym
 from runtime.rl.envs.base import HoldsProcesses, StepResult, closing_env
-from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+from runtime.rl.envs.l2r import L2RVectorEnv
+from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.racing import RacingVectorEnv
-from runtime.rl.envs.racing_rules import RacingOptions
+from runtime.rl.envs.racing_rules import FELT, RacingOptions
 from runtime.rl.envs.registry import make_vector_env
 from runtime.sim.wire.errors import BudgetError, LostError, StartError
 from runtime.tracks.maps import own_map
@@ -33,6 +34,9 @@ QUICK = {
     "pose_seconds": 2.0,
     "grace_seconds": 0.5,
 }
+
+PATIENT = {"hung_seconds": 30.0, "heartbeat_seconds": 5.0, "pose_seconds": 30.0}
+"""Where a simulator that is merely slow must not be taken for one that hangs."""
 
 
 @pytest.fixture
@@ -61,6 +65,11 @@ def steer(obs: np.ndarray) -> np.ndarray:
     return action
 
 
+def plain_place(obs: np.ndarray) -> np.ndarray:
+    """A place to steer by, where observations are of another kind."""
+    return np.zeros((len(obs), 23), np.float32)
+
+
 def lose(env: L2RVectorEnv, obs: np.ndarray, row: int = 0) -> StepResult:
     """Kill the simulator of a copy and step until that shows."""
     handle = env._drives[row].supervisor._handle
@@ -70,7 +79,7 @@ def lose(env: L2RVectorEnv, obs: np.ndarray, row: int = 0) -> StepResult:
         result = env.step(steer(obs))
         if result.is_lost:
             return result
-        obs = result.obs
+        obs = result.obs if result.obs.dtype == np.float32 else plain_place(result.obs)
     raise AssertionError("the loss was never seen")
 
 
@@ -109,6 +118,50 @@ def test_a_crash_costs_the_episode_and_nothing_is_learned_from_it(make):
     assert report["simulator_restarts"] == 1
     assert report["simulator_state"] == "ready"
     assert "SIGKILL" in report["simulator_error"]
+
+
+CAMERAS = {
+    "CameraFrontRGB": {"Width": 64, "Height": 48, "crop": [20, 0, 0, 0], "resize": [14, 32], "grey": True},
+    "CameraLeftSegm": {"Width": 32, "Height": 24},
+}
+
+
+def test_cameras_show_the_road_beside_what_a_car_feels(make):
+    env, plain = make(start="line", cameras=CAMERAS, simulator=PATIENT), make(start="line", simulator=PATIENT)
+    obs, place = env.reset(3), plain.reset(3)
+    assert env.obs_space == L2ROptions(cameras=CAMERAS).obs_space
+    assert env.obs_space.images == ((14, 32, 1), (24, 32, 3))
+    first = env.obs_space.split(obs)[1]
+    for _ in range(30):
+        action = steer(place)
+        result, expected = env.step(action), plain.step(action)
+        place = expected.obs
+        felt, pictures = env.obs_space.split(result.final_obs)
+        assert felt == pytest.approx(expected.final_obs[:, FELT], abs=2e-3)
+        assert result.reward == pytest.approx(expected.reward, abs=2e-3)
+        assert all(picture.std() > 10 for picture in pictures)
+    assert np.abs(pictures[0].astype(int) - first[0]).mean() > 1, "the road moves"
+    assert plain.obs_space.split(place)[1] == []
+
+
+def test_behind_an_end_the_pictures_are_those_of_the_next_start(make):
+    env = make(start="line", max_seconds=2.0, cameras=CAMERAS, simulator=PATIENT)
+    start = env.obs_space.split(env.reset(3))[1][0]
+    result = env.step(np.array([[0.0, 1.0]], np.float32))
+    while not result.truncated[0]:
+        result = env.step(np.array([[0.0, 1.0]], np.float32))
+    behind, ahead = (env.obs_space.split(rows)[1][0] for rows in (result.obs, result.final_obs))
+    assert (behind == start).all()
+    assert (ahead != start).any()
+
+
+def test_with_cameras_a_crash_costs_the_episode_as_well(make):
+    env = make(cameras=CAMERAS, simulator=PATIENT)
+    result = lose(env, plain_place(env.reset(0)))
+    assert result.obs.shape == (1, env.obs_space.width)
+    assert all(picture.any() for picture in env.obs_space.split(result.obs)[1])
+    assert not env.step(np.zeros((1, 2), np.float32)).is_lost
+    assert env.report()["simulator_restarts"] == 1
 
 
 @pytest.mark.parametrize("fault", ["hang@1", "freeze@1", "garbage@1"])
@@ -154,7 +207,8 @@ def test_in_real_time_a_step_takes_a_tenth_of_a_second(make):
 @pytest.mark.parametrize(
     "options",
     [{"track": "monza"}, {"start": "nowhere"}, {"simulator": {"kind": "x"}}, {"simulator": 3}, {"laps": "x"},
-     {"max_steering": 2.0}, {"colour": "red"}, {"min_acceleration": -17}],
+     {"max_steering": 2.0}, {"observation": "felt"}, {"observation": "x"}, {"cameras": ["CameraTop"]},
+     {"colour": "red"}, {"min_acceleration": -17}],
     ids=str,
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused(options):

@@ -109,14 +109,13 @@ async def _pod(api: Api, view: PodView) -> list[str]:
         raise NotFoundError(f"The pod {view.name} is gone; another has its name.", "Look at the pods again.")
     reason, sentence = await explained(api, pod, now=time.time())
     lines = [f"pod {view.name}", *_head(pod.metadata)]
-    lines += fields(*await queue_state.of_group(api, pod))
+    lines += fields(*await queue_state.of_group(api, pod.metadata))
     lines += fields(
         ("node", pod.spec.node_name or "none yet"),
         ("phase", pod.status.phase or "Unknown"),
         ("address", pod.status.pod_ip or ""),
         ("slots", ", ".join(str(slot) for slot in view.slots)),
         ("why", f"{reason}: {sentence}" if reason else ""),
-        ("mismatch", "; ".join(view.flags)),
         ("grace", f"{pod.spec.termination_grace_period_seconds} s"),
         ("priority", _priority(pod)),
         ("scheduler", "" if (name := pod.spec.scheduler_name or "") == "default-scheduler" else name),
@@ -187,16 +186,19 @@ async def _run(api: Api, view: RunView) -> list[str]:
     )
     selector = f"{labels.RUN_ID}={view.uid}"
     events_by_uid = pod_reason.events_by_uid(await _of(api, namespace, {}))
+    grouped: list[ObjectMeta] = []
     for kind in ("Job", "ReplicaSet", "StatefulSet"):
         for raw in await api.list(kind, namespace, labels=selector):
             controller = msgspec.convert(raw, ControllerStruct)
+            grouped.append(controller.metadata)
             uid = controller.metadata.uid
             reason, sentence = pod_reason.explain_controller(controller, events_by_uid.get(uid, ()))
             lines.append(f"{kind} {controller.metadata.name}" + (f": {reason}: {sentence}" if reason else ""))
     now = time.time()
     pods = [msgspec.convert(raw, PodStruct) for raw in await api.list("Pod", namespace, labels=selector)]
-    if pods:
-        lines += fields(*await queue_state.of_group(api, pods[0]))
+    # A queue may hold Jobs back before they have pods.
+    for meta in [pod.metadata for pod in pods[:1]] or grouped[:1]:
+        lines += fields(*await queue_state.of_group(api, meta))
     for pod in pods:
         reason, sentence = pod_reason.explain(pod, events_by_uid.get(pod.metadata.uid, ()), now)
         state = f"{reason}: {sentence}" if reason else pod.status.phase or "Unknown"

@@ -151,13 +151,14 @@ class _Destroy:
         now = time.time()
         rest = self._rest(self._final)
         leftovers = [leftover(item, troubles=troubles, refusals=self._refusals, now=now) for item in rest]
-        leftovers += [Leftover(kind, "all of its kind", gap) for kind, gap in self._final.gaps.items()]
+        leftovers += [Leftover(kind, "all of its kind", gap.reason) for kind, gap in self._final.gaps.items()]
         remaining = {uid for _, uid in self._final.items}
         doubtful = (pod for pod in pods if self._is_doubtful(pod, troubles, remaining))
         leftovers += [_container(pod, troubles, self._forced) for pod in doubtful]
         for (node, gpu), number in (await self._claims.count()).items():
-            reason = f"{number} kept while its pods may hold the slots" if leftovers else f"{number} not given up"
-            leftovers.append(Leftover("Lease", labels.slot_lease(node, gpu), reason))
+            cause = "kept while its pods may hold the slots" if leftovers else "not given up"
+            cause = self._claims.refusal or cause
+            leftovers.append(Leftover("Lease", labels.slot_lease(node, gpu), f"{number} {cause}"))
         if self._claims.trouble:
             leftovers.append(Leftover("Lease", "claims on slots", self._claims.trouble))
         reason = "is kept until all else is gone" if leftovers else "could not be removed in time"
@@ -176,7 +177,8 @@ class _Destroy:
             count = await self._inventory.by_label()
             yield count.numbers
             targets = count.of(*CONTROLLERS, "Pod")
-            if (not targets and not count.gaps) or self._is_refused or time.monotonic() > until:
+            # A kind that may never be listed is in the receipt; waiting for it helps nobody.
+            if (not targets and not count.open_gaps) or self._is_refused or time.monotonic() > until:
                 return
             await self._delete(targets)
             await asyncio.sleep(next(pauses))
@@ -209,8 +211,15 @@ class _Destroy:
             is_stuck = bool(rest) and all(item.is_going and item.kind in (*CONTROLLERS, "Pod") for item in rest)
             if empty == 2 or is_stuck or self._is_refused or time.monotonic() > until:
                 break
+            if self._is_hopeless(count, rest):
+                break
             await asyncio.sleep(_SETTLE_SECONDS if empty else next(pauses))
         self._final = count if empty == 2 else await self._inventory.in_full()
+
+    def _is_hopeless(self, count: OwnedObjects, rest: Iterable[OwnedObject]) -> bool:
+        """Return whether only rights are missing for the end; followers are going to go with their Service."""
+        are_refused = bool(count.gaps or self._claims.refusal) and not count.open_gaps
+        return are_refused and all(item.kind in FOLLOWERS for item in rest)
 
     def _rest(self, count: OwnedObjects) -> tuple[OwnedObject, ...]:
         """Return all that must go before the run's ConfigMap may; volume claims hold results and are kept."""
@@ -238,9 +247,9 @@ class _Destroy:
         if item.is_going:
             granted = item.meta.deletion_grace_period_seconds
             return item.kind == "Pod" and self._grace is not None and granted is not None and granted > self._grace
-        # As long as its controller is not being deleted, a deleted pod would only be replaced.
+        # As long as its controller is not being deleted, a deleted pod or Job would only be replaced.
         owner = item.meta.controller
-        return item.kind != "Pod" or owner is None or owner.uid not in standing
+        return item.kind not in ("Pod", "Job") or owner is None or owner.uid not in standing
 
     async def _request_deletion(self, item: OwnedObject, grace: int | None) -> None:
         is_pod = item.kind == "Pod"
@@ -258,7 +267,7 @@ class _Destroy:
                 return
             if item.kind in FOLLOWERS and error.is_final:  # it goes with its Service
                 return
-            self._refusals[item.key] = error.message
+            self._refusals[item.key] = error.reason_left
             # Without the right to delete, no later round can succeed.
             self._is_refused = self._is_refused or error.is_final
 

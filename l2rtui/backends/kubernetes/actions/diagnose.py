@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions.permissions import HINT, missing_rights
+from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -22,7 +22,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.rights import Right, RightRow, RoleScope, needed, rows_of
+from l2rtui.backends.kubernetes.rights import Right, RightRow, RoleScope, needed, role_hint, rows_of
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -51,23 +51,23 @@ async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
         findings.append(Finding(Severity.OK, "claims", f"slots are claimed through Leases in {leases}"))
     else:
         sentence = f"you may not use Leases in {leases}: slots are not claimed before a launch"
-        findings.append(Finding(Severity.WARNING, "claims", sentence, "Ask for the Role in manifests/rbac.yaml."))
+        findings.append(Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")])))
     findings.append(await _binding(api, namespace, tuple(nodes), context.settings.image))
     return tuple(findings)
 
 
 async def _rights(api: Api, namespace: str) -> list[Finding]:
     rights = needed(_OF_RUNS)
-    if missing := ", ".join(map(str, await missing_rights(api, rights, namespace))):
-        findings = [Finding(Severity.WARNING, "rights", f"in {namespace} you may not {missing}", HINT)]
+    if missing := await missing_rights(api, rights, namespace):
+        sentence = f"in {namespace} you may not {', '.join(map(str, missing))}"
+        findings = [Finding(Severity.WARNING, "rights", sentence, role_hint(missing))]
     else:
         findings = [Finding(Severity.OK, "rights", f"all that runs need in {namespace}")]
     findings += await _optional_rights(api, namespace)
     # Without these the pods of other people are invisible, and their slots would look free.
     for right in await missing_rights(api, _WIDER, None):
         sentence = f"you may not {right} of the whole cluster: use by others reads unknown"
-        hint = "Ask for the ClusterRole in manifests/rbac.yaml."
-        findings.append(Finding(Severity.WARNING, "ledger", sentence, hint))
+        findings.append(Finding(Severity.WARNING, "ledger", sentence, role_hint([right], RoleScope.CLUSTER)))
     return findings
 
 
@@ -85,7 +85,10 @@ async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
                 rights_by_loss.setdefault(loss, {})[right] = None
     return [
         Finding(
-            Severity.WARNING, "optional rights", f"in {namespace} you may not {', '.join(map(str, rights))}: {loss}"
+            Severity.WARNING,
+            "optional rights",
+            f"in {namespace} you may not {', '.join(map(str, rights))}: {loss}",
+            role_hint(rights),
         )
         for loss, rights in rights_by_loss.items()
     ]
@@ -109,8 +112,8 @@ async def _binding(api: Api, namespace: str, nodes: tuple[Node, ...], image: str
     if not gpus:
         return Finding(Severity.OK, subject, "not probed: no node that is ready has a GPU")
     if not image:
-        hint = "Set `image`, then `l2rtui check` again."
-        return Finding(Severity.OK, subject, "not probed: no image is set", hint)
+        advice = "Set `image`, then `l2rtui check` again."
+        return Finding(Severity.OK, subject, "not probed: no image is set", advice)
     if not await api.can("create", "Pod", namespace):
         return Finding(Severity.WARNING, subject, f"not probed: you may not create pods in {namespace}")
     return await probe_binding(api, namespace, gpus[0], image)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import network_policies
 from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
@@ -18,7 +20,15 @@ from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.plan import LaunchPlan
 
 # Set by the server; they differ between any two objects.
-_NOT_OURS: Final = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
+_NOT_OURS: Final = (
+    "managedFields",
+    "resourceVersion",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "generateName",
+    "selfLink",
+)
 Manifest = dict[str, Any]
 
 
@@ -54,7 +64,7 @@ def plan_manifests(
     """
     manifests: list[Manifest] = []
     for run in plan.runs:
-        owner, *owned = render.run_objects(run, namespace=namespace, token="", server=server)
+        owner, *owned = render.sent_objects(run, namespace=namespace, token="", server=server)
         policy = [policies[run.uid]] if run.uid in policies else []
         for manifest in (owner, *policy, *owned):
             if manifest["kind"] == "Secret":
@@ -65,6 +75,8 @@ def plan_manifests(
 
 async def differences(context: ClusterContext, plan: LaunchPlan) -> tuple[str, ...]:
     """Return lines of a unified diff from the objects in the cluster to what the server would make of the plan.
+
+    Before an object with a changed field that is immutable, such as the template of a Job, a line says so.
 
     Raises:
         ApiError: the server does not answer, or refuses an object.
@@ -77,12 +89,58 @@ async def differences(context: ClusterContext, plan: LaunchPlan) -> tuple[str, .
 async def _difference(api: Api, manifest: Manifest) -> list[str]:
     kind, meta = manifest["kind"], manifest["metadata"]
     live = await api.find(kind_of(manifest), meta["namespace"], meta["name"]) or {}
-    # A dry run, so that defaults and admission show in both sides and not as differences.
-    applied = await api.apply(manifest, dry_run=True, force=True)
+    notes: list[str] = []
     name = f"{kind}/{meta['name']}"
-    return list(
-        difflib.unified_diff(_lines(live), _lines(applied), f"there/{name}", f"plan/{name}", lineterm="", n=2)
-    )
+    try:
+        # A dry run, so that defaults and admission show in both sides and not as differences.
+        applied = await api.apply(manifest, dry_run=True, force=True)
+    except ApiError as error:
+        if not live or not error.is_invalid:
+            raise
+        applied = await _made_anew(api, manifest, live, error)
+        run = meta["labels"][labels.RUN]
+        notes.append(
+            f"# {name} cannot be changed into this. A launch creates it anew, and only where none is: "
+            f"after `l2rtui destroy {run}`, or with another --name."
+        )
+    lines = difflib.unified_diff(_lines(live), _lines(applied), f"there/{name}", f"plan/{name}", lineterm="", n=2)
+    return [*notes, *lines]
+
+
+async def _made_anew(api: Api, manifest: Manifest, live: Manifest, refusal: ApiError) -> Manifest:
+    """Return what the server would create in place of an object that it does not let be changed so.
+
+    Raises:
+        ApiError: the refusal, where the server would not create it either: then the object itself is at fault.
+    """
+    meta = manifest["metadata"]
+    # Under a name of the server's choice, since the object's own is taken. It is cut for names of at most 63.
+    unnamed = {key: value for key, value in meta.items() if key != "name"} | {
+        "generateName": f"{meta['name'][:50]}-"
+    }
+    try:
+        created = await api.create({**manifest, "metadata": unnamed}, dry_run=True)
+    except ApiError as error:
+        raise refusal from error
+    drawn = created["metadata"]
+    # Controllers' selectors and labels hold name and uid, which say nothing about the plan.
+    names = {drawn.get("name"): meta["name"], drawn.get("uid"): live["metadata"]["uid"]}
+    made: Manifest = _replaced(created, names)
+    there, ours = live["metadata"], made["metadata"]
+    # A change would leave what others have set.
+    foreign = {key: there[key] for key in ("ownerReferences", "finalizers") if key in there}
+    annotations = {**(there.get("annotations") or {}), **(ours.get("annotations") or {})}
+    made["metadata"] = {**ours, **foreign, **({"annotations": annotations} if annotations else {})}
+    return made
+
+
+def _replaced(value: Any, texts: Mapping[str | None, str]) -> Any:
+    """Return JSON with some texts replaced by others, wherever they are a value of their own."""
+    if isinstance(value, dict):
+        return {key: _replaced(item, texts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, texts) for item in value]
+    return texts.get(value, value) if isinstance(value, str) else value
 
 
 def _lines(manifest: Manifest) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.manifests import gang
-from l2rtui.domain.plan import LaunchPlan
+from l2rtui.backends.kubernetes.manifests import gang, render
+from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import Queue, QueueSystem
 
@@ -21,7 +21,20 @@ async def check(api: Api, plan: LaunchPlan, namespace: str) -> Iterable[Finding]
         if plan.wave:
             sentence = f"{queue.by} starts all pods of a run together, and --wave starts them one after another"
             findings.append(Finding(Severity.REFUSAL, "queue", sentence, "Leave out one of the two."))
+    for run in plan.runs:
+        findings += _not_jobs(run)
     return findings
+
+
+def _not_jobs(run: RunPlan) -> Iterator[Finding]:
+    """Refuse sets of a run with a JobSet that would be no Jobs."""
+    if not gang.is_job_set(run.spec):
+        return
+    for set_spec in run.spec.sets:
+        if render.controller_kind(set_spec) != "Job":
+            sentence = "a JobSet has Jobs alone, and this set is restarted for ever"
+            hint = f"Write `restart: OnFailure` for {set_spec.name}, or leave out queue."
+            yield Finding(Severity.REFUSAL, f"{run.spec.name}/{set_spec.name}", sentence, hint)
 
 
 async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
@@ -34,7 +47,7 @@ async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
     if not versions:
         sentence = f"this cluster has no {queue.by}: it serves nothing of {group}"
         return Finding(Severity.REFUSAL, "queue", sentence, "Leave out queue, or ask an administrator for it.")
-    if queue.by is not QueueSystem.KUEUE:
+    if not queue.name or queue.by not in (QueueSystem.KUEUE, QueueSystem.JOBSET):
         return None
     try:
         await api.read("LocalQueue", namespace, queue.name)
@@ -54,4 +67,6 @@ def _explained(plan: LaunchPlan, queue: Queue) -> Iterator[Finding]:
         if run.spec.queue == queue:
             name = f" through {queue.name}" if queue.name else ""
             sentence = f"all {len(run.pods)} pods start together, when {queue.by} admits them{name}"
+            if gang.is_job_set(run.spec):
+                sentence = f"its Jobs are made as one JobSet{f', when Kueue admits it{name}' if name else ''}"
             yield Finding(Severity.OK, run.spec.name, sentence)

@@ -90,7 +90,7 @@ class _Launch:
         self._outcomes: dict[Key, asyncio.Future[str]] = {}
         self._owners: dict[str, Manifest] = {}
         self._controller_of_pod = {
-            pod.name: (group.kind, group.name(run.spec.name))
+            pod.name: render.maker_of(run, group)
             for run in plan.runs
             for group in render.run_groups(run)
             for pod in group.pods
@@ -106,7 +106,7 @@ class _Launch:
         """Carry out the plan; progress shows in the outcomes."""
         server = await self._context.server_facts()
         rendered = [
-            render.run_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
+            render.sent_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
             for run in self._plan.runs
         ]
         policed = await network_policies.runs_with_policy(self._context, self._plan)
@@ -121,7 +121,7 @@ class _Launch:
             await asyncio.shield(asyncio.ensure_future(self._withdraw()))
             raise
         owned = self._with_owners(rendered)
-        controllers = [manifest for manifest in owned if manifest["kind"] in ("Job", "ReplicaSet")]
+        controllers = [manifest for manifest in owned if manifest["kind"] in ("JobSet", "Job", "ReplicaSet")]
         # Services, Secrets and policies come before the controllers: a pod that starts without them restarts,
         # waits, or is reached by others meanwhile.
         others = [manifest for manifest in owned if manifest not in controllers]

@@ -8,6 +8,7 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.network_policy import KIND, needs_policy, network_policy
+from l2rtui.backends.kubernetes.rights import Right, role_hint
 from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepVerb
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -58,7 +59,7 @@ async def check(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding, ...
         )
         return (Finding(Severity.OK, "network", sentence),)
     sentence = f"you may not create networkpolicies in {context.namespace}: other pods reach those of the run"
-    return (Finding(Severity.WARNING, "network", sentence, "Ask for the Role in manifests/rbac.yaml."),)
+    return (Finding(Severity.WARNING, "network", sentence, role_hint([Right("create", KIND)])),)
 
 
 async def _is_wanted(context: ClusterContext, plan: LaunchPlan) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,17 +21,18 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
 from l2rtui.backends.kubernetes.api.structs import ObjectList, ObjectMeta, PartialObject, PodStruct
 
-CONTROLLERS: Final = ("Job", "ReplicaSet", "StatefulSet")
-"""Kinds that make pods; they are deleted first."""
+CONTROLLERS: Final = ("JobSet", "Job", "ReplicaSet", "StatefulSet")
+"""Kinds that make pods, or Jobs; they are deleted first."""
 OWN_KINDS: Final = ("Pod", "ReplicaSet", "Job", "Service", "Secret", "ConfigMap")
 """Kinds that a launch creates: whoever may launch may list them."""
 FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
 """Kinds that the cluster makes for a Service and removes with it, whether or not the user may delete them."""
 OTHER_KINDS: Final = (
     *("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate"),
-    *("NetworkPolicy", "PodGroup", "VolcanoPodGroup"),
+    *("NetworkPolicy", "JobSet", "PodGroup", "VolcanoPodGroup"),
 )
 """Kinds that some runs have, or that the cluster adds. A user who may not list them has not created any."""
+_NOT_EVERYWHERE = tuple(kind for kind in OTHER_KINDS if not KINDS[kind].is_everywhere)
 
 # With waits that double from 0.1 s to 3 s, 7 tries span about 6 s: a restart of the API server.
 _TRIES = 7
@@ -58,12 +59,19 @@ class OwnedObject:
         return self.meta.deletion_timestamp is not None
 
 
+class Gap(NamedTuple):
+    """Reason why a kind could not be counted; ``is_final`` where no later count can do better."""
+
+    reason: str
+    is_final: bool = False
+
+
 @dataclass(slots=True)
 class OwnedObjects:
     """Objects of a run in one count, by kind and uid; ``gaps`` says why a kind could not be counted."""
 
     items: dict[tuple[str, str], OwnedObject] = field(default_factory=dict)
-    gaps: dict[str, str] = field(default_factory=dict)
+    gaps: dict[str, Gap] = field(default_factory=dict)
 
     def of(self, *kinds: str) -> tuple[OwnedObject, ...]:
         """Objects of these kinds."""
@@ -73,6 +81,11 @@ class OwnedObjects:
     def is_empty(self) -> bool:
         """Nothing is left, and every kind was counted."""
         return not self.items and not self.gaps
+
+    @property
+    def open_gaps(self) -> set[str]:
+        """Kinds that a later count may tell more about."""
+        return {kind for kind, gap in self.gaps.items() if not gap.is_final}
 
     @property
     def numbers(self) -> tuple[tuple[str, int], ...]:
@@ -111,13 +124,13 @@ class Inventory:
         try:
             paths = await self._served()
         except ApiError as error:
-            count.gaps["kinds"] = f"could not be listed: {error.message}"
+            count.gaps["kinds"] = Gap(f"could not be listed: {error.message}")
             return count
         kinds_to_list = [kind for kind in paths if not kinds or kind in kinds]
         answers = await asyncio.gather(*(self._listed(kind, paths[kind], selector) for kind in kinds_to_list))
         items: list[OwnedObject] = []
         for kind, answer in zip(kinds_to_list, answers, strict=True):
-            if isinstance(answer, str):
+            if isinstance(answer, Gap):
                 count.gaps[kind] = answer
             else:
                 items += answer
@@ -157,7 +170,7 @@ class Inventory:
         """Return the kinds that this server has, each in a version that it serves."""
         if self._paths is None:
             paths = {kind: KINDS[kind] for kind in (*OWN_KINDS, *OTHER_KINDS)}
-            for kind in ("EndpointSlice", "ResourceClaim", "ResourceClaimTemplate", "PodGroup", "VolcanoPodGroup"):
+            for kind in _NOT_EVERYWHERE:
                 versions = await self._retry_versions(paths[kind].group)
                 if versions:
                     paths[kind] = paths[kind].at(f"{paths[kind].group}/{versions[0]}")
@@ -177,7 +190,7 @@ class Inventory:
                 await pauses.wait()
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
-    async def _listed(self, kind: str, path: KindPath, selector: str) -> list[OwnedObject] | str:
+    async def _listed(self, kind: str, path: KindPath, selector: str) -> list[OwnedObject] | Gap:
         """Return the objects of one kind, or why they could not be counted."""
         pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
         async with self._gate:
@@ -190,20 +203,20 @@ class Inventory:
                     if error.is_forbidden and kind == "Secret":
                         return await self._secret()
                     if left == 0 or error.is_final:
-                        return f"could not be counted: {error.message}"
+                        return _gap(error)
                 except msgspec.MsgspecError as error:
-                    return f"could not be counted: an object is not readable ({error})"
+                    return Gap(f"could not be counted: an object is not readable ({error})")
                 await pauses.wait()
         raise AssertionError  # pragma: no cover  (the last round returns)
 
-    async def _secret(self) -> list[OwnedObject] | str:
+    async def _secret(self) -> list[OwnedObject] | Gap:
         """Read the run's Secret by its name: many users may not list Secrets."""
         try:
             body = await self._api.request(
                 "GET", KINDS["Secret"].path(self._namespace, labels.run_object(self._run))
             )
         except ApiError as error:
-            return [] if error.is_not_found else f"could not be counted: {error.message}"
+            return [] if error.is_not_found else _gap(error)
         meta = msgspec.json.decode(body, type=PartialObject).metadata
         return [OwnedObject("Secret", meta)] if meta.label(labels.RUN_ID) == self._run_id else []
 
@@ -223,3 +236,7 @@ class Inventory:
             if not page.metadata.continue_:
                 return items
             query = {**base, "continue": page.metadata.continue_}
+
+
+def _gap(error: ApiError) -> Gap:
+    return Gap(f"could not be counted: {error.reason_left}", error.is_final)

@@ -13,9 +13,8 @@ from typing import Final
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.rights import Right, RoleScope, needed
 
-ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward")
+ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward", "reserve")
 """Actions that the app turns off where a right is missing."""
-HINT: Final = "Ask an administrator for the Role in manifests/rbac.yaml."
 NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
     {action: needed((RoleScope.RESEARCHER,), action) for action in ACTIONS}
 )

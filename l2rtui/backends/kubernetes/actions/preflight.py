@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import capacity_checks, gang_checks, network_policies, pod_checks
-from l2rtui.backends.kubernetes.actions.permissions import HINT, missing_rights
+from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
-from l2rtui.backends.kubernetes.rights import Right
+from l2rtui.backends.kubernetes.rights import Right, role_hint
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Node
 from l2rtui.domain.placement import obstacle
@@ -60,12 +60,17 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     except RefusedError as error:
         return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
     objects = [manifest for manifests in rendered for manifest in manifests]
+    sent = [
+        manifest
+        for run, manifests in zip(plan.runs, rendered, strict=True)
+        for manifest in render.as_sent(run, manifests)
+    ]
     findings += pod_checks.check_templates(plan, objects)
     findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
     findings += pod_checks.explain_host_folders(plan)
     parts: list[Awaitable[Iterable[Finding]]] = [
-        _rights(api, objects, namespace),
-        _dry_run(api, objects, namespace, snapshot),
+        _rights(api, sent, namespace),
+        _dry_run(api, sent, list(_pods(objects)), namespace, snapshot),
         _claims(context, plan),
         network_policies.check(context, plan),
         _devices(api, plan),
@@ -171,7 +176,7 @@ async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iter
             Severity.REFUSAL if right in needed else Severity.WARNING,
             f"right to {right}",
             f"{api.user or 'you'} may not {right} in {namespace}",
-            HINT,
+            role_hint([right]),
         )
         for right in await missing_rights(api, [*needed, *later], namespace)
     ]
@@ -179,11 +184,11 @@ async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iter
 
 
 async def _dry_run(
-    api: Api, objects: Sequence[Manifest], namespace: str, snapshot: ClusterSnapshot
+    api: Api, objects: Sequence[Manifest], pods: Sequence[Manifest], namespace: str, snapshot: ClusterSnapshot
 ) -> Iterable[Finding]:
     """Send every object, and one pod of each set, as a dry run."""
     existing_runs = {run.name for run in snapshot.runs.values()}
-    pods = list(_pods(objects)) if await api.can("create", "Pod", namespace) else []
+    pods = pods if await api.can("create", "Pod", namespace) else []
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def send(manifest: Manifest) -> Finding | None:
@@ -241,7 +246,8 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
         # A webhook that does not support dry runs says so; that tells nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
-        return Finding(Severity.REFUSAL, subject, (error.detail or error.message).rstrip("."), error.hint)
+        detail = "" if error.missing else error.detail  # a missing right has a shorter sentence of its own
+        return Finding(Severity.REFUSAL, subject, (detail or error.message).rstrip("."), error.hint)
     return pod_checks.check_dropped(subject, manifest, created)
 
 
@@ -272,7 +278,7 @@ async def _claims(context: ClusterContext, plan: LaunchPlan) -> Iterable[Finding
         f"you may not use Leases in {namespace}: slots are not claimed, and somebody who launches at the "
         "same moment may get the same ones"
     )
-    return [Finding(Severity.WARNING, "claims", sentence, "Ask for the Role in manifests/rbac.yaml.")]
+    return [Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")]))]
 
 
 async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:

@@ -8,12 +8,13 @@ from typing import Any
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.api.structs import ObjectMeta
 
 
-async def of_group(api: Api, pod: PodStruct) -> tuple[tuple[str, str], ...]:
-    """Return name and text of the fields of a pod's queue and group; none where it has none."""
-    meta = pod.metadata
+async def of_group(api: Api, meta: ObjectMeta) -> tuple[tuple[str, str], ...]:
+    """Return name and text of the fields of the queue and group of a pod or of a Job; none where it has none."""
+    if name := meta.label(labels.JOB_SET):
+        return (("job set", _job_set(name, await _read(api, "JobSet", meta.namespace, name))),)
     if group := meta.label(labels.KUEUE_GROUP):
         workload = await _read(api, "Workload", meta.namespace, group)
         return (("queue", f"{meta.label(labels.KUEUE_QUEUE)} (Kueue)"), ("admission", _admission(workload)))
@@ -43,6 +44,19 @@ def _admission(workload: Mapping[str, Any] | str) -> str:
         if str(by_type.get(kind, {}).get("status")) == "True":
             return _with_cause(state, by_type[kind])
     return _with_cause("pending", by_type.get("QuotaReserved", {}))
+
+
+def _job_set(name: str, item: Mapping[str, Any] | str) -> str:
+    """Return the state of a JobSet, by its conditions; one without any is under way."""
+    if isinstance(item, str):
+        return f"{name}: {item}"
+    queue = (item["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE)
+    name = f"{name} (queue {queue} of Kueue)" if queue else name
+    by_type = {str(entry.get("type")): entry for entry in _conditions(item)}
+    for kind in ("Failed", "Completed", "Suspended"):
+        if str(by_type.get(kind, {}).get("status")) == "True":
+            return f"{name}: {_with_cause(kind.lower(), by_type[kind])}"
+    return f"{name}: under way"
 
 
 def _phase(group: str, item: Mapping[str, Any] | str) -> str:

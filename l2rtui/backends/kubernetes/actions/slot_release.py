@@ -11,11 +11,14 @@ _TRIES = 6
 
 
 class RunClaims:
-    """Claims of one run: the most ever counted, and the trouble if they could not be counted or removed."""
+    """Claims of one run: the most ever counted, and the trouble if they could not be counted or removed.
+
+    ``refusal`` says why they can never be removed by this user; empty otherwise.
+    """
 
     def __init__(self, leases: SlotLeases, run_id: str) -> None:
         self.number = 0
-        self.trouble = ""
+        self.trouble = self.refusal = ""
         self._leases = leases
         self._run_id = run_id
 
@@ -40,8 +43,10 @@ class RunClaims:
             except BackendError as error:
                 if isinstance(error, ApiError) and error.is_forbidden and not self.number:
                     return {}  # a user who may not read Leases cannot have claimed through them
-                self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {error.message}"
+                cause = error.reason_left if isinstance(error, ApiError) else error.message
+                self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {cause}"
                 if isinstance(error, ApiError) and error.is_final:
+                    self.refusal = self.trouble
                     return {}
                 await pauses.wait()
             else:

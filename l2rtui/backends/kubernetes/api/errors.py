@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from l2rtui.errors import BackendError
 
@@ -36,9 +37,19 @@ _HINTS = {
 }
 # Wording of the RBAC authorizer; other authorizers' messages are shown as they come.
 _MISSING = re.compile(
-    r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "[^"]*"( at the cluster scope)?'
+    r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"( at the cluster scope)?'
 )
 _REFUSED = "ConnectionRefused"
+
+
+class MissingRight(NamedTuple):
+    """Right that the server found missing: verb, resource with its subresource (``pods/log``), API group."""
+
+    verb: str
+    resource: str
+    group: str
+
+
 NO_ANSWER = 0
 """Status of an error without any answer of the server."""
 
@@ -52,9 +63,11 @@ class ApiError(BackendError):
         detail: ``message`` of the server's Status.
         retry_after_seconds: Value of the ``Retry-After`` header; None without one.
         is_repeated: The request was sent before, on a connection that was cut, and may have been carried out then.
+        missing: Right without which the server refused; None for other causes, and other authorizers' words.
     """
 
     is_repeated: bool = False
+    missing: MissingRight | None = None
 
     def __init__(
         self,
@@ -71,6 +84,11 @@ class ApiError(BackendError):
         self.reason = reason
         self.detail = detail
         self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def reason_left(self) -> str:
+        """Cause for which an object stays in a receipt; with the Role that has the right, where one is missing."""
+        return str(self) if self.missing else self.message
 
     @property
     def is_not_found(self) -> bool:
@@ -169,7 +187,7 @@ def status_error(
 ) -> ApiError:
     """Make the error for a Status, from a response or from an ERROR event of a watch."""
     cause = _missing_permission(detail) or detail or reason or f"HTTP {status}"
-    return ApiError(
+    error = ApiError(
         f"The server did not {request}: {cause.rstrip('.')}.",
         _HINTS.get(reason, ""),
         status=status,
@@ -177,6 +195,9 @@ def status_error(
         detail=detail,
         retry_after_seconds=retry_after_seconds,
     )
+    if status == 403 and (match := _MISSING.search(detail)):
+        error.missing = MissingRight(*match.group(2, 3, 4))
+    return error
 
 
 def _missing_permission(detail: str) -> str:
@@ -186,7 +207,7 @@ def _missing_permission(detail: str) -> str:
     """
     if (match := _MISSING.search(detail)) is None:
         return ""
-    user, verb, what, everywhere = match.groups()
+    user, verb, what, _, everywhere = match.groups()
     return f"{user} lacks the right to {verb} {what}{' in all namespaces' if everywhere else ''}"
 
 

@@ -22,7 +22,13 @@ from kubernetes.aio.client import ApiClient, Configuration
 from yarl import URL
 
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
-from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, response_error, unanswered_error
+from l2rtui.backends.kubernetes.api.errors import (
+    ApiError,
+    MissingRight,
+    RequestInfo,
+    response_error,
+    unanswered_error,
+)
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.backends.kubernetes.api.proxies import check_proxy, environment_proxy
@@ -65,6 +71,8 @@ class Connection:
     def __init__(self, access: Access, credentials: Credentials | None = None) -> None:
         self.access = access
         self.server = access.server
+        # Which Role has a right is knowledge of the rooms above; who connects says it.
+        self.advise: Callable[[MissingRight], str] | None = None
         self._credentials = credentials or make_credentials(access)
         # As client-go: NO_PROXY does not count against the proxy of a kubeconfig.
         self._proxy = check_proxy(access.proxy_url) if access.proxy_url else environment_proxy(access.server)
@@ -73,6 +81,7 @@ class Connection:
         self._reading: dict[aiohttp.ClientResponse, ApiClient] = {}
         self._sockets = OpenSockets()
         self._encoding = "gzip"
+        self._is_closed = False
 
     async def request(
         self,
@@ -209,7 +218,9 @@ class Connection:
                 self._encoding = "identity"
 
     async def close(self) -> None:
-        """Close all connections; open streams end with an error."""
+        """Close all connections; open streams end with an error, and so does every later request."""
+        # A request of a gathering whose first error has ended it may come later: nobody would close its client.
+        self._is_closed = True
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await self._close(client)
@@ -246,6 +257,8 @@ class Connection:
                     body_text = await response.content.read(1 << 20)
                     error = response_error(request, response.status, body_text, retry_after)
                     error.is_repeated = len(sendings) > 1
+                    if error.missing is not None and self.advise is not None:
+                        error.hint = self.advise(error.missing)
                     raise error
 
     async def _signed(
@@ -309,6 +322,8 @@ class Connection:
     def _client(self, login: ApiLogin) -> ApiClient:
         """Return the client of a certificate: TLS binds connections to it, so a renewed one gets others."""
         key = (login.certificate, login.key)
+        if self._is_closed:
+            raise ApiError(f"The connection to {self.server} is closed.")
         if (client := self._clients.get(key)) is None:
             headers = {"Accept": JSON, "Accept-Encoding": self._encoding}
             client = self._clients[key] = make_client(

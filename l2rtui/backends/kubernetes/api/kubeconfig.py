@@ -15,7 +15,6 @@ passes one, what is ours for it can go.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -197,7 +196,7 @@ class _Entry:
             return b"", self.path(key)
         try:
             return base64.b64decode(data, validate=False), ""
-        except binascii.Error:
+        except ValueError:  # binascii.Error is one; so is text that is not ASCII
             raise ConfigError(
                 f"The kubeconfig {self.source} holds a certificate or key that is not base64."
             ) from None

@@ -101,6 +101,7 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("ResourceSlice", "resource.k8s.io/v1", "resourceslices", is_namespaced=False, since="1.34"),
     KindPath("LocalQueue", "kueue.x-k8s.io/v1beta1", "localqueues", since=""),
     KindPath("Workload", "kueue.x-k8s.io/v1beta1", "workloads", since=""),
+    KindPath("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", since=""),
     KindPath("PodGroup", "scheduling.x-k8s.io/v1alpha1", "podgroups", since=""),
     # Of the same kind and plural in its manifests, but another resource: rights and lists need a name for each.
     KindPath("VolcanoPodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", since=""),

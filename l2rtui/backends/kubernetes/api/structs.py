@@ -108,6 +108,8 @@ class Container(KubeStruct, frozen=True):
     env: list[EnvVar] | None = None
     resources: ContainerResources | None = None
     restart_policy: str | None = None
+    stdin: bool | None = None
+    tty: bool | None = None
 
 
 class PodResourceClaim(KubeStruct, frozen=True):

@@ -2,21 +2,21 @@
 
 Kueue holds back the pods of a group by a scheduling gate until its quota takes all of them. Volcano and the
 scheduler plugin `coscheduling` place the pods of a PodGroup when as many can be placed as its ``minMember``: here
-all of them.
+all of them. A JobSet makes all Jobs of a run, ends them together, and is suspended as a whole by Kueue.
 
 Sources: kueue.sigs.k8s.io, "Run Plain Pods", groups of pods; volcano.sh, PodGroup;
-kubernetes-sigs/scheduler-plugins, pkg/coscheduling.
+kubernetes-sigs/scheduler-plugins, pkg/coscheduling; jobset.sigs.k8s.io, API reference v1alpha2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.plan import RunPlan
-from l2rtui.domain.workload import QueueSystem
+from l2rtui.domain.workload import QueueSystem, Role, RunSpec
 
 GATES_SINCE: Final = (1, 27)
 """First version whose pods have scheduling gates by default, which Kueue needs for groups of pods."""
@@ -24,9 +24,11 @@ API_GROUPS: Final = {
     QueueSystem.KUEUE: "kueue.x-k8s.io",
     QueueSystem.VOLCANO: "scheduling.volcano.sh",
     QueueSystem.COSCHEDULING: "scheduling.x-k8s.io",
+    QueueSystem.JOBSET: "jobset.x-k8s.io",
 }
 _SCHEDULERS: Final = {
     QueueSystem.KUEUE: "",
+    QueueSystem.JOBSET: "",
     QueueSystem.VOLCANO: "volcano",
     # The name that the project's Helm chart gives it as a second scheduler.
     QueueSystem.COSCHEDULING: "scheduler-plugins-scheduler",
@@ -60,6 +62,8 @@ def fields(run: RunPlan) -> GangFields:
             return GangFields({}, {labels.VOLCANO_GROUP: name}, scheduler)
         case QueueSystem.COSCHEDULING:
             return GangFields({labels.COSCHEDULING_GROUP: name}, {}, scheduler)
+        case QueueSystem.JOBSET:
+            return GangFields({}, {}, scheduler)
 
 
 def group_name(run: RunPlan) -> str:
@@ -77,3 +81,51 @@ def pod_groups(run: RunPlan) -> list[dict[str, Any]]:
         spec["queue"] = queue.name
     version = f"{API_GROUPS[queue.by]}/{_POD_GROUPS[queue.by]}"
     return [{"apiVersion": version, "kind": "PodGroup", "metadata": {"name": group_name(run)}, "spec": spec}]
+
+
+# --- JobSet -------------------------------------------------------------------------------------------------
+def is_job_set(spec: RunSpec) -> bool:
+    """Return True where the Jobs of a run are made by a JobSet."""
+    return spec.queue is not None and spec.queue.by is QueueSystem.JOBSET
+
+
+def folded(run: RunPlan, objects: Sequence[dict[str, Any]], run_labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the objects of a run as they are created: its Jobs as one JobSet, where the run asks for that."""
+    if not is_job_set(run.spec):
+        return list(objects)
+    jobs = [manifest for manifest in objects if manifest["kind"] == "Job"]
+    others = [manifest for manifest in objects if manifest["kind"] != "Job"]
+    return [*others, _job_set(run, jobs, run_labels)] if jobs else others
+
+
+def _job_set(run: RunPlan, jobs: Sequence[dict[str, Any]], run_labels: Mapping[str, str]) -> dict[str, Any]:
+    name = run.spec.name
+    parts = [_part(job, name) for job in jobs]
+    learners = [
+        part["name"]
+        for part, job in zip(parts, jobs, strict=True)
+        if job["metadata"]["labels"][labels.ROLE] == Role.LEARNER
+    ]
+    spec: dict[str, Any] = {
+        # Pods have host names of ours, under a Service of ours.
+        "network": {"enableDNSHostnames": False},
+        "replicatedJobs": parts,
+    }
+    if learners:
+        # The others end with the learner; without one, all have to end.
+        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": learners}
+    meta: dict[str, Any] = {"name": name, "namespace": jobs[0]["metadata"]["namespace"]}
+    meta["labels"] = dict(run_labels)
+    if run.spec.queue is not None and run.spec.queue.name:
+        meta["labels"][labels.KUEUE_QUEUE] = run.spec.queue.name
+    version = f"{API_GROUPS[QueueSystem.JOBSET]}/v1alpha2"
+    return {"apiVersion": version, "kind": "JobSet", "metadata": meta, "spec": spec}
+
+
+def _part(job: dict[str, Any], run: str) -> dict[str, Any]:
+    """Return a Job as one of a JobSet's, which gives it the name that it has by itself, and ``-0``."""
+    meta, spec = job["metadata"], job["spec"]
+    # Written, since JobSet's own default is Indexed, which gives pods host names of its own.
+    spec = {**spec, "completionMode": "NonIndexed", "completions": spec.get("completions", spec["parallelism"])}
+    template = {"metadata": {key: meta[key] for key in ("labels", "annotations")}, "spec": spec}
+    return {"name": meta["name"].removeprefix(f"{run}-"), "replicas": 1, "template": template}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from l2rtui.backends.common.peer_env import joined_variables
+from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG
 from l2rtui.backends.kubernetes.manifests import (
@@ -204,6 +205,7 @@ def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
         contract.ENV_SET: pod.set_spec.name,
         contract.ENV_SEED: str(run.spec.seed),
         **joined_variables(run.spec, pod.set_spec),
+        **watch_variables(run.spec, pod.set_spec, run.pods),
     }
     if len(pods) == 1 and pod.set_spec.bounds is None:  # elastic nodes have no fixed index
         variables[contract.ENV_INDEX] = str(pod.index)

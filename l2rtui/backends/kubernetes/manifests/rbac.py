@@ -29,7 +29,7 @@ _VIEWER: Final = """\
 """
 _RESEARCHER: Final = """\
 # 2. A researcher launches, scales, kills and destroys runs in one namespace. Secrets are read by name, not listed.
-#    The rules of leases belong in the namespace of the setting claims_namespace as well, where there is one.
+#    The rules of leases and configmaps belong in the namespace of the setting claims_namespace as well, if any.
 """
 _CLUSTER: Final = """\
 # 3. Optional, and what makes the slot ledger whole: reading nodes, and the pods of all namespaces. Without it a

@@ -10,12 +10,14 @@ which a StatefulSet would start again.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from l2rtui.backends.common.watch_env import backstop_seconds
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, programs
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
@@ -28,6 +30,9 @@ from runtime.base.contract import DATA_PORT
 
 MAX_RETRIES = 2**31 - 1
 """backoffLimit of a Job whose processes are restarted: the kubelet's own back-off limits the rate."""
+LEARNER_RESTART_SECONDS = 180
+"""Added to the deadline of a Job: a learner that hangs kills itself a minute after its limit, and the one that the
+kubelet then starts ends the run in order. Workers are not the Job's, so a deadline would leave them behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,23 @@ def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts
     return objects
 
 
+def sent_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts) -> list[dict[str, Any]]:
+    """Return the manifests of a run as they are sent; arguments and errors are those of `run_objects`."""
+    return as_sent(run, run_objects(run, namespace=namespace, token=token, server=server))
+
+
+def as_sent(run: RunPlan, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the manifests of `run_objects` as they are sent: Jobs of a run with a JobSet are parts of it."""
+    return gang.folded(run, objects, run_labels(run))
+
+
+def maker_of(run: RunPlan, group: Group) -> tuple[str, str]:
+    """Return kind and name of the object that is sent for a group."""
+    if group.kind == "Job" and gang.is_job_set(run.spec):
+        return "JobSet", run.spec.name
+    return group.kind, group.name(run.spec.name)
+
+
 def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanStep, ...]:
     """The objects of a plan as steps, in launch()'s order; ``leases`` are the names of its slot Leases."""
     names = [run.spec.name for run in plan.runs]
@@ -148,7 +170,10 @@ def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanSte
     steps += [PlanStep(StepVerb.CLAIM, "Lease", name, "slots of one device") for name in leases]
     for run in plan.runs:
         steps += _without_pods(run)
-        steps += [_controller_step(run, group) for group in run_groups(run)]
+        by_maker: dict[tuple[str, str], list[Group]] = {}
+        for group in run_groups(run):
+            by_maker.setdefault(maker_of(run, group), []).append(group)
+        steps += [_controller_step(*maker, groups) for maker, groups in by_maker.items()]
     return tuple(steps)
 
 
@@ -171,6 +196,7 @@ def run_labels(run: RunPlan) -> dict[str, str]:
         labels.EXPERIMENT: labels.label_value(spec.experiment),
         labels.OWNER: labels.label_value(run.owner),
         labels.SEED: str(spec.seed),
+        **({} if spec.trial is None else {labels.TRIAL: str(spec.trial.number)}),
     }
 
 
@@ -284,6 +310,10 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             # Unset for other sets: a "work queue" Job ends when its processes succeed, and its parallelism can
             # change.
             spec["completions"] = 1
+        if (backstop := backstop_seconds(run.spec, run.pods)) is not None:
+            # For a learner that hangs, and for kinds without one. Not for the pods of a ReplicaSet, which would
+            # replace them: they end with their learner.
+            spec["activeDeadlineSeconds"] = math.ceil(backstop) + LEARNER_RESTART_SECONDS
     meta = {"labels": own_labels, "annotations": annotations}
     return new_object(group.kind, group.name(run.spec.name), meta=meta, spec=spec)
 
@@ -310,8 +340,10 @@ def _without_pods(run: RunPlan) -> list[PlanStep]:
     return steps + [_creation("PodGroup", name, f"all {len(run.pods)} pods start together") for name in groups]
 
 
-def _controller_step(run: RunPlan, group: Group) -> PlanStep:
-    set_spec = group.set_spec
-    slots = " ".join(str(slot) for pod in group.pods for slot in pod.seat.slots) or "any node, no device"
-    detail = f"{len(group.pods)} x {set_spec.role} on {slots}: {' '.join(set_spec.command)}"
-    return _creation(group.kind, group.name(run.spec.name), detail)
+def _controller_step(kind: str, name: str, groups: Sequence[Group]) -> PlanStep:
+    details = []
+    for group in groups:
+        set_spec = group.set_spec
+        slots = " ".join(str(slot) for pod in group.pods for slot in pod.seat.slots) or "any node, no device"
+        details.append(f"{len(group.pods)} x {set_spec.role} on {slots}: {' '.join(set_spec.command)}")
+    return _creation(kind, name, "; ".join(details))

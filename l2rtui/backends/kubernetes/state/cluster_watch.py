@@ -64,8 +64,11 @@ class ClusterWatch:
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
         liveness: LivenessTiming | None = None,
+        *,
+        shared_namespace: str = "",
     ) -> None:
         self._api = api
+        self._shared_namespace = shared_namespace
         self._rule = rule
         self._timing = timing or Timing()
         self._clock = clock
@@ -80,7 +83,7 @@ class ClusterWatch:
 
     async def snapshot(self) -> ClusterSnapshot:
         """List everything once, all kinds at the same time; ApiError if pods cannot be listed at all."""
-        visibility, verbs = await asyncio.gather(find_visibility(self._api), self._node_metrics_verbs())
+        visibility, verbs = await asyncio.gather(self._find_visibility(), self._node_metrics_verbs())
         joiner = self._make_joiner(visibility)
         listed_scopes = scopes(visibility)
         if verbs & {"list", "watch"}:
@@ -114,7 +117,7 @@ class ClusterWatch:
         Permissions are checked again now and then. When they change, everything is listed again, and rows that may
         no longer be read are removed.
         """
-        self._visibility = await find_visibility(self._api)
+        self._visibility = await self._find_visibility()
         previous: Joiner | None = None
         while True:
             joiner = self._make_joiner(self._visibility)
@@ -122,6 +125,9 @@ class ClusterWatch:
                 async for batch in batches:
                     yield batch
             previous = joiner
+
+    async def _find_visibility(self) -> Visibility:
+        return await find_visibility(self._api, self._shared_namespace)
 
     # --- inside ------------------------------------------------------------------------------------------------
     async def _watch(
@@ -270,7 +276,7 @@ class ClusterWatch:
                 continue
             self._api.forget_permissions()
             with contextlib.suppress(ApiError):  # the watches report what is wrong
-                self._visibility = await find_visibility(self._api)
+                self._visibility = await self._find_visibility()
 
     # --- CPU, GPUs and memory in use ----------------------------------------------------------------------------
     async def _node_metrics_verbs(self) -> frozenset[str]:

@@ -41,8 +41,10 @@ from l2rtui.backends.kubernetes.state.views import (
     run_view,
     undecoded_pod_view,
 )
+from l2rtui.config import user_name
 from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodGone, RunChanged, RunGone
-from l2rtui.domain.node import CPU, Gpu, Node
+from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
+from l2rtui.domain.reservations.text import read_reservations
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Phase
 
@@ -76,6 +78,7 @@ class Joiner:
         self._replicas: dict[str, PlannedReplica] = {}
         self._is_use_known = True
         self._is_derived = False
+        self._reserved: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._run_namespaces: frozenset[str] = frozenset()
         self._node_rows: dict[str, Node] = {}
         self._pod_rows: dict[str, PodView] = {}
@@ -129,10 +132,21 @@ class Joiner:
         self._dirty_runs.add(run)
 
     def put_run(self, old: ConfigMapStruct | None, new: ConfigMapStruct | None) -> None:
-        """Add, replace or remove the ConfigMap of a run."""
+        """Add, replace or remove the ConfigMap of a run, or that of the reservations of a node."""
+        if _newer(old, new).metadata.label(labels.APP_COMPONENT) == labels.RESERVATIONS:
+            self._put_reservations(_newer(old, new), is_there=new is not None)
+            return
         run = _newer(old, new).metadata.label(labels.RUN_ID)
         _store(self._runs, run, new)
         self._dirty_runs.add(run)
+
+    def _put_reservations(self, config_map: ConfigMapStruct, *, is_there: bool) -> None:
+        node, text = config_map.metadata.annotation(labels.HOST), ""
+        if is_there:
+            text = (config_map.data or {}).get(labels.RESERVATIONS_KEY, "")
+        # By namespace as well: each may have a ConfigMap of the same name.
+        _store(self._reserved[node], key_of(config_map.metadata), text or None)
+        self._dirty_nodes.add(node)
 
     def put_event(self, old: EventStruct | None, new: EventStruct | None) -> None:
         """Add, replace or remove an event about a pod or a controller."""
@@ -194,8 +208,9 @@ class Joiner:
             self._dirty_nodes.update(self._nodes, self._on_node, self._node_rows)
 
     def recheck_waiting_pods(self) -> None:
-        """Mark pods whose reason may change by time alone: those that are pending or terminating."""
+        """Mark rows that may change by time alone: pods that wait or terminate, nodes with reservations."""
         self._dirty_pods |= self._waiting
+        self._dirty_nodes.update(name for name, texts in self._reserved.items() if texts)
 
     def exporters(self) -> list[PodStruct]:
         """Return the pods of GPU metrics exporters."""
@@ -232,6 +247,8 @@ class Joiner:
             else:
                 devices = NodeDevices(name, ())
                 row = self._derived_node(name) if self._is_derived and name and self._on_node.get(name) else None
+            if row is not None and self._reserved.get(name):
+                row = replace(row, reservations=self._reservations(name))
             if row is None:
                 self._devices.pop(name, None)
                 if self._node_rows.pop(name, None) is not None:
@@ -246,6 +263,16 @@ class Joiner:
                 self._devices[name] = devices
             if before != self._devices.get(name):
                 self._dirty_pods |= self._on_node.get(name, set())
+
+    def _reservations(self, name: str) -> tuple[SlotReservation, ...]:
+        """Return the reservations of a node that are not over, of all namespaces."""
+        now, me = self._clock(), user_name()
+        of_slots = {
+            (item.gpu, item.slot): item
+            for _, text in sorted(self._reserved[name].items(), reverse=True)  # of two on a slot the first counts
+            for item in read_reservations(text, now, me)
+        }
+        return tuple(of_slots[key] for key in sorted(of_slots))
 
     def _derived_node(self, name: str) -> Node:
         """Derive a node that we may not read from the pods on it."""

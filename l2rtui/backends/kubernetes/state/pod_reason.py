@@ -79,9 +79,15 @@ def explain_controller(controller: ControllerStruct, events: Sequence[EventStruc
     failed = _newest(events, ("FailedCreate",))
     condition = controller.condition("ReplicaFailure")
     text = (failed.message if failed else None) or (condition.message if condition else None) or ""
-    if not text:
-        return NO_REASON
-    return "FailedCreate", _refused_creation(text)
+    if text:
+        return "FailedCreate", _refused_creation(text)
+    suspended = controller.condition("Suspended")
+    if suspended is not None and suspended.status == "True":
+        return (
+            "Suspended",
+            "its Job is suspended, as by a queue that has not admitted it. Its description says more.",
+        )
+    return NO_REASON
 
 
 def _refused_creation(text: str) -> str:
@@ -322,6 +328,8 @@ def _over(pod: PodStruct) -> PodReason:
             last_words = f" Its last words: {_short(output[-1])}" if output else ""
             sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{last_words}"
             return ending.reason or "Error", sentence
+        if ending is not None and ending.message:  # what a learner that a limit has ended says of it
+            message = message or ending.message
     return (reason, _short(message)) if reason or message else NO_REASON
 
 

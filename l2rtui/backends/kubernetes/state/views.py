@@ -29,6 +29,7 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
+from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import Role
 
 UNREADABLE = "Unreadable"
@@ -75,6 +76,7 @@ def node_view(
         ip=next((item.address for item in status.addresses or () if item.type == "InternalIP"), ""),
         kubelet_version=(status.node_info.kubelet_version or "") if status.node_info is not None else "",
         runtimes=tuple(filter(None, (item.name for item in status.runtime_handlers or ()))),
+        created=epoch(meta.creation_timestamp),
     )
 
 
@@ -178,6 +180,7 @@ def run_view(
         message,
         meta.deletion_timestamp is not None or bool(meta.annotation(labels.TERMINATING)),
         meta.namespace,
+        trial=spec.trial if spec is not None else None,
     )
 
 
@@ -203,6 +206,7 @@ class _StoredSpec(msgspec.Struct, frozen=True):
     kind: str = ""
     seed: int = 0
     sets: tuple[_StoredSet, ...] = ()
+    trial: Trial | None = None
 
 
 _SPEC: Any = msgspec.json.Decoder(_StoredSpec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from l2rtui.backends.kubernetes import labels
@@ -17,6 +17,7 @@ from l2rtui.backends.kubernetes.api.decode import UndecodedObject
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.rights import advice
 
 _OWN_KINDS: Final = ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")
 _MOST_NAMED = 3
@@ -34,6 +35,7 @@ class Visibility:
         claim_namespaces: Namespaces whose resource claims can be read; (None,) for all.
         has_slices: Resource slices can be listed.
         resource_api: Version of ``resource.k8s.io`` in use; empty if the server has none.
+        reservation_namespace: Namespace of reservations that is none of ``run_namespaces``; empty for none.
     """
 
     namespaces: tuple[str | None, ...]
@@ -43,6 +45,7 @@ class Visibility:
     claim_namespaces: tuple[str | None, ...] = ()
     has_slices: bool = False
     resource_api: str = ""
+    reservation_namespace: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -50,8 +53,21 @@ class Visibility:
         return self.is_cluster_wide and self.has_nodes
 
 
-async def find_visibility(api: Api) -> Visibility:
-    """Determine what the user may list, by access reviews or, where these are forbidden, by trying it."""
+async def find_visibility(api: Api, shared_namespace: str = "") -> Visibility:
+    """Determine what the user may list, by access reviews or, where these are forbidden, by trying it.
+
+    Args:
+        shared_namespace: Namespace in which all users claim and reserve slots; empty for none.
+    """
+    visibility = await _visibility_of_rows(api)
+    is_apart = shared_namespace and shared_namespace not in visibility.run_namespaces
+    # Without the right they are not shown, which is not worth a message on every screen.
+    if is_apart and await _may_read(api, "ConfigMap", shared_namespace):
+        return replace(visibility, reservation_namespace=shared_namespace)
+    return visibility
+
+
+async def _visibility_of_rows(api: Api) -> Visibility:
     is_cluster_wide, has_nodes, resource_api = await asyncio.gather(
         _may_list_all(api, "Pod"), _may_list_all(api, "Node"), _resource_api(api)
     )
@@ -76,6 +92,9 @@ def scopes(visibility: Visibility) -> list[Scope]:
         result += [Scope(kind, namespace, labels.MANAGED) for kind in _OWN_KINDS]
         # Warnings alone: a busy namespace has thousands of normal events, and none explains a pending pod.
         result.append(Scope("Event", namespace, fields="type=Warning"))
+    if visibility.reservation_namespace:
+        selector = f"{labels.MANAGED},{labels.APP_COMPONENT}={labels.RESERVATIONS}"
+        result.append(Scope("ConfigMap", visibility.reservation_namespace, selector))
     version = visibility.resource_api
     result += [Scope("ResourceClaim", name, api_version=version) for name in visibility.claim_namespaces]
     if visibility.has_slices:
@@ -129,7 +148,9 @@ async def _may_list_all(api: Api, kind: str) -> bool:
 
 def missing(scope: Scope, error: ApiError) -> str:
     """Return the sentence for a kind that cannot be read; the server's message names the verb."""
-    return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
+    if error.missing is None:
+        return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
+    return f"{scope} cannot be read: the right to {error.missing.verb} them is missing. {advice(error.missing)}"
 
 
 def undecoded_problems(scope: Scope, undecoded: Mapping[str, UndecodedObject], lost: int) -> list[str]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
-import termios
-import tty as terminal
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import aiohttp
 
+from l2rtui.backends.common.terminal import forwarded_size, raw_mode, stdin_blocks, write_all
 from l2rtui.backends.kubernetes.api import websocket
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -26,7 +24,6 @@ from l2rtui.errors import BackendError
 
 BLOCK_BYTES: Final = 256 * 1024
 """Size of the blocks in which files are piped."""
-_STDIN_BYTES = 65_536
 _MAX_CAPTURED_BYTES = 16 << 20
 """Of each stream of a captured command; the rest is dropped."""
 _MAX_COMPLAINT_BYTES = 4096
@@ -54,8 +51,8 @@ async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None =
     async with _session(api, namespace, pod.name, argv, stdin=True, tty=is_tty, container=container) as socket:
         with contextlib.ExitStack() as stack:
             if is_tty:
-                stack.enter_context(_raw_mode())
-                stack.enter_context(_forwarded_size(socket))
+                stack.enter_context(raw_mode())
+                stack.enter_context(forwarded_size(partial(_send_size, socket)))
             async with _in_background(_send_stdin(socket)):
                 return await _write_output(socket, argv[0])
 
@@ -141,7 +138,7 @@ async def _session(
     """Open the websocket of one command, and close it in the end."""
     query = [("command", argument) for argument in argv]
     # A terminal has one output stream: the kubelet ignores a request for stderr beside it.
-    query += [("stdin", _flag(stdin)), ("stdout", "true"), ("stderr", _flag(not tty)), ("tty", _flag(tty))]
+    query += [("stdin", flag(stdin)), ("stdout", "true"), ("stderr", flag(not tty)), ("tty", flag(tty))]
     query += [("container", container)] if container else []
     path = KINDS["Pod"].path(namespace, pod, "exec")
     socket = await api.websocket(path, query, protocols=websocket.EXEC_PROTOCOLS)
@@ -151,7 +148,8 @@ async def _session(
         await socket.close()
 
 
-def _flag(value: bool) -> str:
+def flag(value: bool) -> str:
+    """Write a query's value."""
     return "true" if value else "false"
 
 
@@ -180,7 +178,7 @@ async def _write_output(socket: aiohttp.ClientWebSocketResponse, command: str) -
             return websocket.exit_code(data[1:], command)
         if data[0] in outputs and len(data) > 1:
             # In a thread: our stdout may be a pipe whose reader is slow, and pings must still be answered.
-            await asyncio.to_thread(_write_all, outputs[data[0]], data[1:])
+            await asyncio.to_thread(write_all, outputs[data[0]], data[1:])
     raise _cut_error(command)
 
 
@@ -192,76 +190,12 @@ async def _send_blocks(socket: aiohttp.ClientWebSocketResponse, blocks: AsyncIte
 
 async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
     """Send our stdin until it ends; then close the command's, where the protocol can."""
-    async with contextlib.aclosing(_stdin_blocks()) as blocks:
+    async with contextlib.aclosing(stdin_blocks()) as blocks:
         async for block in blocks:
             await socket.send_bytes(websocket.frame(websocket.STDIN, block))
     if socket.protocol == websocket.EXEC_PROTOCOLS[0]:
         await socket.send_bytes(websocket.close_frame(websocket.STDIN))
 
 
-async def _stdin_blocks() -> AsyncGenerator[bytes, None]:
-    """Yield our stdin as it comes."""
-    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    ready = asyncio.Event()
-    try:
-        loop.add_reader(descriptor, ready.set)
-    except (PermissionError, NotImplementedError):
-        # epoll refuses regular files (EPERM), which are always readable; uvloop and others may have no readers.
-        while block := await asyncio.to_thread(os.read, descriptor, _STDIN_BYTES):
-            yield block
-        return
-    try:
-        # A reader and not a thread that blocks in read(): a thread would swallow the first key after the command.
-        while True:
-            await ready.wait()
-            ready.clear()
-            block = os.read(descriptor, _STDIN_BYTES)
-            if not block:
-                return
-            yield block
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-@contextlib.contextmanager
-def _raw_mode() -> Iterator[None]:
-    """Pass every key on to the command; afterwards the terminal is as it was."""
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    terminal.setraw(descriptor)
-    try:
-        yield
-    finally:
-        # DRAIN: the command's last output is still translated as it expects before the mode changes.
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-@contextlib.contextmanager
-def _forwarded_size(socket: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
-    """Send the size of the terminal, now and on every SIGWINCH."""
-    loop = asyncio.get_running_loop()
-    # The loop keeps weak references to tasks only: without this set a resize could be collected unsent.
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def send() -> None:
-        size = os.get_terminal_size(sys.stdout.fileno())
-        with contextlib.suppress(aiohttp.ClientError, OSError):  # the connection ends, and with it the command
-            await socket.send_bytes(websocket.resize(size.columns, size.lines))
-
-    def on_resize() -> None:
-        task = loop.create_task(send())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    loop.add_signal_handler(signal.SIGWINCH, on_resize)
-    on_resize()
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGWINCH)
+async def _send_size(socket: aiohttp.ClientWebSocketResponse, columns: int, lines: int) -> None:
+    await socket.send_bytes(websocket.resize(columns, lines))

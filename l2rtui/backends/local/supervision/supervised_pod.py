@@ -17,11 +17,13 @@ from uuid import uuid4
 from l2rtui.backends.local.environment import find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
-from l2rtui.backends.local.supervision import kill_escalation, restart_policy
+from l2rtui.backends.local.supervision import death_notice, kill_escalation, restart_policy
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
+from l2rtui.backends.local.supervision.limit_backstop import end_reason
 from l2rtui.backends.local.supervision.log_file import LogWriter, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
 
 _ENDED_WITH_RUN = (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a process that was stopped because its run had finished: such a pod counts as succeeded."""
@@ -69,6 +71,7 @@ class SupervisedPod:
         self.record = record
         self.process: SupervisedProcess | None = None
         self._is_finishing = False
+        self._finish_reason = ""
 
     @classmethod
     def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
@@ -150,20 +153,26 @@ class SupervisedPod:
                 self._note("Stopping", f"SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
 
-    def finish(self) -> None:
-        """End with the run: a process is stopped, and a pod in back-off is not started again."""
+    def finish(self, reason: str = "") -> None:
+        """End with the run: a process is stopped, and a pod in back-off is not started again.
+
+        Args:
+            reason: Limit that has ended the run; empty for one that has finished.
+        """
         record = self.record
         if self._is_finishing or self.is_over or record.is_terminating:
             return
+        self._finish_reason = reason
         if self.process is None:
-            record.next_start = None
+            record.next_start, record.message = None, reason or record.message
             record.phase, record.reason = (Phase.FAILED if record.exit_code else Phase.SUCCEEDED), ""
         else:
             # Not is_terminating: a stopped pod would be replaced, and this one is over.
             self._is_finishing = True
             grace = record.plan.set_spec.grace_seconds
             kill_escalation.request_stop(record, self.process, grace, self._context.monotonic())
-            self._note("Stopping", f"its run has finished: SIGTERM, after {grace:g} s SIGKILL")
+            cause = f"its run is {reason}" if reason else "its run has finished"
+            self._note("Stopping", f"{cause}: SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
 
     def run_due(self) -> None:
@@ -216,11 +225,15 @@ class SupervisedPod:
         # A process that was stopped does not end by itself: its exit code says nothing of a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
         self._note("Died", restart_policy.exit_code_text(process.exit_code), is_warning=is_fault)
+        if is_fault:
+            self._alert(restart_policy.exit_code_text(process.exit_code))
+        elif self._is_finishing and self._finish_reason:
+            self._alert(self._finish_reason, is_by_limit=True)
         if self._is_finishing and not record.is_terminating:
             record.kill_at = None
             is_well = process.exit_code in _ENDED_WITH_RUN
             record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
-            record.message = "it was ended with its run"
+            record.message = self._finish_reason or "it was ended with its run"
         elif not record.is_terminating:
             self._apply_policy("" if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
         self._context.changed()
@@ -242,6 +255,17 @@ class SupervisedPod:
             raise OSError(None, "no executable file of this name is found")
         return SupervisedProcess.start(command, argv, environ, self._fifo(), log)
 
+    def _alert(self, reason: str, *, is_by_limit: bool = False) -> None:
+        """Tell of the end of a learner, which may have had no time to do that itself."""
+        context, plan = self._context, self.record.plan
+        if plan.set_spec.role is not Role.LEARNER or not context.record.spec.alerts:
+            return
+        environ = pod_environ(context.record, context.folder, plan, self.record.uid, context.environ, context.cores)
+        try:
+            death_notice.send(environ, reason, context.cwd, is_by_limit=is_by_limit)
+        except OSError as error:
+            context.report_problem(f"no alert can be sent: {error.strerror or error}")
+
     def _watch(self) -> None:
         process = self.process
         for descriptor in (process.pipe, process.pidfd) if process else ():
@@ -259,6 +283,9 @@ class SupervisedPod:
         record, base, now = self.record, self._context.record.backoff_seconds, self._context.now()
         code = 1 if record.exit_code is None else record.exit_code
         record.message = message
+        run = self._context.record
+        if not code and run.spec.limits is not None and record.plan.set_spec.role is Role.LEARNER:
+            record.message = end_reason(Path(run.volume or self._context.folder.data), run.uid)
         if not record.plan.set_spec.restart.restarts_after(code):
             record.phase, record.reason = (Phase.FAILED if code else Phase.SUCCEEDED), reason
             self._context.changed()

@@ -24,9 +24,11 @@ from l2rtui.backends.local.environment import clean_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, ProcessIdentity, RunRecord, RunStatus, StopRequest
 from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
+from l2rtui.errors import L2RError
 from runtime.base.cgroups import usable_cores
 from runtime.base.file_lock import try_lock
 
@@ -73,6 +75,7 @@ class Supervisor:
         self._round_at = time.monotonic() + _ROUND_SECONDS
         self._orphan_scan_at = 0.0
         self._orphan_wait = _ORPHAN_SECONDS
+        self._backstop: Backstop | None = None
 
     def open(self) -> None:
         """Install signal handlers and take over what an earlier supervisor has left."""
@@ -105,6 +108,7 @@ class Supervisor:
             self._kill_orphans()
             # After the exits are handled: the end of the last decisive pod then counts in this very turn.
             self._finish_run()
+            self._end_by_limit()
             for pod in tuple(self._pods.values()):
                 pod.run_due()
             self._replace_stopped()
@@ -173,11 +177,26 @@ class Supervisor:
             for pod in self._pods.values():
                 pod.finish()
 
+    def _end_by_limit(self) -> None:
+        """End all pods at the deadline of the run: it counts as finished, and its slots are free."""
+        backstop = self._backstop
+        if backstop is None or self._destroy is not None or time.monotonic() < backstop.at:
+            return
+        if not self._status.ended_by:
+            self._status.ended_by = backstop.label
+            self._context.note("", "LimitReached", f"{backstop.label}: its pods are stopped", is_warning=True)
+            self._is_changed = True
+        for pod in self._pods.values():
+            pod.finish(backstop.label)
+
     # --- observed state ----------------------------------------------------------------------------------------
     def _take_over(self) -> None:
         """Continue from the last status; without one, from the processes themselves."""
         self._read_record()
         status = state_files.read_or_set_aside(self._folder.status, RunStatus)
+        self._backstop = backstop_of(self._context.record, status, time.monotonic())
+        self._status.limit_at = self._backstop.at if self._backstop is not None else None
+        self._status.ended_by = status.ended_by if status is not None else ""
         verb = "Launched" if status is None else "Adopted"
         self._context.note("", verb, f"its supervisor is pid {self.me.pid}")
         records = self._recover_records() if status is None else status.pods
@@ -276,6 +295,8 @@ class Supervisor:
         """Times of the next things to do, by ``time.monotonic()``."""
         now = time.monotonic()
         yield self._round_at
+        if self._backstop is not None and not self._status.ended_by:
+            yield self._backstop.at
         for pod in self._pods.values():
             if pod.record.kill_at is not None:
                 yield pod.record.kill_at
@@ -332,6 +353,17 @@ def _leads_session(proc: ProcessIdentity) -> bool:
         return False
 
 
+def _rouse_keeper(folder: RunFolder) -> None:
+    """See that the queue has a keeper: the slots of this run are free, and its own may have been killed."""
+    from l2rtui.backends.queued.keeper_process import ensure_keeper
+    from l2rtui.backends.queued.store import QueueStore
+
+    # A folder of another name is a test's or a tool's own, which has no queue.
+    if folder.root.path.name == "local":
+        with contextlib.suppress(L2RError):  # the next command tries again
+            ensure_keeper(QueueStore(folder.root.path.parent / "queue" / "local"))
+
+
 def main(argv: list[str]) -> int:
     """Start in the background; return when the status names us, or with a reason on stderr.
 
@@ -367,6 +399,7 @@ def main(argv: list[str]) -> int:
         os.write(ready_writer, b".")
         os.close(ready_writer)
         supervisor.run()
+        _rouse_keeper(folder)
     except BaseException:  # noqa: BLE001  (no caller could show it; it must reach the supervisor's log)
         import traceback
 

@@ -40,11 +40,13 @@ class GridFigures:
         runs: By name of the run.
         idle: Time for which a held GPU has done nothing, by node and index; only where that is long.
         age: Age of everything that is shown while the backend does not answer; else empty.
+        silent: Age of the nodes of a context that does not answer, by its name, where several are shown.
     """
 
     runs: Mapping[str, RunFigure] = field(default_factory=dict)
     idle: Mapping[tuple[str, int], str] = field(default_factory=dict)
     age: str = ""
+    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_FIGURES: Final = GridFigures()

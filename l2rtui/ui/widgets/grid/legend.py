@@ -19,8 +19,13 @@ MANY: Final = "#"
 """Letter of all runs after the twenty-fifth; the details of the slot under the cursor name the run."""
 IDLE: Final = "○"
 """Glyph of a GPU that is held and has done nothing for long."""
+OWN_RESERVATION: Final = Span("=", TextStyle.OK)
+"""Cell of a free slot that the user has reserved."""
+MISMATCH: Final = Span("≠", TextStyle.WARN)
+"""Cell of a slot whose holder does not fit its place; its details say why."""
 GLYPHS_OF_STATES: Final = {
     SlotState.FREE: Span("·", TextStyle.DIM),
+    SlotState.RESERVED: Span("=", TextStyle.WAIT),
     SlotState.FAILED: Span("!", TextStyle.FAULT),
     SlotState.UNKNOWN: Span("?", TextStyle.WARN),
     SlotState.OFF: Span("─", TextStyle.DIM),
@@ -49,7 +54,7 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
     """
     busy: dict[str, int] = {}
     states = dict.fromkeys(GLYPHS_OF_STATES, 0)
-    free = failed = cpu_free = 0
+    free = failed = cpu_free = mismatched = 0
     # Plain counters in one pass: this runs on every change of the cluster.
     for slot in snapshot.ledger.slots.values():
         state = slot.state
@@ -58,6 +63,7 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
             cpu_free += slot.id.gpu == CPU
         elif state is SlotState.BUSY or state is SlotState.FAILED:
             failed += state is SlotState.FAILED
+            mismatched += slot.is_mismatched
             busy[slot.run] = busy.get(slot.run, 0) + 1
         else:
             states[state] += 1
@@ -70,6 +76,8 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
             # A GPU is sought more often than a core: its free slots are not hidden in a sum.
             count = f"{free - cpu_free} + {cpu_free} cpu" if state is SlotState.FREE and cpu_free else states[state]
             entries.append(_entry(glyph, f"{_WORDS.get(state, state)} {count}"))
+    if mismatched:
+        entries.append(_entry(MISMATCH, f"mismatch {mismatched}"))
     if num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
     while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:

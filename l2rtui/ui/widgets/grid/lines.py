@@ -20,6 +20,8 @@ from l2rtui.ui.widgets.grid.legend import (
     GLYPHS_OF_STATES,
     IDLE,
     MANY,
+    MISMATCH,
+    OWN_RESERVATION,
     Letters,
     legend_of,
     letters_of,
@@ -116,12 +118,19 @@ class SlotGrid:
             return self._tile_head(self.snapshot.nodes[row.node])
         return self._overview_line(row)
 
+    def _note(self, node: Node) -> str:
+        """Age of what is shown of a node whose context is silent, or the reason why it takes no pods; or empty."""
+        old = self.figures.silent.get(node.context, "") if node.context else ""
+        return f"▲ old {old}" if old else _note(node)
+
     # --- a line a node -----------------------------------------------------------------------------------------
     def _node_line(self, row: NodeLine) -> Line:
         node, shape = self.snapshot.nodes[row.node], self.shape
         name = fit(sanitize(node.name), shape.name_width)
         spans = (
-            list(_head(node, name, shape.head)) if row.is_first else [Span(" " * (shape.name_width + shape.head))]
+            list(_head(node, name, shape.head, self._note(node)))
+            if row.is_first
+            else [Span(" " * (shape.name_width + shape.head))]
         )
         for part in row.parts:
             spans.extend(self._load(node, part.gpu, part.label))
@@ -144,8 +153,12 @@ class SlotGrid:
         if ghost := self.ghosts.get(slot_id):
             return ghost
         slot = self.snapshot.ledger.slots[slot_id]
+        if slot.state is SlotState.FREE and slot.reservation is not None:
+            return OWN_RESERVATION
         if slot.state is not SlotState.BUSY:
             return GLYPHS_OF_STATES[slot.state]
+        if slot.is_mismatched:
+            return MISMATCH
         letter, style = self.letters.get(slot.run, (FOREIGN, TextStyle.DIM))
         pod = self.snapshot.pods.get(slot.pod_uid)
         # Lower case: the pod has its slot but does not run yet. MANY has no lower case.
@@ -173,14 +186,15 @@ class SlotGrid:
 
     # --- a tile a GPU ------------------------------------------------------------------------------------------
     def _tile_head(self, node: Node) -> Line:
-        name = Span(sanitize(node.name), TextStyle.STRONG if not _note(node) else TextStyle.DIM)
+        reason = self._note(node)
+        name = Span(sanitize(node.name), TextStyle.STRONG if not reason else TextStyle.DIM)
         slots = [slot for gpu in node.devices for slot in self.snapshot.ledger.of_gpu(node.name, gpu.index)]
         free = sum(slot.state is SlotState.FREE for slot in slots)
         shares = ((label, percent(*pair)) for label, pair in _loads(node))
         facts = "".join(f"   {label} {share}" for label, share in shares if share != "-")
         models = {gpu.model for gpu in node.gpus if gpu.model}
         model = f"   {sanitize(next(iter(models)))}" if len(models) == 1 else ""
-        note = Span(f"   {_note(node)}", TextStyle.WARN) if _note(node) else Span(f"   {plural(free, 'slot')} free")
+        note = Span(f"   {reason}", TextStyle.WARN) if reason else Span(f"   {plural(free, 'slot')} free")
         rest = f"{facts}{model}"
         room = self.width - len(name.text) - len(note.text)
         return name, note, Span(rest if len(rest) <= room else facts if len(facts) <= room else "", TextStyle.DIM)
@@ -239,7 +253,7 @@ class SlotGrid:
         for name, is_first, gpus in row.nodes:
             node = self.snapshot.nodes[name]
             text = fit(sanitize(name), width) if is_first else " " * width
-            spans.append(Span(f"{text} ", TextStyle.WARN if _note(node) else TextStyle.PLAIN))
+            spans.append(Span(f"{text} ", TextStyle.WARN if self._note(node) else TextStyle.PLAIN))
             for gpu in gpus:
                 spans.extend(self._device(node, gpu))
             spans.append(Span(" " * (CELL_WIDTH * (self.shape.tile - len(gpus)) + self.shape.gap)))
@@ -256,6 +270,8 @@ class SlotGrid:
             first = ghost or Span(" ")
         elif SlotState.FAILED in states:
             first = GLYPHS_OF_STATES[SlotState.FAILED]
+        elif any(slot.is_mismatched for slot in slots):
+            first = MISMATCH
         elif is_held:
             first = self._holder(slots)
         else:
@@ -317,15 +333,15 @@ def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:
     return None if use.memory_used_bytes is None or not total else use.memory_used_bytes / total
 
 
-def _head(node: Node, name: str, width: int) -> Line:
-    """Name, then load or the reason why it takes no pods; exactly ``width`` columns more than the name."""
+def _head(node: Node, name: str, width: int, note: str) -> Line:
+    """Name, then load or a note in its place; exactly ``width`` columns more than the name."""
     if width < HEAD:
-        if _note(node):
+        if note:
             return Span(name, TextStyle.DIM), Span(" ▲  ", TextStyle.WARN)
         pairs = (pair for _, pair in _loads(node))
         bars = "".join(load_bar(100 * used / total) if used is not None and total else " " for used, total in pairs)
         return Span(name), Span(f" {bars} ", TextStyle.DIM)
-    if note := _note(node):
+    if note:
         return (Span(f"{name}  ", TextStyle.DIM), Span(f"{note:<12}", TextStyle.WARN))
     cpu, memory = (percent(*pair) for _, pair in _loads(node))
     return (Span(f"{name}  "), Span(f"{cpu:>4} {memory:>4}   ", TextStyle.DIM))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from l2rtui.backends.composed.backend import ComposedBackend
+from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.composed.qualified import QualifiedRows, short_names
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
+from l2rtui.backends.registry import compose, named_contexts
 from l2rtui.cli.contexts import contexts_of
 from l2rtui.cli.parser import VERBS, app_parser, verb_parser
 from l2rtui.cli.session import Session, settings_of
@@ -22,13 +25,20 @@ from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.plan import LaunchPlan, ScalePlan
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView, RunView
+from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, ConfigError, NotFoundError, RefusedError, UsageError
+from l2rtui.services import launcher
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
 
 def node(name: str) -> dict:
-    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}
-    return {"kind": "Node", "metadata": {"name": name, "labels": {labels.GPUS: "1"}}, "status": status}
+    room = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": room, "capacity": room}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {labels.GPUS: "1", labels.HOSTNAME: name}},
+        "status": status,
+    }
 
 
 def cluster() -> ObjectServer:
@@ -38,6 +48,15 @@ def cluster() -> ObjectServer:
     spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]}
     server.put({"kind": "Pod", "metadata": {"name": "p1"}, "spec": spec, "status": {"phase": "Running"}})
     return server
+
+
+async def launched(backend: KubernetesBackend, name: str) -> None:
+    """A run of one worker, in the ordinary way, in one context; its backend is closed."""
+    workers = SetSpec("w", Role.WORKER, ("w",), replicas=1, restart=RestartPolicy.ALWAYS)
+    prepared = await launcher.prepare_runs(backend, [RunSpec(Kind.JOB, name, name, (workers,), image="i:1")])
+    async with aclosing(launcher.launch(backend, prepared)) as steps:
+        assert [done.error for done in [done async for done in steps] if done.error] == []
+    await backend.close()
 
 
 async def change(server: ObjectServer, manifest: dict) -> None:
@@ -76,7 +95,7 @@ def kubeconfig(servers, tmp_path, monkeypatch):
 
 @pytest.fixture
 async def composed(kubeconfig):
-    made = ComposedBackend({name: KubernetesBackend(Settings(context=name)) for name in ("lab", "prod")})
+    made = compose({name: Settings(context=name) for name in ("lab", "prod")})
     yield made
     await made.close()
 
@@ -120,33 +139,121 @@ async def test_a_list_has_the_rows_of_those_that_answer(composed, servers):
     with pytest.raises(BackendError):
         await composed.snapshot()
     # Never connected to before: a watch that has been there once goes on trying.
-    fresh = ComposedBackend({name: KubernetesBackend(Settings(context=name)) for name in ("lab", "prod")})
+    fresh = compose({name: Settings(context=name) for name in ("lab", "prod")})
     async with asyncio.timeout(60), aclosing(fresh.watch()) as batches:
         with pytest.raises(BackendError, match=r"lab: .*; prod: "):
             await anext(batches)
     await fresh.close()
 
 
-async def test_every_change_is_refused_by_a_sentence_that_names_the_contexts(composed):
-    pod, run = PodView("lab:u", "lab:p", context="lab"), RunView("lab:u", "lab:r", "e")
+async def test_what_needs_the_slots_of_one_cluster_is_refused_by_a_sentence_that_names_the_contexts(composed):
     plan = LaunchPlan(())
     for call in (
         lambda: composed.check(plan),
         lambda: anext(composed.launch(plan)),
-        lambda: composed.spec("r"),
         lambda: composed.scale(ScalePlan("r", "w", 1, (), ())),
-        lambda: composed.kill([pod]),
-        lambda: anext(composed.destroy(run)),
-        composed.leaks,
-        lambda: composed.exec(pod, ["sh"]),
-        lambda: composed.capture(pod, ["ls"]),
         composed.doctor,
     ):
         with pytest.raises(RefusedError, match=r"needs one context. Name it: `--context lab` or `--context prod`"):
             await call()
-    assert set(await composed.denied()) >= {"launch", "kill", "destroy"}
-    with pytest.raises(NotFoundError):
-        await anext(composed.logs(PodView("u", "p", context="gone"), LogQuery()))
+    denied = await composed.denied()
+    assert denied["launch"] == denied["volumes"] == "it needs one context, such as `:ctx lab`"
+    assert "kill" not in denied
+
+
+async def test_a_row_that_is_shown_no_more_and_rows_of_two_contexts(composed):
+    gone = PodView("u", "p", context="gone")
+    for call in (
+        lambda: anext(composed.logs(gone, LogQuery())),
+        lambda: composed.exec(gone, ["sh"]),
+        lambda: composed.capture(gone, ["ls"]),
+        lambda: composed.inspector.describe(gone),
+        lambda: anext(composed.destroy(RunView("u", "gone:r", "e", context="gone"))),
+        lambda: composed.spec("gone:r"),
+    ):
+        with pytest.raises(NotFoundError):
+            await call()
+    with pytest.raises(RefusedError, match="of the contexts lab, prod"):
+        await composed.kill([PodView(f"{name}:u", f"{name}:p", context=name) for name in ("lab", "prod")])
+
+
+async def test_a_change_acts_in_the_context_of_its_row_and_in_no_other(composed, servers):
+    snapshot = await composed.snapshot()
+    pod = next(pod for pod in snapshot.pods.values() if pod.context == "prod")
+    await composed.kill([replace(pod, run="prod:r")])
+    assert "Pod/p1" not in servers["prod"][0].names("Pod")
+    assert servers["lab"][0].names("Pod") == ["Pod/p1"]
+    lines = await composed.inspector.describe(next(iter(snapshot.nodes.values())))
+    assert any("n1" in line for line in lines)
+    assert not any("lab:n1" in line for line in lines)  # as its own cluster names it
+
+
+async def test_a_destroy_leaves_the_run_of_the_same_name_in_the_other_context(composed, servers):
+    for context in servers:
+        await launched(KubernetesBackend(Settings(context=context)), "r7")
+    snapshot = await composed.snapshot()
+    assert sorted(run.name for run in snapshot.runs.values()) == ["lab:r7", "prod:r7"]
+    assert (await composed.spec("prod:r7")).name == "r7"
+    run = next(run for run in snapshot.runs.values() if run.context == "prod")
+    *_, receipt = [item async for item in composed.destroy(run)]
+    assert (receipt.run, receipt.left) == ("prod:r7", ())
+    assert [run.name for run in (await composed.snapshot()).runs.values()] == ["lab:r7"]
+
+
+async def test_a_read_only_context_is_not_changed_though_the_other_may_be(kubeconfig, servers):
+    settings = {"lab": Settings(context="lab"), "prod": Settings(context="prod", readonly=True)}
+    made = compose(settings)
+    snapshot = await made.snapshot()
+    pod = next(pod for pod in snapshot.pods.values() if pod.context == "prod")
+    for call in (
+        lambda: made.kill([pod]),
+        lambda: made.exec(pod, ["sh"]),
+        lambda: anext(made.destroy(RunView("prod:u", "prod:r", "e", context="prod"))),
+    ):
+        with pytest.raises(RefusedError, match="the context prod is read-only here"):
+            await call()
+    assert servers["prod"][0].names("Pod") == ["Pod/p1"]
+    await made.close()
+
+
+async def test_leaks_and_events_say_which_context_did_not_answer(composed, servers):
+    about = {"kind": "Pod", "name": "p1", "namespace": "ml"}
+    body = {
+        "involvedObject": about,
+        "reason": "Killing",
+        "type": "Warning",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    servers["prod"][0].put({"kind": "Event", "metadata": {"name": "e1"}, **body})
+    await servers["lab"][1].aclose()
+    events = await composed.inspector.events()
+    assert [event.object for event in events] == ["Context lab", "Pod prod:p1"]
+    leaks = await composed.leaks()
+    assert [(leak.kind, leak.name) for leak in leaks] == [("Context", "lab")]
+    assert "nothing is known of it" in leaks[0].reason
+    servers["prod"][0].put({"kind": "Namespace", "metadata": {"name": "other"}})
+    assert await composed.contexts.namespaces() == ("other",)
+
+
+async def test_health_of_each_context_while_one_is_away(composed, servers, monkeypatch):
+    timing = partial(LivenessTiming, quiet=0.2, answer=2.0, silent=0.5, again=0.1)
+    monkeypatch.setattr("l2rtui.backends.common.liveness.LivenessTiming", timing)
+    snapshot = EMPTY_SNAPSHOT
+    async with asyncio.timeout(120), aclosing(composed.watch()) as batches:
+
+        async def until(is_so):
+            nonlocal snapshot
+            while not is_so({health.name: health for health in snapshot.contexts}):
+                snapshot = apply(snapshot, await anext(batches))
+
+        await until(lambda own: own and own["lab"].is_live and own["prod"].is_live)
+        await servers["lab"][1].aclose()
+        await until(lambda own: own["lab"].old_since is not None)
+        assert [health.is_live for health in snapshot.contexts] == [False, True]
+        # A look at everything keeps the rows of the context that is away: they are old and not gone.
+        again = await composed.snapshot()
+        assert {"lab:n1", "prod:n1"} <= set(again.nodes)
+        assert [health.is_live for health in again.contexts] == [False, True]
 
 
 def test_names_of_contexts_and_their_rows():
@@ -197,7 +304,7 @@ async def test_lists_of_the_command_line(kubeconfig, servers, capsys):
     assert "warning: lab: " in err
 
 
-def test_a_verb_that_acts_and_the_app_want_one_context(kubeconfig):
+def test_a_verb_that_acts_wants_one_context_and_the_app_shows_several(kubeconfig):
     for verb, error, sentence in (
         ("kill", UsageError, "kill acts in one context"),
         ("metrics", UsageError, "metrics acts in one context"),
@@ -211,5 +318,6 @@ def test_a_verb_that_acts_and_the_app_want_one_context(kubeconfig):
         session("nodes", "--context", "lab", "--all-contexts")
     with pytest.raises(UsageError, match="The docker backend has no contexts"):
         session("nodes", "--context", "lab,prod", "--backend", "docker")
-    with pytest.raises(UsageError, match="The app acts in one context"):
-        contexts_of(app_parser().read(["--all-contexts"]))
+    assert contexts_of(app_parser().read(["--all-contexts"])) == ("lab", "prod")
+    assert named_contexts("*") == ("lab", "prod")
+    assert named_contexts("lab") == ()

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from l2rtui.backends.common.nvml import GpuReport
+from l2rtui.backends.common.nvml import GpuProcess, GpuReport
 from l2rtui.backends.docker import container_config, node_info, preflight, views
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
-from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import RunPlan, plan_launch
@@ -29,6 +29,7 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import PROGRAM_WORD, Kind, Program, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError
 from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.limits import Limits
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 from tests.l2rtui.backends.docker.conftest import launched, plan_of, run_spec
@@ -139,6 +140,16 @@ async def test_the_preflight_of_images_and_gpus(backend, fake: FakeDockerEngine)
     assert "names no image" in (await backend.check(plan))[0].sentence
 
 
+async def test_limits_of_a_run_without_a_learner_are_a_warning(backend):
+    limited = replace(run_spec(), limits=Limits(wall=60))
+    assert [finding.severity for finding in await backend.check(await plan_of(backend, limited))] == [Severity.OK]
+    rest = tuple(part for part in limited.sets if part.role is not Role.LEARNER)
+    findings = await backend.check(await plan_of(backend, replace(limited, kind=Kind.JOB, sets=rest)))
+    assert [finding.sentence for finding in findings if finding.severity is Severity.WARNING] == [
+        "its limits end nothing here: no learner enforces them, and the Engine knows no deadline"
+    ]
+
+
 def test_the_findings_of_an_engine():
     info = {"ServerVersion": "27.0", "Warnings": ["No swap limit support"]}
     gpus = GpuReport((Gpu("n", 0, "GPU-a"),))
@@ -159,6 +170,7 @@ async def test_the_node_shows_what_its_gpus_and_its_machine_do(fake: FakeDockerE
     assert node.gpu_use == (GpuUse(0, 71.0, 5 * GIB, 80 * GIB, 250.0, 58.0),)
     assert node.cpu_used is not None
     assert node.memory_used_bytes > 0
+    assert node.created == pytest.approx(psutil.boot_time(), abs=60.0)
     await backend.close()
     assert nvml.opened == 0
 
@@ -170,7 +182,7 @@ def test_the_load_of_an_engine_in_a_virtual_machine_is_unknown():
 def test_the_node_of_an_engine():
     info = {"Name": "My_Box.example", "NCPU": 4, "MemTotal": 5}
     node = node_info.node(info, Settings(slots_per_core=2, max_cpu_slots=6), GpuReport())
-    assert (node.name, node.cpu_cores, node.memory_bytes) == ("my-box", 4.0, 5)
+    assert (node.name, node.cpu_cores, node.memory_bytes, node.created) == ("my-box", 4.0, 5, 0.0)
     assert (node.gpus[0].is_cpu, node.gpus[0].slots) == (True, 6)
     assert node_info.node_name({"Name": "…"}) == "docker"
 
@@ -205,3 +217,25 @@ def test_times_keep_their_nanoseconds():
 def test_a_record_that_cannot_be_read_says_how_to_remove_it():
     with pytest.raises(BackendError, match="l2rtui destroy r"):
         views.spec_of({"Name": "l2rtui-r", "Labels": {"docker.l2rtui.io/run": "r"}})
+
+
+def test_limits_are_a_variable_of_the_learner_alone():
+    run = planned(replace(full_spec(), limits=Limits(wall=60)))
+    learner, worker = (container_config.container_body(run, pod, "x")["Env"] for pod in run.pods)
+    assert 'L2R_LIMITS={"wall":60,"gpus":1}' in learner
+    assert not any(variable.startswith("L2R_LIMITS") for variable in worker)
+
+
+@pytest.mark.parametrize(
+    ("groups", "container"),
+    [
+        (f"0::/system.slice/docker-{'ab' * 32}.scope\n", "ab" * 32),
+        (f"12:pids:/docker/{'cd' * 32}\n0::/\n", "cd" * 32),
+        ("0::/user.slice/user-1000.slice\n", ""),
+    ],
+)
+def test_a_process_on_a_gpu_belongs_to_the_container_of_its_control_group(tmp_path, groups, container):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(groups)
+    assert node_info.container_of(GpuProcess(7, DeviceUsage(0)), tmp_path) == container
+    assert node_info.container_of(GpuProcess(8, DeviceUsage(0)), tmp_path) == ""

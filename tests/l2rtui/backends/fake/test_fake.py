@@ -54,6 +54,7 @@ async def test_two_demo_clusters_are_equal():
     )  # fmt: skip
     assert {state: first.ledger.count(state) for state in SlotState} == {
         SlotState.FREE: 37, SlotState.BUSY: 27, SlotState.OFF: 31, SlotState.FAILED: 1, SlotState.UNKNOWN: 0,
+        SlotState.RESERVED: 0,
     }  # fmt: skip
     assert first.ledger.problems == ()
 

@@ -168,7 +168,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 async def serving(server: Server, port: int = 0) -> AsyncIterator[Server]:
     app = web.Application()
     app.router.add_get("/api/v1/configmaps", server.handle)
-    app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}/{subresource:exec|portforward}", server.stream)
+    app.router.add_get(
+        "/api/v1/namespaces/{namespace}/pods/{name}/{subresource:exec|attach|portforward}", server.stream
+    )
     if server.on_request is not None:
         app.router.add_route("*", "/{path:.*}", server.answer)
     else:

@@ -27,6 +27,8 @@ from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec, with_binding, with_seeds
 from l2rtui.errors import RefusedError
 from l2rtui.services.spec import spec_file
+from runtime.base.alert_rules import AlertRule
+from runtime.base.limits import Limits
 
 GOLDEN = Path("tests/l2rtui/backends/kubernetes/golden")
 UUIDS = {"n1": Node("n1", tuple(Gpu("n1", index, f"GPU-{index}", slots=2) for index in range(4)))}
@@ -318,3 +320,24 @@ def test_variables_bind_no_device_of_a_plugin():
     card = {"n1": Node("n1", (Gpu("n1", 0, slots=1, resource="amd.com/gpu"),))}
     with pytest.raises(RefusedError, match=r"n1/0 is of amd\.com/gpu, which its device plugin alone hands out"):
         objects(planned(workers(), card, "n1/0"))
+
+
+def test_a_job_has_a_deadline_behind_its_learners_own_and_a_replicaset_none():
+    made = objects(planned(replace(RACING, limits=Limits(wall=60, gpu_hours=1))))
+    # One minute, twice the grace period in which the learner ends by itself, and the start of one that takes over.
+    deadlines = [(item["kind"], item["spec"].get("activeDeadlineSeconds")) for item in controllers(made)]
+    assert set(deadlines) == {("Job", 80 + render.LEARNER_RESTART_SECONDS), ("ReplicaSet", None)}
+    assert all(not item["spec"].get("activeDeadlineSeconds") for item in controllers(objects(planned(RACING))))
+
+
+def test_limits_and_alerts_are_variables_of_the_learner_alone():
+    rule = AlertRule(("failed",), "webhook", url_from="HOOK")
+    made = controllers(objects(planned(replace(RACING, limits=Limits(idle=60), alerts=(rule,)))))
+    named = {item["metadata"]["labels"][labels.ROLE]: env(item["spec"]["template"]["spec"]) for item in made}
+    assert json.loads(named["learner"]["L2R_LIMITS"])["idle"] == 60
+    assert json.loads(named["learner"]["L2R_ALERTS"])[0]["url_from"] == "HOOK"
+    assert not {"L2R_LIMITS", "L2R_ALERTS"} & {*named["worker"], *named["evaluator"]}
+
+
+def controllers(made):
+    return [item for item in made if item["kind"] in ("Job", "ReplicaSet")]

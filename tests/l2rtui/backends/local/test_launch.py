@@ -166,7 +166,12 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
         ("{}", "ok", "the training settings are understood"),
         ('{"learnrate":1}', "refusal", "train of run: there is no setting 'learnrate'"),
         ('{"num_envs":0}', "refusal", "num_envs"),
-        ('{"environment":"CartPole-v1"}', "refusal", "takes one of several choices and SAC needs numbers"),
+        (
+            '{"environment":"racin"}',
+            "ok",
+            "are read when there is such an environment",
+        ),  # refused without the runtime
+        ('{"environment":"CartPole-v1","algorithm":"td3"}', "refusal", "takes choices and TD3 needs numbers"),
     ],
 )
 async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, weight, sentence):

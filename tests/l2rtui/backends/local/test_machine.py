@@ -11,13 +11,14 @@ import psutil
 import pytest
 
 from l2rtui.backends.common import node_info, node_load
-from l2rtui.backends.common.nvml import GpuReader, cpu_device
+from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
 from l2rtui.backends.local import gpu_check
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
-from l2rtui.domain.node import CPU, GpuUse
+from l2rtui.domain.node import CPU, GpuShare, GpuUse
 from runtime.base import cgroups
+from runtime.base.contract import ENV_POD_ID
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 9, 12, 18
@@ -226,3 +227,59 @@ def test_limits_of_containers_count(monkeypatch, tmp_path, files, cores, memory)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert cgroups.usable_cores() == cores
     assert node_info.memory_limit() == memory
+
+
+def test_processes_that_did_not_compute_take_no_share_beside_those_that_did():
+    gpu = FakeGpu(pids=[5, 6], pid_bytes=[(5, GIB)], pid_percents=[(10, 5, 80), (20, 5, 40)])
+    nvml = FakeNvml(gpu)
+    reader = GpuReader(4, nvml)
+
+    def figures():
+        return [(process.pid, process.percent, process.memory_bytes) for process in reader.read("n").processes]
+
+    assert figures() == [(5, 40.0, GIB), (6, 0.0, None)]
+    assert figures() == [(5, None, GIB), (6, None, None)], (
+        "a busy GPU without a newer sample says nothing of either"
+    )
+    gpu.percent = 0
+    assert figures() == [(5, 0.0, GIB), (6, 0.0, None)]
+    gpu.pid_percents.append((30, 6, 12))
+    assert figures() == [(5, 0.0, GIB), (6, 12.0, None)]
+    gpu.percent, gpu.unsupported = 50, ["nvmlDeviceGetProcessUtilization"]
+    assert figures() == [(5, None, GIB), (6, None, None)]
+    reader.close()
+
+
+def test_the_part_of_a_pod_is_the_sum_of_its_processes_and_unknown_where_one_is():
+    processes = (
+        GpuProcess(1, DeviceUsage(0), 30.0, GIB),
+        GpuProcess(2, DeviceUsage(0), 80.0, GIB),
+        GpuProcess(3, DeviceUsage(0), None, None),
+        GpuProcess(4, DeviceUsage(0), 5.0, None),
+        GpuProcess(1, DeviceUsage(1), 2.0, 3),
+        GpuProcess(9, DeviceUsage(1), 2.0, 3),
+    )
+    report = GpuReport(processes=processes, uses=(GpuUse(0, 99.0), GpuUse(1, 9.0)))
+    pods = {1: "a", 2: "a", 3: "b", 4: "b"}
+    first, second = shares_of(report, lambda process: pods.get(process.pid, ""))
+    assert first.shares == (GpuShare("a", 100.0, 2 * GIB), GpuShare("b", None, None))
+    assert second.shares == (GpuShare("a", 2.0, 3),)
+
+
+@pytest.mark.process
+async def test_the_share_of_a_run_and_of_a_stranger_stand_beside_each_other(tmp_path):
+    tags = {"L2R_LOCAL_RUN": str(tmp_path / "runs" / "r"), ENV_POD_ID: "pod-1"}
+    own = subprocess.Popen(["sleep", "600"], env={**os.environ, **tags})
+    with own, subprocess.Popen(["sleep", "600"]) as stranger:
+        pids = [own.pid, stranger.pid]
+        samples = [(1, own.pid, 30), (1, stranger.pid, 20)]
+        gpu = FakeGpu(pids=pids, pid_bytes=[(own.pid, GIB)], pid_percents=samples)
+        backend = LocalBackend(Settings(), state=tmp_path, nvml=FakeNvml(gpu))
+        snapshot = await backend.snapshot()
+        (foreign,) = snapshot.pods.values()
+        (use,) = next(iter(snapshot.nodes.values())).gpu_use
+        assert use.share("pod-1") == GpuShare("pod-1", 30.0, GIB)
+        assert snapshot.gpu_shares(foreign) == {0: GpuShare(foreign.uid, 20.0, None)}
+        await backend.close()
+        for process in (own, stranger):
+            process.kill()

@@ -18,8 +18,8 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.minibatches import split_rows
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.sac import SAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -32,6 +32,7 @@ VECTOR = ActorShape(5, 2, (32, 24))
 PICTURE = ActorShape.of(
     ObsSpace(2, ((20, 20, 3),)), ActionSpace(2), (16,), head="squashed", convolutions=((4, 8, 4),)
 )
+NORMALISED = replace(GAUSSIAN, is_normalised=True)
 BATCHES = 5
 Method = SAC | PPO | Impala
 
@@ -67,15 +68,29 @@ def on_policy(shape: ActorShape) -> Callable[[int], RolloutBatch]:
     return lambda seed: acted(PPO(shape, PPOConfig(hidden=shape.hidden), 8), 8, 5, seed)
 
 
+def with_returns(seed: int) -> RolloutBatch:
+    batch = on_policy(NORMALISED)(seed)
+    return replace(batch, discounted=batch.reward.cumsum(dim=0))
+
+
 SAC_CONFIG = SACConfig(hidden=(32, 24), batch_size=16)
 PPO_CONFIG = PPOConfig(hidden=(16,), minibatch_size=8, epochs=3, anneal_updates=6)
 CASES = {
     "sac": Case(partial(SAC, VECTOR, SAC_CONFIG, 3), make_batch),
     "sac-weighted": Case(partial(SAC, VECTOR, replace(SAC_CONFIG, prioritised=True, n_step=3), 3), weighted),
     "sac-picture": Case(partial(SAC, PICTURE, replace(SAC_CONFIG, hidden=(16,)), 3), seen_by_a_camera),
+    "sac-shifted": Case(
+        partial(SAC, PICTURE, replace(SAC_CONFIG, hidden=(16,), random_shift=2), 3), seen_by_a_camera
+    ),
     "ppo": Case(partial(PPO, DISCRETE, PPO_CONFIG, 3), on_policy(DISCRETE)),
     "ppo-remainder": Case(partial(PPO, GAUSSIAN, replace(PPO_CONFIG, minibatch_size=13), 3), on_policy(GAUSSIAN)),
     "ppo-target-kl": Case(partial(PPO, SEVERAL, replace(PPO_CONFIG, target_kl=1e-4), 3), on_policy(SEVERAL)),
+    "sac-normalised": Case(partial(SAC, replace(VECTOR, is_normalised=True), SAC_CONFIG, 3), make_batch),
+    "ppo-normalised": Case(partial(PPO, NORMALISED, replace(PPO_CONFIG, normalise_returns=True), 3), with_returns),
+    "appo-normalised": Case(
+        partial(Impala, NORMALISED, ImpalaConfig(hidden=(16,), clip=0.2, epochs=3, normalise_returns=True), 3),
+        with_returns,
+    ),
     "impala": Case(partial(Impala, DISCRETE, ImpalaConfig(hidden=(16,), anneal_updates=6), 3), on_policy(DISCRETE)),
     "appo": Case(partial(Impala, GAUSSIAN, ImpalaConfig(hidden=(16,), clip=0.2, epochs=3), 3), on_policy(GAUSSIAN)),
 }

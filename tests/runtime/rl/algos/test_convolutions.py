@@ -11,8 +11,8 @@ import torch
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import PPOConfig, SACConfig
 from runtime.rl.algos.networks import encode
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.sac import SAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 

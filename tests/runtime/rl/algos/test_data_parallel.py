@@ -16,9 +16,9 @@ from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.data_parallel import DataParallel, assemble
 from runtime.rl.algos.impala import Impala
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.sac import SAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.settings import from_mapping

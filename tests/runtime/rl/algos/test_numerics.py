@@ -11,7 +11,7 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.data_parallel import DataParallel
 from runtime.rl.algos.numerics import report
-from runtime.rl.algos.sac import SAC
+from runtime.rl.algos.off_policy.sac import SAC
 from tests.runtime.rl.algos.test_sac import make_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load, save
 
 from runtime.rl.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape, NumpyActor
-from runtime.rl.algos.configs import SACConfig, read
-from runtime.rl.algos.sac import SAC
+from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Batch
 
 SMALL = SACConfig(hidden=(32, 24), batch_size=16)
@@ -259,11 +259,11 @@ def test_same_seed_same_weights_and_another_seed_others():
 )
 def test_wrong_settings_are_named(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
-        read("SAC", settings)
+        SACConfig.read(settings)
 
 
 def test_settings_of_a_spec_become_a_config():
-    assert read("SAC", {"hidden": [64, 32], "gamma": 0.9, "target_entropy": None}) == SACConfig(
+    assert SACConfig.read({"hidden": [64, 32], "gamma": 0.9, "target_entropy": None}) == SACConfig(
         hidden=(64, 32), gamma=0.9
     )
 

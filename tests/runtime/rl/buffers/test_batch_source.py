@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from runtime.rl.buffers.batch_source import BatchSource
+from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Draw, Replay, transition_layout
 from runtime.rl.device import staging
 from runtime.rl.device.staging import DeviceCopier, PinnedBuffers
@@ -36,7 +37,7 @@ def filled(**options: object) -> Replay:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+@pytest.mark.parametrize("priority", [None, Priority(0.6, 0.4)])
 def test_batches_that_are_copied_ahead_are_those_that_would_have_been_drawn(ahead, priority) -> None:
     plain, replay, lock = filled(priority=priority), filled(priority=priority), Lock()
     source = BatchSource(replay, 8, lock, DeviceCopier("cpu"), ahead=ahead)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.device_rows import DeviceRows
-from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import Told, held_by, numbered, segment_of, told_by
@@ -85,7 +85,7 @@ def bundle_of(segments: list[tuple[np.ndarray, ...]], layout=None, gap: int = 0)
     return bundle
 
 
-@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+@pytest.mark.parametrize("priority", [None, Priority(0.6, 0.4)])
 @pytest.mark.parametrize("gap", [0, 7])
 def test_segments_of_one_message_go_in_as_one_by_one(priority, gap):
     """Also around the ring's end, and the rest of what a resumed run needs is the same."""
@@ -203,7 +203,7 @@ def shifts(columns: int) -> list[int]:
 
 
 @pytest.mark.parametrize("space", [ObsSpace(5), ObsSpace(2, ((6, 5, 3),))])
-@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+@pytest.mark.parametrize("priority", [None, Priority(0.6, 0.4)])
 def test_a_seed_gives_the_same_batches_wherever_the_data_lives(space, priority):
     layout = transition_layout(space, ActionSpace(2))
     replays = [Replay(100, layout, 3, priority=priority, **options) for options in ROWS.values()]
@@ -351,7 +351,7 @@ def test_slots_are_sampled_as_often_as_their_priority_says(capacity):
 
 
 def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
-    replay = make(4, seed=0, priority=(1.0, 1.0))
+    replay = make(4, seed=0, priority=Priority(1.0, 1.0))
     replay.put(numbered(0, 4))
     replay.sample(64)
     replay.update_priorities(np.where(replay._sampled == 2, 7.0, 1.0))
@@ -366,12 +366,29 @@ def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
     assert counts / counts.sum() == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.01)
 
 
+def test_the_correction_rises_to_one_over_its_steps_also_over_a_resume():
+    """Weights (N P) ** -beta by hand, with priorities 7 : 1 and beta from 0.4 to 1 over 12 transitions."""
+    replay = make(4, seed=0, priority=Priority(1.0, 0.4, correction_steps=12))
+    replay.put(numbered(0, 4))
+    for inserted, beta in ((4, 0.6), (8, 0.8), (12, 1.0), (16, 1.0)):
+        assert replay.inserted == inserted
+        replay.sample(64)
+        replay.update_priorities(np.where(replay.sampled == 2, 7.0, 1.0))
+        batch = replay.sample(100)
+        weight = batch.weight.numpy()[replay.sampled == 2]
+        assert weight == pytest.approx(7.0**-beta, rel=1e-3)
+        resumed = make(4, seed=5, priority=Priority(1.0, 0.4, correction_steps=12))
+        resumed.load_state(replay.state())
+        replay = resumed
+        replay.put(numbered(inserted, 4))
+
+
 def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
-    replay = make(4, seed=0, priority=(1.0, 1.0))
+    replay = make(4, seed=0, priority=Priority(1.0, 1.0))
     replay.put(numbered(0, 3))
     replay.sample(64)
     replay.update_priorities(np.where(replay._sampled == 1, 9.0, 0.0))
-    resumed = make(4, seed=5, priority=(1.0, 1.0))
+    resumed = make(4, seed=5, priority=Priority(1.0, 1.0))
     resumed.load_state(replay.state())
     assert set(resumed.sample(500).obs[:, 0].numpy()) == {1.0}
     resumed.put(numbered(3, 1))
@@ -380,12 +397,12 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
 
 
 def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_priority_fell():
-    went_on = make(8, seed=0, priority=(0.6, 0.4))
+    went_on = make(8, seed=0, priority=Priority(0.6, 0.4))
     went_on.put(numbered(0, 5))
     for td_error in (9.0, 0.5):  # what was misjudged most is understood by now
         went_on.sample(64)
         went_on.update_priorities(np.full(64, td_error))
-    resumed = make(8, seed=5, priority=(0.6, 0.4))
+    resumed = make(8, seed=5, priority=Priority(0.6, 0.4))
     resumed.load_state(went_on.state())
     for start in range(5, 30, 3):
         drawn = []
@@ -421,7 +438,7 @@ def test_a_checkpoint_that_has_both_observations_of_every_transition_still_loads
     else:
         order = np.argsort(serial)
         saved = {name: value[order] for name, value in saved.items()}
-    replay = make(10, seed=0, priority=(0.6, 0.4))
+    replay = make(10, seed=0, priority=Priority(0.6, 0.4))
     replay.load_state(saved)
     assert len(replay) == count
     assert [told.obs for told in held_by(replay)] == sorted(serial)

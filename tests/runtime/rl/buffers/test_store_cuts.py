@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.rl.buffers import store_cuts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
+from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered
@@ -20,7 +21,7 @@ LAYOUT = transition_layout(ObsSpace(3), ActionSpace(2))
 
 
 def filled(capacity: int, count: int, *, is_prioritised: bool) -> Replay:
-    replay = Replay(capacity, LAYOUT, seed=1, priority=(0.6, 0.4) if is_prioritised else None)
+    replay = Replay(capacity, LAYOUT, seed=1, priority=Priority(0.6, 0.4) if is_prioritised else None)
     for first in range(count):
         replay.put(numbered(first, 1))
     return replay
@@ -62,7 +63,7 @@ def test_a_cut_is_the_state_of_its_moment_whatever_is_put_while_it_is_copied(
 def test_a_resumed_buffer_samples_as_the_cut_one_would_have() -> None:
     replay = filled(16, 23, is_prioritised=True)
     cut = replay.cut()
-    twin = Replay(16, LAYOUT, seed=9, priority=(0.6, 0.4))
+    twin = Replay(16, LAYOUT, seed=9, priority=Priority(0.6, 0.4))
     expected = [replay.sample(8).reward.clone() for _ in range(3)]
     replay.put(numbered(100, 10))
     while cut.copy_next():

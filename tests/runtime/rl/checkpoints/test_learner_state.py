@@ -15,7 +15,8 @@ from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.sac import SAC, SACConfig
+from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
 from runtime.rl.checkpoints.counters import Counters

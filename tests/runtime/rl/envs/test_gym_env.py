@@ -95,6 +95,7 @@ class Everything(gymnasium.Env[Any, Any]):
             "text": spaces.Text(3),
         }[action]
         self.taken: list[Any] = []
+        self.loses_at: int | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -106,6 +107,9 @@ class Everything(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
         self.taken.append(action)
+        if self.loses_at == len(self.taken):
+            self.loses_at = None
+            return self._see(), 0.0, False, True, {"simulator_lost": "the simulator hangs"}
         return self._see(), 1.0, False, len(self.taken) == 3, {"progress_metres": 7.0 * len(self.taken)}
 
     def _see(self) -> dict[str, Any]:
@@ -167,6 +171,19 @@ def test_every_kind_of_action_reaches_the_environment(
 def test_frames_are_stacked_as_channels() -> None:
     env = make_vector_env("tests/Everything-v0", 1, options={"frame_stack": 1})
     assert env.obs_space.images[0] == (6, 8, 3)
+
+
+def test_a_lost_simulator_is_neither_learned_from_nor_counted() -> None:
+    env = make_vector_env("tests/Everything-v0", 2, options={})
+    env._envs[0].unwrapped.loses_at = 2
+    env.reset(0)
+    action = np.zeros((2, 2), np.float32)
+    results = [env.step(action) for _ in range(5)]
+
+    assert [result.is_lost for result in results] == [False, True, False, False, False]
+    # Copy 0 began anew at its loss, so its episode of three steps ends two steps after that of copy 1.
+    ends = [[(episode.env, episode.steps) for episode in result.episodes] for result in results]
+    assert ends == [[], [], [(1, 3)], [], [(0, 3)]]
 
 
 @pytest.mark.parametrize(

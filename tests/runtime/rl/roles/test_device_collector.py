@@ -31,6 +31,12 @@ METHODS = [
     {"algorithm": "ppo", "environment": "CartPole-v1"},
     {"algorithm": "ppo", "environment_options": {"observation": "view"}, "convolutions": [[4, 5, 3], [4, 3, 2]]},
     {"algorithm": "impala"},
+    {
+        "algorithm": "ppo",
+        "environment": "Pendulum-v1",
+        "normalise_observations": True,
+        "ppo": {"normalise_returns": True},
+    },
 ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from runtime.base.errors import SetupError
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.host_rows import HostRows, reserved
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles import experience
 from runtime.rl.roles.experience import INFLIGHT_BYTES, Experience, memory_of
@@ -63,3 +64,11 @@ def test_memory_follows_from_the_method(values: dict[str, object], replay: bool,
     settings = from_mapping(values)
     memory = memory_of(make_plan(settings, SMALL, ActionSpace(2)), settings)
     assert (memory.replay_bytes > 0, memory.rollout_bytes > 0) == (replay, rollouts)
+
+
+def test_memory_that_the_system_does_not_reserve_is_named() -> None:
+    with pytest.raises(MemoryError, match=r"1048576\.0 GiB cannot be reserved: Cannot allocate memory"):
+        reserved((2**50,), np.dtype(np.uint8))
+    large = reserved((2**38,), np.dtype(np.uint8))
+    large[-1] = 7
+    assert (large[0], large[-1]) == (0, 7)

@@ -98,6 +98,21 @@ LOCKSTEP = {
     },
     "ppo": {**CARTPOLE, **ON_POLICY["ppo"], "algorithm": "ppo", "total_updates": 12},
     "impala": {**CARTPOLE, **ON_POLICY["impala"], "algorithm": "impala", "total_updates": 24},
+    "ppo, memory": {**CARTPOLE, **ON_POLICY["ppo"], "algorithm": "ppo", "memory": "gru", "total_updates": 12},
+    "impala, memory": {
+        **CARTPOLE,
+        **ON_POLICY["impala"],
+        "algorithm": "impala",
+        "memory": "lstm",
+        "total_updates": 24,
+    },
+    "ppo, normalised": {
+        **PENDULUM,
+        "algorithm": "ppo",
+        "ppo": {"batch_steps": 64, "minibatch_size": 32, "normalise_returns": True},
+        "normalise_observations": True,
+        "total_updates": 12,
+    },
 }
 
 
@@ -177,7 +192,6 @@ def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
 @pytest.mark.timeout(600)
 def test_methods_and_environments_that_do_not_fit_are_refused_with_a_sentence(run: RunUnderTest) -> None:
     wrong = {
-        "SAC needs numbers; set algorithm to ppo": {**CARTPOLE, "algorithm": "sac"},
         "batch_steps is 100; it must be a multiple": {
             **CARTPOLE,
             "algorithm": "ppo",

@@ -207,7 +207,7 @@ def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy
 
     run.settings["sac"] = {**run.settings["sac"], "actor_lr": 1e38, "critic_lr": 1e38}
     diverging = run.start("learner")
-    assert diverging.process.wait(60) == contract.EXIT_FAILED
+    assert diverging.process.wait(60) == contract.EXIT_NOT_FINITE
     assert "not finite after update" in diverging.text()
     assert "Traceback" not in diverging.text()
     for path in (run.folder / "run" / "checkpoints").glob("*.safetensors"):

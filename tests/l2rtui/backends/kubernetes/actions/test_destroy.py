@@ -133,7 +133,9 @@ async def test_a_kind_that_cannot_be_listed_is_a_gap_in_the_receipt(cluster, ser
     await cluster.launch(pins="n1/0.0-1")
     server.denied.add(("list", "services"))
     _, receipt = await destroyed(cluster, server)
-    assert "could not be counted" in {item.kind: item.reason for item in receipt.left}["Service"]
+    reason = {item.kind: item.reason for item in receipt.left}["Service"]
+    assert reason.startswith("could not be counted")
+    assert "lacks the right to list services. Ask an administrator" in reason
 
 
 async def test_another_run_of_the_same_name_is_left_alone(cluster, server):
@@ -159,4 +161,6 @@ async def test_a_lease_that_cannot_be_written_is_in_the_receipt(cluster, server)
     await cluster.launch("r", 1, "n1/0.0")
     server.denied.add(("delete", "leases"))
     _, receipt = await destroyed(cluster, server)
-    assert "Lease" in {item.kind for item in receipt.left}
+    reason = {item.kind: item.reason for item in receipt.left}["Lease"]
+    assert reason.startswith("1 could not be removed")
+    assert "lacks the right to delete leases. Ask an administrator" in reason

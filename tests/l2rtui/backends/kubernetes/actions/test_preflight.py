@@ -12,6 +12,7 @@ from l2rtui.backends.kubernetes.actions.diagnose import diagnose
 from l2rtui.backends.kubernetes.actions.diff import differences
 from l2rtui.backends.kubernetes.actions.permissions import denied
 from l2rtui.backends.kubernetes.actions.preflight import check_plan
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Binding, Mount
@@ -216,6 +217,34 @@ async def test_differences_are_those_to_what_is_there(cluster, server):
     server.get("ReplicaSet", "r-w")["spec"]["replicas"] = 9
     lines = await differences(cluster.context, plan)
     assert any('"replicas": 9' in line and line.startswith("-") for line in lines)
+
+
+async def test_an_object_with_a_field_that_may_not_be_changed_is_compared_with_what_a_launch_would_create(
+    cluster, server
+):
+    server.runs_controllers = False
+    await cluster.launch(pins="n1/1.0-1")
+    live = server.get("ReplicaSet", "r-w")
+    live["metadata"]["annotations"]["somebody"] = "else"
+    lines = await differences(cluster.context, await cluster.plan(pins="n1/0.0-1"))
+    start = lines.index("--- there/ReplicaSet/r-w")
+    assert lines[start - 1] == (
+        "# ReplicaSet/r-w cannot be changed into this. A launch creates it anew, and only where none is: "
+        "after `l2rtui destroy r`, or with another --name."
+    )
+    changed = [line.strip() for line in lines[start + 2 :] if line.startswith(("-", "+"))]
+    assert any("run-id" in line for line in changed)
+    assert not any(text in line for line in changed for text in ("somebody", "ownerReferences", '"name": "r-w'))
+    assert live["spec"] == server.get("ReplicaSet", "r-w")["spec"], "nothing is sent for real"
+
+
+async def test_an_object_that_could_not_be_created_either_is_refused_with_its_own_cause(cluster, server):
+    server.runs_controllers = False
+    await cluster.launch(pins="n1/1.0-1")
+    plan = await cluster.plan(pins="n1/0.0-1")
+    server.failures.append(Failure("POST", "ReplicaSet", 422, "Invalid"))
+    with pytest.raises(ApiError, match=r"r-w.*field is immutable"):
+        await differences(cluster.context, plan)
 
 
 async def test_a_diagnosis_names_rights_claims_and_the_binding(server):

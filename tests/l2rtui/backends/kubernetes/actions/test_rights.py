@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.api.errors import MissingRight
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.manifests import rbac
-from l2rtui.backends.kubernetes.rights import TABLE, RoleScope, rows_of
+from l2rtui.backends.kubernetes.rights import TABLE, RoleScope, advice, rows_of
 from l2rtui.backends.kubernetes.storage import volumes as volume_claims
 from l2rtui.config import Settings
 from l2rtui.errors import L2RError
@@ -95,9 +96,7 @@ async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(v
     rows = [row for row in rows_of(*RESEARCHER) if verb in row.uses and not row.reason]
     for right in dict.fromkeys(row.right for row in rows):
         # Lists of the whole cluster stand in for those of the namespace, and the tests of the watch refuse watches.
-        # A destroy that cannot count a kind, or not release its claims, goes on as long as its pods may take.
-        is_long = verb == "destroy" and (right.verb in ("list", "get") or right.kind == "Lease")
-        if (*right, False) in everything or right.verb == "watch" or is_long:
+        if (*right, False) in everything or right.verb == "watch":
             continue
         async with program_with(tmp_path, everything - {(*right, True)}) as program:
             error = ""
@@ -111,6 +110,25 @@ async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(v
             text = "\n".join([error, *program.sentences])
             assert right.verb in text, f"{verb} without the right to {right} says: {text}"
             assert right.resource in text, f"{verb} without the right to {right} says: {text}"
+
+
+@pytest.mark.parametrize(
+    ("missing", "role"),
+    [
+        (("list", "pods", ""), "Role l2rtui-viewer"),
+        (("get", "pods/log", ""), "Role l2rtui-viewer"),
+        (("create", "jobs", "batch"), "Role l2rtui-researcher"),
+        (("get", "pods/exec", ""), "Role l2rtui-researcher"),
+        (("list", "nodes", ""), "ClusterRole l2rtui-ledger"),
+    ],
+)
+def test_the_least_role_that_has_a_missing_right_is_named(missing, role):
+    assert advice(MissingRight(*missing)) == f"Ask an administrator for the {role} in manifests/rbac.yaml."
+
+
+@pytest.mark.parametrize("missing", [("list", "secrets", ""), ("list", "widgets", "example.org")])
+def test_a_right_that_no_role_has_names_none(missing):
+    assert "Role" not in advice(MissingRight(*missing))
 
 
 async def test_the_manifest_is_what_the_table_says():

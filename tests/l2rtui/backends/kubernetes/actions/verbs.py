@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -19,7 +20,9 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.domain.change import ProblemsChanged
 from l2rtui.domain.containers import Binding, Mount, PodSettings
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
 from l2rtui.domain.log import LogQuery
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.preflight import Finding, Severity
@@ -29,12 +32,15 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, RefusedError
 from l2rtui.services import launcher
-from tests.fakes.kubernetes_objects import Failure, ObjectServer
+from l2rtui.services.history.sharing import share
+from tests.fakes.gang_controllers import JobSetServer
+from tests.fakes.kubernetes_objects import Failure
 
 ALWAYS: Final = RestartPolicy.ALWAYS
 KUEUE: Final = Queue(QueueSystem.KUEUE, "team")
 VOLCANO: Final = Queue(QueueSystem.VOLCANO, "gpus")
 COSCHEDULING: Final = Queue(QueueSystem.COSCHEDULING)
+JOB_SET: Final = Queue(QueueSystem.JOBSET)
 GPUS: Final = 24
 NODE: Final = {
     "kind": "Node",
@@ -61,7 +67,7 @@ EXPORTER: Final = {
 METRICS: Final = "/apis/metrics.k8s.io/v1beta1"
 
 
-class FullServer(ObjectServer):
+class FullServer(JobSetServer):
     """Cluster with a metrics server, dynamic resource allocation and queues, whose pods run at once."""
 
     def __init__(self) -> None:
@@ -188,7 +194,7 @@ async def plan(program: Program) -> None:
     await program.backend.manifests(first)
     program.hear(await program.backend.check(await program.plan("a", "b", "c", "d")))
     program.hear(await program.backend.check(await program.plan(queue=KUEUE)))
-    for special in ({"binding": Binding.DRA}, {"queue": VOLCANO}, {"queue": COSCHEDULING}):
+    for special in ({"binding": Binding.DRA}, {"queue": VOLCANO}, {"queue": COSCHEDULING}, {"queue": JOB_SET}):
         await program.backend.differences(await program.plan(**special))
     program.hear(await program.backend.check(await program.plan(binding=Binding.DEVICE_PLUGIN)))
 
@@ -203,6 +209,7 @@ async def launch(program: Program) -> None:
         ("dra", {"binding": Binding.DRA}),
         ("volcano", {"queue": VOLCANO}),
         ("plugin", {"queue": COSCHEDULING}),
+        ("jobs", {"queue": JOB_SET}),
         ("waves", {"wave": 2}),
     ):
         await program.launch(name, **special)
@@ -246,6 +253,7 @@ async def destroy(program: Program) -> None:
         await program.launch("r", binding=Binding.DRA)
         await program.launch("volcano", queue=VOLCANO)
         await program.launch("plugin", queue=COSCHEDULING)
+        await program.launch("jobs", queue=JOB_SET)
         run = await program.run()
     program.server.hooks.append(_following(program.server))
     own = {"labels": {labels.RUN_ID: run.uid, labels.RUN: "r"}}
@@ -254,7 +262,7 @@ async def destroy(program: Program) -> None:
     program.server.put(
         {"kind": "Pod", "metadata": {"name": "bare", **copy.deepcopy(own)}, "spec": {}, "status": {}}
     )
-    for name in ("r", "volcano", "plugin"):
+    for name in ("r", "volcano", "plugin", "jobs"):
         *_, receipt = [item async for item in program.backend.destroy(await program.run(name), purge=True)]
         assert isinstance(receipt, Receipt)
         if receipt.left:
@@ -297,6 +305,8 @@ async def describe(program: Program) -> None:
     await program.backend.describe(target)
     del meta["labels"][labels.KUEUE_GROUP], meta["annotations"][labels.VOLCANO_GROUP]
     meta["labels"][labels.COSCHEDULING_GROUP] = "g"
+    await program.backend.describe(target)
+    meta["labels"][labels.JOB_SET] = "g"
     await program.backend.describe(target)
     await program.backend.describe(await program.run())
     if nodes := [node for node in (await program.backend.snapshot()).nodes.values() if node.gpus]:
@@ -366,9 +376,32 @@ async def secret(program: Program) -> None:
     await secrets.delete("vars")
 
 
+async def reserve(program: Program) -> None:
+    """Reserve two slots of a node, one after the other, and release them."""
+    async with program.setup():
+        await program.launch(binding=Binding.CPU)  # without a right to nodes, they are known from their pods
+    slots = [SlotId("n1", 0, 1), SlotId("n1", 0, 2)]
+    reservations = program.backend.reservations
+    for slot in slots:
+        await reservations.reserve([slot], time.time() + 3600, "tests")
+    reserved = [item for node in (await program.backend.snapshot()).nodes.values() for item in node.reservations]
+    assert len(reserved) == 2
+    await reservations.release(slots)
+    assert ("ConfigMap", "ml", labels.reservations_object("n1")) not in program.server.objects
+
+
 async def check(program: Program) -> None:
     """Check the cluster, with its probe."""
     program.hear(await program.backend.doctor())
+
+
+async def history(program: Program) -> None:
+    """Let the record of a run travel with it, and read those of others."""
+    async with program.setup():
+        await program.launch()
+    view = await program.run()
+    await share(program.backend, [HistoryRecord(HistoryEntry(view.name, view.uid, namespace=view.namespace))])
+    await program.backend.records.list()
 
 
 async def _without_socket(work: Awaitable[object]) -> None:
@@ -394,6 +427,8 @@ VERBS: Final[Mapping[str, Callable[[Program], Awaitable[None]]]] = {
     "forward": forward,
     "volume": volume,
     "secret": secret,
+    "reserve": reserve,
     "check": check,
+    "history": history,
 }
 """Verbs by the name that the table of rights has for them."""

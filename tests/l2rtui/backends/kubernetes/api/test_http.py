@@ -118,6 +118,15 @@ async def test_what_is_still_being_opened_is_closed_and_ends_with_an_error(socke
             await item.wait_closed()
 
 
+async def test_a_request_after_the_end_opens_nothing():
+    async with serving(server := Server()):
+        api = server.api()
+        await api.list("ConfigMap", None)
+        await api.close()
+        with pytest.raises(ApiError, match="is closed"):  # an unclosed client would warn, and fail the test
+            await api.list("ConfigMap", None)
+
+
 async def test_too_many_requests_are_waited_out_within_the_time():
     server = Server(on_list=[refusal(429, "TooManyRequests", Retry_After="0.2")] * 2)
     async with serving(server):

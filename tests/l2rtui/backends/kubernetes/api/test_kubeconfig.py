@@ -149,3 +149,12 @@ def test_groups_need_a_user_and_names_no_line_breaks(tmp_path):
         load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna\nx"}))
     with pytest.raises(ConfigError, match="as-groups is no list"):
         load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna", "as-groups": "a"}))
+
+
+@pytest.mark.parametrize("data", ["\ufeffeHg=", "x"])
+def test_a_certificate_that_is_not_base64_is_a_sentence(tmp_path, data):
+    cluster = {"server": "https://h:6443", "certificate-authority-data": data}
+    contexts, users = [("a", {"cluster": "c", "user": "u"})], [("u", {"token": "t"})]
+    path = write(tmp_path / "k", current="a", contexts=contexts, clusters=[("c", cluster)], users=users)
+    with pytest.raises(ConfigError, match="not base64"):
+        load_access(kubeconfig=path)

@@ -283,7 +283,8 @@ async def test_a_watch_whose_connection_we_close_ourselves_goes_on_with_another(
     server = Server([config_map("a", 3)])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: len(server.watches) == 1 and reflector.stale_seconds == 0.0)
-        await reflector._api.close()  # as for a client certificate that has been renewed
+        _, client = reflector._api._clients.popitem()  # as for a client certificate that has been renewed
+        await reflector._api._close(client)
         await until(lambda: len(server.watches) == 2)
         assert len(server.lists) == 1
 

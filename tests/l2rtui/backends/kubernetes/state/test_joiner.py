@@ -41,7 +41,8 @@ def made(raw, kind):
 def node(name="n", ready="True", **more):
     status = {"capacity": {"cpu": "8", "memory": "4Gi", "nvidia.com/gpu": "4"},
               "conditions": [{"type": "Ready", "status": ready, "message": "kubelet is gone"}]}  # fmt: skip
-    return made({"metadata": {"name": name, "labels": {"a": "b"}}, "status": status, **more}, NodeStruct)
+    meta = {"name": name, "labels": {"a": "b"}, "creationTimestamp": "2026-09-20T12:00:00Z"}
+    return made({"metadata": meta, "status": status, **more}, NodeStruct)
 
 
 def pod(name, age=0, phase="Running", *, ours=True, terminating=False, on="n", **env):
@@ -161,6 +162,7 @@ def test_a_node_shows_its_metrics_its_state_and_goes(world):
     world.look()
     row = world.snapshot.nodes["n"]
     assert (row.cpu_used, row.memory_used_bytes, row.cpu_cores, row.memory_bytes) == (1.5, 1 << 30, 8.0, 4 << 30)
+    assert row.created == 1789905600.0
     world.put(pod("a", 1))
     world.join.put_node(node(), node(ready="Unknown"))
     rows = world.look()
@@ -228,3 +230,30 @@ def test_nodes_and_pods_have_their_address_and_labels():
     raw = {"metadata": {"name": "p", "labels": {"team": "rl"}}, "status": {"podIP": "10.1.0.4"}}
     row = pod_view(made(raw, PodStruct), blank, None, (), NOW)
     assert (row.ip, row.labels) == ("10.1.0.4", (("team", "rl"),))
+
+
+def test_reservations_show_on_their_node_until_they_are_over_or_gone():
+    moment = [NOW]
+    joiner = Joiner(SlotRule(), lambda: moment[0])
+    joiner.set_visibility(run_namespaces=["ml"], is_use_known=True, is_derived=False)
+    joiner.put_node(None, node())
+    entries = [{"owner": "somebody", "until": NOW + 60, "note": "x", "slots": ["0.0", "9.9"]}]
+    meta = {
+        "name": labels.reservations_object("n"),
+        "namespace": "ml",
+        "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.APP_COMPONENT: labels.RESERVATIONS},
+        "annotations": {labels.HOST: "n"},
+    }
+    item = made({"metadata": meta, "data": {labels.RESERVATIONS_KEY: json.dumps(entries)}}, ConfigMapStruct)
+    joiner.put_run(None, item)
+    snapshot = apply(EMPTY_SNAPSHOT, joiner.changes())
+    assert (snapshot.ledger.count(SlotState.RESERVED), dict(snapshot.runs)) == (1, {})
+    moment[0] = NOW + 61
+    joiner.recheck_waiting_pods()
+    snapshot = apply(snapshot, joiner.changes())
+    assert snapshot.ledger.count(SlotState.RESERVED) == 0
+    moment[0] = NOW
+    joiner.recheck_waiting_pods()
+    assert apply(snapshot, joiner.changes()).nodes["n"].reservations
+    joiner.put_run(item, None)
+    assert apply(snapshot, joiner.changes()).nodes["n"].reservations == ()

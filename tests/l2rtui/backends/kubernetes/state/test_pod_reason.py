@@ -131,6 +131,12 @@ def test_memory_is_named_in_and_after_a_loop():
     assert explain(pod(over), (), NOW)[0] == "OOMKilled"
 
 
+def test_what_a_container_that_is_complete_has_said_is_kept():
+    said = {"exitCode": 0, "reason": "Completed", "message": "ended by limit wall 12 h"}
+    over = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": said}}]}
+    assert explain(pod(over), (), NOW) == ("", "ended by limit wall 12 h")
+
+
 def test_the_container_is_named_where_there_are_several():
     two = {"containers": [{"name": "main"}, {"name": "simulator"}]}
     status = waiting("ErrImageNeverPull", name="simulator")

@@ -1,11 +1,12 @@
 """GPUs that are held and do nothing, and since when. Pure.
 
-Only what a source measures counts, and only while this app looks: a GPU without a figure is not called idle.
+Only what a source measures counts, and only while somebody looks: a GPU without a figure is not called idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from l2rtui.domain.ledger import NodeLedger
@@ -17,15 +18,27 @@ IDLE_PERCENT: Final = 5.0
 LONG_SECONDS: Final = 600.0
 """Time from which that is worth saying: an evaluator that waits for the next policy pauses for less."""
 
-_Key = tuple[str, int]
+DeviceKey = tuple[str, int]
+"""Node and index of a device."""
+IdleSpan = tuple[frozenset[str], float]
+"""Uids of the pods on an idle GPU, and the time since which it is idle with these, seconds since the epoch."""
 
 
 class IdleGpus:
-    """Time since which each held GPU has been idle, by node and index."""
+    """Time since which each held GPU has been idle, by node and index.
 
-    def __init__(self) -> None:
+    Args:
+        spans: Those of a look a moment ago, which go on where nothing has changed since.
+    """
+
+    def __init__(self, spans: Mapping[DeviceKey, IdleSpan] = MappingProxyType({})) -> None:
         self._looked_at: dict[str, tuple[Node, NodeLedger | None]] = {}
-        self._since: dict[_Key, tuple[frozenset[str], float]] = {}
+        self._since: dict[DeviceKey, IdleSpan] = dict(spans)
+
+    @property
+    def spans(self) -> Mapping[DeviceKey, IdleSpan]:
+        """GPUs that are idle as far as they were looked at, whatever the time."""
+        return self._since
 
     def take(self, snapshot: ClusterSnapshot, now: float) -> None:
         """Look at the nodes that differ from the last time."""
@@ -38,6 +51,7 @@ class IdleGpus:
                 self._look(node, ledger, now)
         if len(self._looked_at) > len(snapshot.nodes):
             self._looked_at = {name: pair for name, pair in self._looked_at.items() if name in snapshot.nodes}
+        if any(node not in snapshot.nodes for node, _ in self._since):
             self._since = {key: since for key, since in self._since.items() if key[0] in snapshot.nodes}
 
     def _look(self, node: Node, ledger: NodeLedger | None, now: float) -> None:
@@ -57,7 +71,7 @@ class IdleGpus:
             elif key not in self._since or self._since[key][0] != uids:  # another holder begins anew
                 self._since[key] = uids, now
 
-    def long_idle(self, now: float) -> Mapping[_Key, float]:
+    def long_idle(self, now: float, least_seconds: float = LONG_SECONDS) -> Mapping[DeviceKey, float]:
         """Return the seconds for which GPUs have been idle, where that is long."""
         seconds = {key: now - since for key, (_, since) in self._since.items()}
-        return {key: idle for key, idle in seconds.items() if idle >= LONG_SECONDS}
+        return {key: idle for key, idle in seconds.items() if idle >= least_seconds}

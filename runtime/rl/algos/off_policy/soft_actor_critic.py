@@ -1,4 +1,4 @@
-"""Soft actor-critic with a learned temperature.
+"""Soft actor-critic without its form of actions: the loop of one update, over hooks that a form fills in.
 
 Haarnoja et al., *Soft Actor-Critic Algorithms and Applications* (2018b, arXiv:1812.05905), algorithm 1, with the
 equations in the order of the paper: the target of the critics (5), the critics (6), the actor (9), the
@@ -7,7 +7,9 @@ temperature (18), the target critics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +17,12 @@ from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
-from runtime.rl.algos.networks import Actor, TwinCritic
+from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.networks import Network, vector_of
+from runtime.rl.algos.off_policy.critics import TwinNetwork, share_kernels
+from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
 from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
@@ -34,7 +40,11 @@ class SACStats(Stats):
     mean_q: Tensor
 
 
-class SAC(Algorithm):
+ActorT = TypeVar("ActorT", bound=Network)
+CriticT = TypeVar("CriticT", bound=TwinNetwork)
+
+
+class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
     """The learner's half of soft actor-critic: batches in, weights out.
 
     With images, the critics' loss alone teaches the kernels, and the actor looks through the same ones
@@ -57,19 +67,17 @@ class SAC(Algorithm):
         initial = torch.Generator().manual_seed(seed)
         # A second generator, so that initial weights and exploration noise can be reproduced apart.
         self._noise = torch.Generator(device).manual_seed(seed + 1)
-        self._actor = Actor(self.shape, initial, device, dtype=dtype)
-        self._critic = TwinCritic(shape, initial, device, dtype)
-        self._target = TwinCritic(shape, initial, device, dtype)
+        self._actor = self._make_actor(initial, device, dtype)
+        self._critic = self._make_critic(initial, device, dtype)
+        self._target = self._make_critic(initial, device, dtype)
         self._target.arena.flat.copy_(self._critic.arena.flat)
-        self._kernel_size = sum(kernel.numel() for kernel in self._critic.kernels)
-        self._share_kernels()
+        share_kernels(self._critic, self._actor)
+        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
+        """Of the observations' vector, over the batches that were drawn."""
         self._step = self.captured(self._learn)
         self._log_alpha = torch.tensor([config.init_alpha], device=device).log_()
-        # Haarnoja et al. 2018b, table 1: minus the dimensions of the action.
-        self._target_entropy = -float(shape.act_dim) if config.target_entropy is None else config.target_entropy
-        self.td_error = torch.zeros(0, device=device)
-        """(B,) absolute TD error of the latest batch, the larger of both critics'; empty if it had no weights. The
-        next update may overwrite it."""
+        own, usual = config.target_entropy, self._default_entropy()
+        self._target_entropy = usual if own is None else own
         self._optimisers = {
             "actor": Adam(self._actor.arena.flat, config.actor_lr),
             "critic": Adam(self._critic.arena.flat, config.critic_lr),
@@ -85,7 +93,7 @@ class SAC(Algorithm):
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
-        batch = Batch(*columns)
+        batch = self._augmented(Batch(*columns))
         for network in (self._actor, self._critic, self._target):
             network.arena.refresh()
         alpha = self._log_alpha.exp()
@@ -96,64 +104,68 @@ class SAC(Algorithm):
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
-        q = self._critic(self._critic.features(batch.obs), batch.action)
-        reduction = "mean" if batch.weight is None else "none"
-        critic_loss = mse_loss(q, y.expand_as(q), reduction=reduction)
-        if batch.weight is not None:
-            critic_loss = (critic_loss * batch.weight).mean()
+        q = self._q(batch)
+        critic_loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
-        self._share_kernels()
+        share_kernels(self._critic, self._actor)
         self._critic.arena.refresh()
 
         with torch.no_grad():
             features = self._critic.features(batch.obs)  # of the critics as they are after their step
-        # Equation 9, reparameterised: the gradient flows through the action into the policy, and not into the
-        # encoder.
-        action, log_prob = self._actor.sample(features, self._draw_noise(batch.obs))
-        # `min` and not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.
-        actor_loss = (alpha * log_prob - self._critic(features, action).min(dim=0).values).mean()
+        # Equation 9: the gradient flows into the policy, and not into the encoder.
+        actor_loss, entropy = self._actor_loss(features, alpha)
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
         # divides by the size of the gradient, so a scale changes nothing.
-        entropy = self.mean(-log_prob.detach().mean())
+        entropy = self.mean(entropy)
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
         # Polyak averaging of all parameters, kernels included, in one call over the arena.
         self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
+        if self._moments is not None:
+            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
+            self._moments.write([network.moments for network in (self._actor, self._critic, self._target)])
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())
-        return torch.stack(stats), self._td_error(q.detach(), y, batch)
+        return torch.stack(stats), errors_of(q, y, batch)
 
-    @staticmethod
-    def _td_error(q: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """(B,) errors that priorities are set from; (0,) for a batch that was drawn evenly."""
-        return y.new_empty(0) if batch.weight is None else (q - y).abs().amax(dim=0)
-
-    def _share_kernels(self) -> None:
-        """Copy the critics' convolutions to the actor."""
-        size = self._kernel_size
-        if size:
-            self._actor.arena.flat[:size].copy_(self._critic.arena.flat[:size])
+    def _augmented(self, batch: Batch) -> Batch:
+        """Shift the pictures of a batch, those of an observation and of the next each their own way."""
+        if not (pixels := self.config.random_shift):
+            return batch
+        obs, next_obs = (
+            random_shift(self.shape, rows, pixels, self._noise) for rows in (batch.obs, batch.next_obs)
+        )
+        return replace(batch, obs=obs, next_obs=next_obs)
 
     @torch.no_grad()
     def _bellman_target(self, batch: Batch, alpha: Tensor) -> Tensor:
-        """(B,) r + gamma^n (1 - terminated) (min Q'(s', a') - alpha log pi(a' | s')), with a' ~ pi(s').
+        """(B,) targets of the critics, with the soft value of the target critics behind the rewards."""
+        return bellman_target(batch, self._next_value(batch.next_obs, alpha), self.config.gamma)
 
-        s' is the observation n steps later and r the sum of the n discounted rewards; n is 1 where the batch has no
-        ``steps``.
-        """
-        features = self._critic.features(batch.next_obs)
-        next_action, next_log_prob = self._actor.sample(features, self._draw_noise(batch.next_obs))
-        next_q = self._target(self._target.features(batch.next_obs), next_action).amin(dim=0)
-        value = torch.addcmul(next_q, alpha, next_log_prob, value=-1.0)
-        goes_on = 1.0 - batch.terminated
-        if batch.steps is None:
-            return torch.addcmul(batch.reward, goes_on, value, value=self.config.gamma)
-        return torch.addcmul(batch.reward, goes_on * self.config.gamma**batch.steps, value)
+    @abstractmethod
+    def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> ActorT:
+        """Return the policy network."""
 
-    def _draw_noise(self, obs: Tensor) -> Tensor:
-        """(B, act_dim) standard normal noise, from the generator that is stored in checkpoints."""
-        return torch.randn((len(obs), self.shape.act_dim), generator=self._noise, device=obs.device)
+    @abstractmethod
+    def _make_critic(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> CriticT:
+        """Return a pair of critics."""
+
+    @abstractmethod
+    def _default_entropy(self) -> float:
+        """Return the entropy that the temperature holds where the settings name none, nats."""
+
+    @abstractmethod
+    def _q(self, batch: Batch) -> Tensor:
+        """(2, B) values of the batch's actions, with a gradient for the critics."""
+
+    @abstractmethod
+    def _next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+        """(B,) soft value of ``next_obs`` by the target critics; called without gradients."""
+
+    @abstractmethod
+    def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of the policy, and its mean entropy without a gradient."""
 
     def policy_weights(self) -> Tensor:
         """Return the actor's parameters."""
@@ -166,6 +178,7 @@ class SAC(Algorithm):
             "critic": self._critic.arena.flat,
             "target_critic": self._target.arena.flat,
             "log_alpha": self._log_alpha,
+            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
             **optimiser_tensors(self._optimisers),
         }
 

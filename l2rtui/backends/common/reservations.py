@@ -1,0 +1,160 @@
+"""Reservations of the slots of one machine: in a file of the state folder, or in memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from l2rtui.domain.ledger import Ledger
+from l2rtui.domain.node import Node, SlotId, SlotReservation
+from l2rtui.domain.reservations import rules
+from l2rtui.domain.reservations.text import read_reservations, reservations_text
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import BackendError, RefusedError
+from runtime.base.atomic_files import write_private
+
+MOST_BYTES: Final = 1 << 20
+"""Size from which on a file is not read: nobody's program has written it."""
+
+
+def refuse_unreservable(slots: Sequence[SlotId], ledger: Ledger, owner: str) -> None:
+    """Refuse slots that are another's, or that do not exist.
+
+    Raises:
+        RefusedError: names the slot, and who has it.
+    """
+    if problem := rules.obstacle(slots, ledger, owner):
+        sentence = f"{problem[0].upper()}{problem[1:]}, so nothing was reserved."
+        raise RefusedError(sentence, "`l2rtui slots` shows who has what.")
+
+
+class ReservationStore(ABC):
+    """Reservations by node, whose texts are stored together.
+
+    Args:
+        lock: Lock under which launches take slots too, so that a slot gets one of them alone.
+        snapshot: Returns the present state.
+        owner: The user of this program.
+    """
+
+    def __init__(
+        self,
+        lock: Callable[[], AbstractAsyncContextManager[None]],
+        snapshot: Callable[[], Awaitable[ClusterSnapshot]],
+        owner: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._lock, self._snapshot, self._owner, self._clock = lock, snapshot, owner, clock
+
+    @abstractmethod
+    def read(self) -> Mapping[str, str]:
+        """Return the texts by node."""
+
+    @abstractmethod
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Store the texts in place of the present ones. Raises BackendError."""
+
+    def applied_to(self, node: Node) -> Node:
+        """Return a node with its reservations that are not over."""
+        text = self.read().get(node.name, "")
+        reservations = read_reservations(text, self._clock(), self._owner) if text else ()
+        return replace(node, reservations=reservations) if reservations else node
+
+    async def reserve(self, slots: Sequence[SlotId], until: float, note: str = "") -> None:
+        """Reserve slots for the user, all or none; earlier reservations of the user's own on them are replaced.
+
+        Raises:
+            RefusedError: somebody else has reserved or uses one of them. BackendError: nothing can be stored.
+        """
+        async with self._lock():
+            refuse_unreservable(slots, (await self._snapshot()).ledger, self._owner)
+            self._change(slots, lambda present, own: rules.with_added(present, own, self._owner, until, note))
+
+    async def release(self, slots: Sequence[SlotId]) -> None:
+        """End the reservations of slots, whoever has made them. Raises BackendError."""
+        async with self._lock():
+            self._change(slots, rules.without)
+
+    def _change(
+        self,
+        slots: Sequence[SlotId],
+        edit: Callable[[tuple[SlotReservation, ...], list[SlotId]], tuple[SlotReservation, ...]],
+    ) -> None:
+        texts, now = dict(self.read()), self._clock()
+        for node, own in rules.by_node(slots).items():
+            texts[node] = reservations_text(edit(read_reservations(texts.get(node, ""), now, self._owner), own))
+        self.write({node: text for node, text in texts.items() if text})
+
+
+class MemoryReservations(ReservationStore):
+    """Reservations that end with this program; ``changed`` is called after each change of them."""
+
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        snapshot: Callable[[], Awaitable[ClusterSnapshot]],
+        owner: str,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(nullcontext, snapshot, owner, clock)
+        self._changed = changed
+        self._texts: Mapping[str, str] = {}
+
+    def read(self) -> Mapping[str, str]:
+        """Return the texts by node."""
+        return self._texts
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Replace the texts."""
+        self._texts = dict(texts)
+        self._changed()
+
+
+class ReservationFile(ReservationStore):
+    """Reservations in a file, which everybody shares who shares its folder."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: Callable[[], AbstractAsyncContextManager[None]],
+        snapshot: Callable[[], Awaitable[ClusterSnapshot]],
+        owner: str,
+    ) -> None:
+        super().__init__(lock, snapshot, owner)
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._texts: Mapping[str, str] = {}
+
+    def read(self) -> Mapping[str, str]:
+        """Return the texts by node; none where the file is not there, or is no such file."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            self._stamp, self._texts = None, {}
+            return self._texts
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp != self._stamp:
+            self._stamp, self._texts = stamp, self._parsed(status.st_size)
+        return self._texts
+
+    def _parsed(self, size: int) -> Mapping[str, str]:
+        try:
+            texts = json.loads(self._path.read_text("utf-8")) if size <= MOST_BYTES else {}
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(texts, dict):
+            return {}
+        return {node: text for node, text in texts.items() if isinstance(text, str)}
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Replace the file as a whole."""
+        try:
+            write_private(self._path, json.dumps(texts))
+        except OSError as error:
+            raise BackendError(f"{self._path} was not written: {error.strerror}.") from error

@@ -1,0 +1,77 @@
+"""Records of the history in the ConfigMaps of their runs, under ``binaryData``: made, read and removed with them.
+
+Watches of runs decode ``data`` alone, so a record costs their readers no memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from l2rtui.backends.base import RunPlace
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+
+
+class KubernetesRecords:
+    """Records of all visible runs.
+
+    Args:
+        api: Return the open connection.
+    """
+
+    def __init__(self, api: Callable[[], Awaitable[Api]]) -> None:
+        self._api = api
+
+    async def list(self) -> Mapping[RunPlace, bytes]:
+        """Return the records of all visible runs that have one; what is no record at all is left out."""
+        api = await self._api()
+        namespaces = await api.visible_namespaces("ConfigMap")
+        items = [item for name in namespaces for item in await api.list("ConfigMap", name, labels=labels.MANAGED)]
+        return {place: record for item in items if (record := _record(item)) for place in [_place(item)]}
+
+    async def put(self, place: RunPlace, record: bytes) -> bool:
+        """Attach a record to its run, in place of an earlier one.
+
+        Returns:
+            False where the run is gone or being destroyed, or another launch has its name.
+
+        Raises:
+            ApiError: the server refuses, or does not answer.
+        """
+        api = await self._api()
+        name, namespace = labels.run_object(place.run), place.namespace or api.namespace
+        config_map = await api.find("ConfigMap", namespace, name)
+        if config_map is None or _place(config_map).run_id != place.run_id:
+            return False
+        meta = config_map["metadata"]
+        if is_being_destroyed(meta):
+            return False
+        text = base64.b64encode(record).decode()
+        # With the uid: between the two requests the name may have gone to another launch.
+        body = {"metadata": {"uid": meta["uid"]}, "binaryData": {labels.RECORD_KEY: text}}
+        try:
+            await api.patch("ConfigMap", namespace, name, body)
+        except ApiError as error:
+            if error.is_not_found or error.is_conflict:
+                return False
+            raise
+        return True
+
+
+def _place(config_map: Mapping[str, Any]) -> RunPlace:
+    meta = config_map.get("metadata") or {}
+    own = meta.get("labels") or {}
+    return RunPlace(own.get(labels.RUN, ""), own.get(labels.RUN_ID, ""), meta.get("namespace", ""))
+
+
+def _record(config_map: Mapping[str, Any]) -> bytes:
+    text = (config_map.get("binaryData") or {}).get(labels.RECORD_KEY)
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except binascii.Error:  # written by somebody else
+        return b""

@@ -1,0 +1,251 @@
+"""Backend whose snapshots also hold the runs that wait in its queue, and whose destroy takes them out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from l2rtui.backends.base import Backend
+from l2rtui.backends.queued.store import Place, QueueStore, place_variables
+from l2rtui.config import Settings, state_dir
+from l2rtui.domain.change import Change, RunChanged, RunGone
+from l2rtui.domain.plan import ScalePlan
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.queue.tickets import QUEUED, Ticket, TicketState, finish
+from l2rtui.domain.receipt import DestroyProgress, Receipt
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView, SetView
+from l2rtui.domain.workload import RunSpec
+from l2rtui.errors import BackendError, RefusedError
+
+_WATCH_SECONDS: Final = 0.5
+"""Period at which the file of the queue is looked at while the backend is silent: a stat."""
+_SETTLE_SECONDS: Final = 60.0
+"""Longest wait for a start that is on its way when its run is destroyed."""
+
+
+class QueuedBackend:
+    """A backend and its queue. Everything else of the protocol is the backend's own.
+
+    Args:
+        state: Folder of all queues; None stands for ``queue`` in the user's state folder.
+    """
+
+    def __init__(self, backend: Backend, settings: Settings, state: Path | None = None) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._state = state or state_dir() / "queue"
+        self._store: QueueStore | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for what is not defined here: the whole protocol, and what single backends have beside it.
+        return getattr(self._backend, name)
+
+    @property
+    def unqueued(self) -> Backend:
+        """The backend without queued runs, for who starts them."""
+        return self._backend
+
+    @property
+    def queue(self) -> QueueStore:
+        """The queue of this place; of a cluster only once it is connected, as only then its context is known."""
+        if self._store is None or self._backend.contexts is not None:
+            place = self._place()
+            folder = self._state / _folder_name(place)
+            if self._store is None or self._store.folder != folder:
+                self._store = QueueStore(folder, place)
+        return self._store
+
+    # --- observation -------------------------------------------------------------------------------------------
+    async def snapshot(self) -> ClusterSnapshot:
+        """Return the present state, queued runs among the others."""
+        # The queue first: a run that is launched between the two looks is then in both, and never in none.
+        connected = self._backend.contexts is None
+        before = self._views() if connected else {}
+        snapshot = await self._backend.snapshot()
+        queued = {uid: view for uid, view in (before or self._views()).items() if uid not in snapshot.runs}
+        if not queued:
+            return snapshot
+        return replace(snapshot, runs=MappingProxyType({**snapshot.runs, **queued}))
+
+    async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
+        """Yield changes of the backend and of its queue."""
+        rows = _QueuedRows()
+        async with aclosing(self._backend.watch()) as batches:
+            batch = asyncio.ensure_future(anext(batches, None))
+            try:
+                while True:
+                    done, _ = await asyncio.wait({batch}, timeout=_WATCH_SECONDS)
+                    changes: tuple[Change, ...] = ()
+                    if done:
+                        newest = batch.result()
+                        if newest is None:
+                            return
+                        changes = newest
+                        rows.hear(changes)
+                        batch = asyncio.ensure_future(anext(batches, None))
+                    if rows.has_answered:
+                        with suppress(BackendError):  # a file that cannot be read: the rows stay as they were
+                            changes = (*changes, *rows.update(self._views()))
+                    if changes or done:
+                        yield changes
+            finally:
+                batch.cancel()
+                await asyncio.gather(batch, return_exceptions=True)
+
+    async def spec(self, run: str) -> RunSpec:
+        """Return the spec of a run, queued or not."""
+        ticket = self.queue.read().queue.named(run)
+        if ticket is not None and ticket.state is TicketState.WAITING:
+            return ticket.spec
+        return await self._backend.spec(run)
+
+    # --- changes -----------------------------------------------------------------------------------------------
+    async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
+        """Start and stop replicas of a set; of a queued run there are none."""
+        if self.queue.read().queue.named(plan.run) is not None:
+            hint = f"`l2rtui destroy {plan.run}`, and launch it with another number."
+            raise RefusedError(f"{plan.run} is queued and cannot be scaled before it runs.", hint)
+        await self._backend.scale(plan, grace_seconds)
+
+    async def destroy(
+        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
+    ) -> AsyncGenerator[DestroyProgress | Receipt]:
+        """Take a run out of the queue, or remove it and all it owns; the last item is the Receipt."""
+        began = time.monotonic()
+        # Also of a run that exists: its ticket may have stayed behind a crash, and would launch it once more.
+        await self._withdraw(run)
+        if run.reason == QUEUED:
+            launched = (await self._backend.snapshot()).runs.get(run.uid)
+            if launched is None:
+                yield Receipt(run.name, 1, (), time.monotonic() - began, was_queued=True)
+                return
+            run = launched
+        items = self._backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)
+        async with aclosing(items) as stream:
+            async for item in stream:
+                yield item
+
+    async def _withdraw(self, run: RunView) -> None:
+        """Take the ticket of a run out; a start that is on its way is awaited, as nobody can call it back."""
+        store = self.queue
+        until = time.monotonic() + _SETTLE_SECONDS
+        while (ticket := store.read().queue.with_uid(run.uid)) is not None:
+            if ticket.state is TicketState.WAITING or not store.is_kept():
+                # Decided again under the lock: the keeper may have begun the start meanwhile.
+                await asyncio.to_thread(store.change_queue, lambda queue: _without(queue, run.uid, store))
+                continue
+            if time.monotonic() > until:
+                sentence = f"{run.name} is being started, and that has not ended for {_SETTLE_SECONDS:g} s."
+                raise BackendError(sentence, f"See {store.keeper_log}.")
+            await asyncio.sleep(_WATCH_SECONDS / 5)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+    def _views(self) -> dict[str, RunView]:
+        """Return the rows of queued runs by uid."""
+        tickets = self.queue.read().queue.tickets
+        return {ticket.uid: _view(ticket, number) for number, ticket in enumerate(tickets, 1)}
+
+    def _place(self) -> Place:
+        contexts, settings = self._backend.contexts, self._settings
+        flags = {"backend": self._backend.name}
+        if contexts is not None:
+            flags |= {"context": contexts.current, "namespaces": ",".join(settings.namespaces)}
+            flags |= {"impersonate_user": settings.impersonate_user}
+            flags |= {"impersonate_groups": ",".join(settings.impersonate_groups)}
+        flags = {name: value for name, value in flags.items() if value}
+        return Place(flags, place_variables(os.environ))
+
+
+def _folder_name(place: Place) -> str:
+    """Return a short name for the folder of a place; equal for equal places alone."""
+    name = place.flags["backend"]
+    engine = {key: value for key, value in place.environ.items() if key in ("DOCKER_HOST", "DOCKER_CONTEXT")}
+    facts = [*place.flags.items(), *(engine.items() if name == "docker" else ())]
+    digest = hashlib.sha256(repr(sorted(facts)).encode()).hexdigest()[:12]
+    return name if name == "local" else f"{name}-{digest}"
+
+
+def _without(queue: Any, uid: str, store: QueueStore) -> Any:
+    ticket = queue.with_uid(uid)
+    is_settled = ticket is None or ticket.state is TicketState.WAITING or not store.is_kept()
+    return finish(queue, {uid}) if is_settled else queue
+
+
+def _view(ticket: Ticket, number: int) -> RunView:
+    """Return the row of a queued run: no pods, and the reason why it has none."""
+    message = f"waits for {counted(ticket.demand, 'slot')}, number {number} in the queue"
+    if ticket.state is TicketState.STARTING:
+        message = "is being started"
+    elif ticket.problem:
+        message = f"waits in the queue: {ticket.problem}"
+    spec = ticket.spec
+    return RunView(
+        ticket.uid,
+        spec.name,
+        spec.experiment,
+        ticket.owner,
+        spec.seed,
+        str(spec.kind),
+        ticket.since,
+        tuple(SetView(part.name, part.role, part.replicas) for part in spec.sets),
+        reason=QUEUED,
+        message=message,
+        trial=spec.trial,
+    )
+
+
+def with_queue(backend: Backend, settings: Settings, state: Path | None = None) -> Backend:
+    """Return the backend together with its queue."""
+    # The cast says what __getattr__ hides from the type checker: the rest of the protocol is the backend's own.
+    return cast("Backend", QueuedBackend(backend, settings, state))
+
+
+def queue_of(backend: Backend) -> QueueStore | None:
+    """Return the queue of a backend; None where runs cannot wait: in the demo, in a view of several contexts."""
+    store = getattr(backend, "queue", None)
+    return store if isinstance(store, QueueStore) else None
+
+
+def unqueued(backend: Backend) -> Backend:
+    """Return the backend without queued runs among its rows, for who launches them."""
+    return backend.unqueued if isinstance(backend, QueuedBackend) else backend
+
+
+class _QueuedRows:
+    """Rows of queued runs as a watch has shown them, and the changes to their present state."""
+
+    def __init__(self) -> None:
+        self.has_answered = False
+        self._launched: set[str] = set()
+        self._shown: dict[str, RunView] = {}
+        self._leaving: set[str] = set()
+
+    def hear(self, changes: tuple[Change, ...]) -> None:
+        """Note which runs the backend itself shows."""
+        self.has_answered = True
+        for change in changes:
+            if isinstance(change, RunChanged):
+                self._launched.add(change.run.uid)
+            elif isinstance(change, RunGone):
+                self._launched.discard(change.uid)
+                self._shown.pop(change.uid, None)  # the row is gone: a ticket that is still there brings it back
+
+    def update(self, queued: dict[str, RunView]) -> tuple[Change, ...]:
+        """Return the changes that lead to these rows."""
+        rows = {uid: view for uid, view in queued.items() if uid not in self._launched}
+        changes: list[Change] = [RunChanged(view) for uid, view in rows.items() if self._shown.get(uid) != view]
+        absent = {uid for uid in self._shown if uid not in rows and uid not in self._launched}
+        # One round later: between the end of a ticket and the first row of its run a moment passes.
+        gone = absent & self._leaving
+        changes.extend(RunGone(uid) for uid in gone)
+        self._shown = {**{uid: self._shown[uid] for uid in absent - gone}, **rows}
+        self._leaving = absent - gone
+        return tuple(changes)

@@ -1,0 +1,211 @@
+"""File of a queue: changed under a lock, on the disk before a change counts, read by every l2rtui of the user.
+
+::
+
+    <state>/l2rtui/queue/<place>/   0700; the place is a backend, its context and namespace
+      queue.json                    the queue, QueueFile
+      lock                          flock: one change at a time
+      keeper.lock keeper.log        locked by the living keeper; its traceback when it fails
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from l2rtui.domain.queue.tickets import RunQueue
+from l2rtui.domain.sweeps.halving import SweepWatch
+from l2rtui.errors import BackendError
+from runtime.base.atomic_files import write_atomic
+from runtime.base.file_lock import try_lock
+
+FORMAT: Final = 1
+_LOCK_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.02
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Place whose slots a queue waits for, so that its keeper opens the same one.
+
+    Attributes:
+        flags: Settings as flags give them: backend, context, namespaces, impersonation.
+        environ: Variables that choose a place or hold settings; no secrets.
+    """
+
+    flags: dict[str, str] = {}
+    environ: dict[str, str] = {}
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Folder and environment of the command that queued runs; they start with these, as if it had launched them.
+
+    Attributes:
+        environ: Without variables that look like secrets: those come from the keeper's own environment.
+    """
+
+    cwd: str
+    environ: dict[str, str] = {}
+
+
+class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Content of the file.
+
+    Attributes:
+        sweeps: Sweeps whose worst trials the keeper stops.
+    """
+
+    queue: RunQueue = RunQueue()
+    place: Place = Place()
+    submissions: dict[str, Submission] = {}
+    sweeps: tuple[SweepWatch, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def needs_keeper(self) -> bool:
+        """True while runs wait, or a sweep is watched."""
+        return bool(self.queue.tickets or self.sweeps)
+
+    def with_queue(self, queue: RunQueue) -> QueueFile:
+        """Return the file with another queue, and without submissions that no run needs any more."""
+        used = {ticket.submission for ticket in queue.tickets}
+        submissions = {key: value for key, value in self.submissions.items() if key in used}
+        return msgspec.structs.replace(self, queue=queue, submissions=submissions)
+
+
+_EMPTY: Final = QueueFile()
+
+
+class QueueStore:
+    """The queue of one place.
+
+    Args:
+        place: Stored with the first change.
+    """
+
+    def __init__(self, folder: Path, place: Place = Place()) -> None:  # noqa: B008  (frozen)
+        self.folder = folder
+        self.place = place
+        self._key: tuple[int, int, int] | None = None
+        self._file = _EMPTY
+
+    @property
+    def keeper_lock(self) -> Path:
+        """File that the living keeper has locked."""
+        return self.folder / "keeper.lock"
+
+    @property
+    def keeper_log(self) -> Path:
+        """Log of the keeper."""
+        return self.folder / "keeper.log"
+
+    def read(self) -> QueueFile:
+        """Return the present content; an empty one where nothing was ever queued. A stat when nothing has changed.
+
+        Raises:
+            BackendError: the file cannot be read; it stays as it is.
+        """
+        path = self.folder / "queue.json"
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return _EMPTY
+        except OSError as error:
+            raise self._unreadable(error.strerror or str(error)) from error
+        # Every write is a rename: a new content has a new inode, and time and size guard against its reuse.
+        key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if key != self._key:
+            try:
+                file = msgspec.json.decode(path.read_bytes(), type=QueueFile)
+            except FileNotFoundError:
+                return _EMPTY
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise self._unreadable(str(error)) from error
+            if file.format != FORMAT:
+                raise self._unreadable(f"it has format {file.format}, and this version reads {FORMAT}")
+            self._file, self._key = file, key
+        return self._file
+
+    def change(self, changed: Callable[[QueueFile], QueueFile]) -> QueueFile:
+        """Replace the content by what a function makes of it; returns when that is on the disk. Blocks.
+
+        Raises:
+            BackendError: the file cannot be read, written or locked; it is as it was.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked():
+                before = self.read()
+                after = changed(before)
+                if after != before:
+                    after = msgspec.structs.replace(after, place=self.place if self.place.flags else before.place)
+                    path = self.folder / "queue.json"
+                    # 0600: environments hold what their owners forgot to give a telling name.
+                    write_atomic(path, msgspec.json.encode(after), is_durable=True, is_shared=True, mode=0o600)
+        except OSError as error:
+            sentence = f"The queue in {self.folder} cannot be written: {error.strerror or error}."
+            raise BackendError(sentence, "Free some space, or set XDG_STATE_HOME to another folder.") from error
+        return after
+
+    def change_queue(self, changed: Callable[[RunQueue], RunQueue]) -> RunQueue:
+        """Replace the queue in the file, as ``change`` does."""
+        return self.change(lambda file: file.with_queue(changed(file.queue))).queue
+
+    def is_kept(self) -> bool:
+        """Return True while a keeper lives."""
+        try:
+            descriptor = os.open(self.keeper_lock, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            # Shared: two that look at once do not take each other for a keeper.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            until = time.monotonic() + _LOCK_SECONDS
+            while not try_lock(descriptor):
+                if time.monotonic() > until:
+                    raise BackendError(f"Another l2rtui has locked {self.folder} for {_LOCK_SECONDS:g} s.")
+                time.sleep(_POLL_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _unreadable(self, reason: str) -> BackendError:
+        path = self.folder / "queue.json"
+        return BackendError(f"The queue {path} cannot be read: {reason}.", "Move it away to begin a new one.")
+
+
+def queue_stores(root: Path) -> tuple[QueueStore, ...]:
+    """Return the queues below a folder; none where nothing was ever queued.
+
+    Args:
+        root: Folder ``queue`` of the state.
+    """
+    try:
+        folders = sorted(path for path in root.iterdir() if (path / "queue.json").exists())
+    except OSError:
+        return ()
+    return tuple(QueueStore(folder) for folder in folders)
+
+
+def place_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that choose a place or hold settings."""
+    names = ("KUBECONFIG", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
+    return {name: value for name, value in environ.items() if name in names or name.startswith("L2RTUI_")}

@@ -1,0 +1,102 @@
+"""config: the settings file, looked through for every mistake at once; uses no backend."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from l2rtui.cli import json_output, table_output
+from l2rtui.cli.output import Output
+from l2rtui.config import Settings, nearest, settings_of_file, settings_of_variables, settings_path
+from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.quantity import counted
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from l2rtui.services import filters
+
+_OWN_CONTEXTS = ("local", "demo", "docker")
+"""Names of ``[context.NAME]`` that stand for a backend and not for a context of the kubeconfig."""
+
+
+def run_config(args: Namespace) -> int:
+    """Print what the settings of file and environment are worth; exit code 1 if one of them is wrong."""
+    environ = dict(os.environ)
+    if args.config:
+        environ["L2RTUI_CONFIG"] = args.config
+    findings = tuple(_findings(environ))
+    Output(args.output).show_all(
+        table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings]
+    )
+    return EXIT_FAILED if refusals(findings) else EXIT_DONE
+
+
+def _findings(environ: dict[str, str]) -> Iterator[Finding]:
+    mistakes: list[ConfigError] = []
+    path = settings_path(environ)
+    try:
+        values, contexts = settings_of_file(environ, mistakes.append)
+    except ConfigError as error:  # not one setting of it can be read
+        yield _refusal("settings", error)
+        return
+    variables = settings_of_variables(environ, mistakes.append)
+    findings = [_refusal("settings", mistake) for mistake in mistakes]
+    # Limits, keys and filters have forms of their own, which are checked when they are used.
+    for name, part in (("settings", values), *((f"[context.{name}]", part) for name, part in contexts.items())):
+        findings += [_refusal(name, mistake) for mistake in _mistakes_of_tables(part)]
+    findings += _unknown_themes({"theme": "", **values, **variables}["theme"])
+    findings += _unknown_contexts(environ, contexts)
+    yield from findings
+    if not path.exists():
+        yield Finding(Severity.OK, "settings", f"there is no file {path}: every setting has its default")
+    elif not findings:
+        tables = f", and tables of {counted(len(contexts), 'context')}" if contexts else ""
+        yield Finding(Severity.OK, "settings", f"{path}: {counted(len(values), 'setting')}{tables}")
+    for name in sorted(variables):
+        yield Finding(Severity.OK, f"L2RTUI_{name.upper()}", f"sets {name} over the file")
+
+
+def _mistakes_of_tables(part: dict[str, Any]) -> Iterator[ConfigError]:
+    from l2rtui.ui.keys.keymap import key_table
+
+    checks: tuple[tuple[str, Callable[[Any], object]], ...] = (
+        ("limits", lambda value: Settings(limits=value)),
+        ("filters", filters.checked),
+        ("keys", key_table),
+    )
+    for name, check in checks:
+        try:
+            check(part.get(name, ()))
+        except ConfigError as error:
+            yield error
+
+
+def _unknown_themes(theme: str) -> Iterator[Finding]:
+    from l2rtui.ui.theme import theme_names
+
+    names = theme_names()
+    if theme and theme not in names:
+        hint = nearest(theme, names) or f"There are: {', '.join(names)}."
+        yield Finding(Severity.WARNING, "settings", f"there is no theme {theme!r}", hint)
+
+
+def _unknown_contexts(environ: dict[str, str], contexts: dict[str, dict[str, Any]]) -> Iterator[Finding]:
+    """Yield a warning for each table of a context that no kubeconfig has: its protection would protect nothing."""
+    names = [name for name in contexts if name not in _OWN_CONTEXTS]
+    if not names:
+        return
+    from l2rtui.backends.kubernetes.api.kubeconfig import context_names
+
+    try:
+        available = context_names(environ=environ)[0]
+    except ConfigError as error:
+        yield Finding(Severity.WARNING, "kubeconfig", error.message.rstrip("."), error.hint)
+        return
+    for name in names:
+        if name not in available:
+            hint = nearest(name, available) or f"There are: {', '.join(available) or 'none'}."
+            yield Finding(Severity.WARNING, f"[context.{name}]", "the kubeconfig has no such context", hint)
+
+
+def _refusal(subject: str, error: ConfigError) -> Finding:
+    return Finding(Severity.REFUSAL, subject, error.message.rstrip("."), error.hint)

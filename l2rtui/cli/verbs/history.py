@@ -1,0 +1,259 @@
+"""history, diff, sweep and report: runs of the past, differences, trials, and an experiment as a page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from l2rtui.cli import history_output
+from l2rtui.cli.output import Document, cell_text
+from l2rtui.cli.selection import is_pattern, matches_any
+from l2rtui.cli.session import Session
+from l2rtui.config import user_name
+from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.redact import redact
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
+from l2rtui.domain.workload import name_problem
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
+from l2rtui.services.history.completion import complete_ended
+from l2rtui.services.history.lookup import compared, find_entry, find_record, spec_document
+from l2rtui.services.history.store import HistoryFilter, HistoryStore
+
+_LOOK_SECONDS: Final = 10.0
+"""Time for which a list waits for the ends of runs that nobody has seen yet."""
+
+
+async def run_history(session: Session) -> int:
+    """List runs of the past, or do what the first of them says with the others."""
+    args = session.args
+    names = list(args.names)
+    if names[:1] == ["show"] and len(names) == 2:
+        return await _show(session, names[1])
+    if names[:1] == ["rm"] and len(names) > 1:
+        return _remove(session, names[1:])
+    if names[:1] == ["export"] and args.to:
+        return await _export(session, names[1:])
+    if names == ["export"] or args.to or args.project:
+        raise UsageError(
+            "An export needs its tracker, and only an export has one.",
+            "`l2rtui history export [NAME…] --to mlflow`, or `l2rtui history -o csv`.",
+        )
+    documents = await _selected(session, names)
+    if session.out.form == "csv":
+        for line in history_output.csv_rows(documents):
+            session.out.text(line)
+    else:
+        session.out.show_all(history_output.ROWS, documents)
+    if not documents:
+        session.talk.say("The history has no such run." if _narrows(session) else "The history is empty.")
+    return EXIT_DONE
+
+
+async def _selected(session: Session, names: Sequence[str]) -> Sequence[Document]:
+    """Return the rows that names and options select, newest first."""
+    await _complete(session)
+    with HistoryStore() as store:
+        _say_problem(session, store)
+        entries = _chosen(session, store, names)
+    return _filtered(session, [history_output.history_document(entry) for entry in entries])
+
+
+async def run_diff(session: Session) -> int:
+    """Print how two runs differ, as a unified diff; equal ones print nothing."""
+    await _complete(session)
+    with HistoryStore() as store:
+        first, second = (find_record(store, word) for word in (session.args.first, session.args.second))
+    rows, patch = compared(first, second)
+    if session.out.form in ("json", "yaml"):
+        session.out.dump(history_output.difference_document(first.entry, second.entry, rows, patch))
+    elif rows or patch:
+        titles = (f"{record.entry.run} ({record.entry.run_id[:8]})" for record in (first, second))
+        from l2rtui.domain.history.difference import unified
+
+        for line in unified(rows, patch, *titles):
+            session.out.text(line)
+    else:
+        session.talk.say("They do not differ in spec, code, versions and outcome.")
+    return EXIT_DONE
+
+
+async def run_report(session: Session) -> int:
+    """Write the page of an experiment."""
+    # Charts and the page itself: no other verb of the history needs them.
+    from l2rtui.cli.verbs.curves import write_text
+    from l2rtui.domain.report.page import page_text
+    from l2rtui.services.history.report import experiment_report
+
+    name = session.args.experiment
+    path = session.args.out or f"{name}.html"
+    if not session.args.out and name_problem(name):
+        raise UsageError(f"{name!r} is no name of a file.", "Say where to write the page: --out FILE.html.")
+    await _complete(session)
+    report = await experiment_report(session.backend, name)
+    for note in report.notes:
+        session.talk.say(note)
+    write_text(session, path, page_text(report))
+    return EXIT_DONE
+
+
+async def run_sweep(session: Session) -> int:
+    """Print the results of the trials of a sweep, the best first."""
+    from l2rtui.cli import sweep_output
+    from l2rtui.services.sweeps.results import sweep_results  # with curves
+
+    await _complete(session)
+    results = await sweep_results(session.backend, await session.backend.snapshot(), session.args.experiment)
+    documents = [sweep_output.trial_result_document(result) for result in results]
+    if session.out.form == "svg":
+        from l2rtui.cli.verbs.curves import write_text
+        from l2rtui.domain.experiments.parallel_chart import parallel_chart
+
+        write_text(session, "-", parallel_chart(session.args.experiment, results))
+    elif session.out.form == "csv":
+        for line in sweep_output.sweep_csv(documents):
+            session.out.text(line)
+    else:
+        session.out.show_all(sweep_output.sweep_view(documents), documents)
+    return EXIT_DONE
+
+
+async def _complete(session: Session) -> None:
+    """Record ends that nobody has seen yet, and runs of others; a cluster out of reach only costs a sentence."""
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            if session.backend.records is not None:
+                from l2rtui.services.history.sharing import receive
+
+                await receive(session.backend)
+            await complete_ended(session.backend)
+    except (L2RError, TimeoutError) as error:
+        session.talk.say(f"Runs that ended meanwhile may read as running: {str(error) or 'no answer in time'}")
+
+
+def _say_problem(session: Session, store: HistoryStore) -> None:
+    if store.problem:
+        session.talk.say(store.problem)
+
+
+def _narrows(session: Session) -> bool:
+    args = session.args
+    return bool(args.names or args.state or args.owner or args.mine or args.filter or args.since_left)
+
+
+# --- list ------------------------------------------------------------------------------------------------------
+def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> list[HistoryEntry]:
+    args = session.args
+    exact = tuple(name for name in names if not is_pattern(name))
+    states = tuple(_state(word) for word in args.state.split(",") if word.strip())
+    owner = user_name() if args.mine else args.owner
+    # A pattern is matched here, so the file selects by names only where every word is one.
+    by_name = exact if len(exact) == len(names) else ()
+    left = _left(session) if args.since_left else None
+    limit = 0 if names or left is not None else args.last
+    entries = store.entries(HistoryFilter(by_name, states, owner, limit=limit, touched_since=left))
+    if left is not None:  # and not what merely runs
+        entries = [entry for entry in entries if (entry.ended or entry.started) > left]
+    if names and not by_name:
+        entries = [entry for entry in entries if matches_any((entry.run, entry.experiment), names)]
+    # The beginning of an id means a run, too; and a typo must not look like a run that never was.
+    matched = {word for entry in entries for word in (entry.run, entry.experiment, entry.run_id)}
+    if not (states or owner or args.since_left):
+        entries += [find_entry(store, name) for name in exact if name not in matched]
+    return entries[: args.last] if args.last else entries
+
+
+def _left(session: Session) -> float:
+    """Return when the app was last open here.
+
+    Raises:
+        NotFoundError: it never was.
+    """
+    from l2rtui.services.history.absence import departure
+
+    last = departure(session.backend)
+    if last is None:
+        raise NotFoundError("The app was not open here yet.", "Leave out --since-left.")
+    return last.left
+
+
+def _state(word: str) -> RunOutcome:
+    try:
+        return RunOutcome(word.strip().casefold())
+    except ValueError:
+        raise UsageError(f"{word!r} is no state of the history.", f"They are {', '.join(RunOutcome)}.") from None
+
+
+def _filtered(session: Session, documents: Sequence[Document]) -> Sequence[Document]:
+    text, columns = session.args.filter, history_output.ROWS.columns
+    names = [column.header.casefold() for column in columns]
+    test = compile_filter(text, names)
+    if test is None:
+        return documents
+    if problem := misread_columns(text, names):
+        session.talk.say(problem)
+    chosen = []
+    for document in documents:
+        cells = [cell_text(column.cell(document)).casefold() for column in columns]
+        if test(cells.__getitem__, " ".join(cells)):
+            chosen.append(document)
+    return chosen
+
+
+# --- one record ------------------------------------------------------------------------------------------------
+async def _show(session: Session, word: str) -> int:
+    await _complete(session)
+    with HistoryStore() as store:
+        record = find_record(store, word)
+    if session.out.form in ("json", "yaml"):
+        session.out.dump(history_output.record_document(record, spec_document(record)))
+        return EXIT_DONE
+    from l2rtui.services.history.description import record_lines
+
+    for line in record_lines(record):
+        session.out.line(line)
+    return EXIT_DONE
+
+
+async def _export(session: Session, names: Sequence[str]) -> int:
+    """Copy the selected runs, the oldest first, and print the names of those that were written."""
+    from l2rtui.services.history.exports.trackers import Tracker, export_runs
+
+    documents = await _selected(session, names)
+    if not documents:
+        session.talk.say("The history has no such run.")
+        return EXIT_DONE
+
+    def export() -> tuple[str, list[str], list[str]]:
+        with HistoryStore() as store:
+            records = (store.get(document["run_id"]) for document in reversed(documents))
+            return export_runs(Tracker(session.args.to), records, session.args.project)
+
+    place, written, present = await asyncio.to_thread(export)
+    place = redact(place)
+    if session.out.form in ("json", "yaml"):
+        session.out.dump({"tracker": session.args.to, "place": place, "written": written, "present": present})
+    else:
+        for name in written:
+            session.out.text(name)
+    already = f"; {counted(len(present), 'run')} there already" if present else ""
+    session.talk.say(f"exported {counted(len(written), 'run')} to {session.args.to}, {place}{already}")
+    return EXIT_DONE
+
+
+def _remove(session: Session, names: Sequence[str]) -> int:
+    session.require_change("history rm")
+    with HistoryStore() as store:
+        entries = {entry.run_id: entry for word in names for entry in [find_entry(store, word)]}
+        labels = ", ".join(sanitize(f"{entry.run} ({run_id[:8]})") for run_id, entry in entries.items())
+        if any(entry.state is RunOutcome.RUNNING for entry in entries.values()) and not session.args.yes:
+            session.talk.say("Some of them may still run: the runs themselves go on.")
+        if not session.confirm(lambda: f"Remove {labels} from the history of this machine?"):
+            return EXIT_FAILED
+        removed = store.remove(list(entries))
+    if not removed:
+        raise NotFoundError(f"{labels}: they were removed meanwhile.")
+    session.talk.say(f"removed {counted(removed, 'record')}")
+    return EXIT_DONE

@@ -1,0 +1,181 @@
+"""Admission: the order in which queued runs are served, those that may start now, and why the others wait."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from l2rtui.domain.containers import Binding
+from l2rtui.domain.ledger import Ledger, SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.placement import bound_to_cpu, place
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.queue.tickets import Ticket, TicketState
+from l2rtui.domain.workload import RunSpec, SetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionVerdict:
+    """Decision on one queued run.
+
+    Attributes:
+        position: From 1, in the order in which runs are served.
+        slots: The slots on which it starts now; None for a run that waits.
+        reason: Cause of its waiting, without a full stop.
+        is_blocking: Runs behind it may not take slots that it could use.
+    """
+
+    ticket: Ticket
+    position: int
+    slots: tuple[SlotId, ...] | None
+    reason: str = ""
+    is_blocking: bool = False
+
+
+def held_slots(ledger: Ledger) -> Counter[str]:
+    """Return how many slots each owner holds; pods of unknown owners count for an empty name."""
+    return Counter(slot.owner for slot in ledger.slots.values() if slot.pod)
+
+
+def fair_order(tickets: Sequence[Ticket], slots_of: Mapping[str, int]) -> tuple[Ticket, ...]:
+    """Return the tickets in the order of service: the owner who holds least is next, first come first among equals.
+
+    Max-min fairness by progressive filling, as dominant resource fairness has it for a single resource (Ghodsi et
+    al., NSDI 2011). Runs whose start is announced come first: they have been chosen.
+
+    Args:
+        slots_of: Number of slots of each owner.
+    """
+    starting = [ticket for ticket in tickets if ticket.state is TicketState.STARTING]
+    load = Counter(slots_of)
+    for ticket in starting:
+        load[ticket.owner] += ticket.demand
+    lines: dict[str, list[tuple[int, Ticket]]] = {}
+    for place_in_queue, ticket in enumerate(tickets):
+        if ticket.state is TicketState.WAITING:
+            lines.setdefault(ticket.owner, []).append((place_in_queue, ticket))
+    heads = [(load[owner], line[0][0], owner) for owner, line in lines.items()]
+    heapq.heapify(heads)
+    order = starting
+    served: Counter[str] = Counter()
+    while heads:
+        _, _, owner = heapq.heappop(heads)
+        line = lines[owner]
+        ticket = line[served[owner]][1]
+        order.append(ticket)
+        served[owner] += 1
+        load[owner] += ticket.demand
+        if served[owner] < len(line):
+            heapq.heappush(heads, (load[owner], line[served[owner]][0], owner))
+    return tuple(order)
+
+
+def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ...]:
+    """Decide on each run, in the order of service, whole runs at a time.
+
+    A run that does not fit blocks the free slots that it could use: a smaller one behind it cannot starve it. Runs
+    that need other slots go on. A run that no present node could ever take, and one whose start has just failed,
+    block nothing.
+    """
+    verdicts: list[AdmissionVerdict] = []
+    free, left, ahead, capacity = ledger, len(ledger.free()), "", _Capacity(ledger)
+    counts = f"{left} of {len(ledger.slots)} are free"
+    for position, ticket in enumerate(order, 1):
+        if ticket.problem:
+            verdicts.append(AdmissionVerdict(ticket, position, None, ticket.problem))
+            continue
+        # Behind the last free slot nothing is placed any more: queues are long, and a placement is not free.
+        slots = _fitting(ticket, free) if left or not ticket.demand else None
+        if slots is not None:
+            verdicts.append(AdmissionVerdict(ticket, position, slots))
+            free, left = occupied(free, slots), left - len(slots)
+        elif conflict := capacity.conflict(ticket):
+            verdicts.append(AdmissionVerdict(ticket, position, None, f"more than there is: {conflict}"))
+        else:
+            reason = f"{_wish(ticket)}, {counts}{f', {ahead} comes first' if ahead else ''}"
+            verdicts.append(AdmissionVerdict(ticket, position, None, reason, is_blocking=True))
+            contested = _contested(ticket, free) if left else ()
+            free, left, ahead = occupied(free, contested), left - len(contested), ahead or ticket.spec.name
+    return tuple(verdicts)
+
+
+def impossible(tickets: Iterable[Ticket], ledger: Ledger) -> tuple[Ticket, str] | None:
+    """Return the first run that would not fit even if every slot were free, and why; None where all would."""
+    capacity = _Capacity(ledger)
+    return next(((ticket, conflict) for ticket in tickets if (conflict := capacity.conflict(ticket))), None)
+
+
+class _Capacity:
+    """Ledger in which everything is free; its answers are remembered, as the seeds of an experiment are alike."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        usable = [slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF]
+        self._ledger = vacated(ledger, usable)
+        self._conflicts: dict[tuple[object, ...], str] = {}
+
+    def conflict(self, ticket: Ticket) -> str:
+        """Return why a run would not fit; empty where it would."""
+        key = (ticket.spec.sets, ticket.pins, ticket.policy)
+        if key not in self._conflicts:
+            placed = place([ticket.spec], self._ledger, policy=ticket.policy, pins=ticket.pins)
+            self._conflicts[key] = "; ".join(placed.conflicts)
+        return self._conflicts[key]
+
+
+def _fitting(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...] | None:
+    """Return the slots on which a run fits as a whole; None if it does not."""
+    placed = place([ticket.spec], ledger, policy=ticket.policy, pins=ticket.pins)
+    return None if placed.conflicts else tuple(slot for seat in placed.seats for slot in seat.slots)
+
+
+def _contested(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...]:
+    """Return the free slots that a run which does not fit could use once others are free beside them."""
+    free = len(ledger.free())
+    (bound,) = bound_to_cpu([ticket.spec], ledger, ticket.pins)
+
+    def single(part: SetSpec) -> SetSpec:
+        # One slot at a time: a free slot beside a busy one is waited for too by a replica that needs both.
+        binding = Binding.ENV if part.pod.binding is Binding.DEVICE_PLUGIN else part.pod.binding
+        count = free if part.slots else 0
+        return replace(part, replicas=count, slots=min(part.slots, 1), pod=replace(part.pod, binding=binding))
+
+    slots: list[SlotId] = []
+    for part in bound.sets:
+        greedy: RunSpec = replace(bound, sets=(single(part),))
+        placed = place([greedy], ledger, policy=ticket.policy, pins=ticket.pins)
+        slots += [slot for seat in placed.seats for slot in seat.slots]
+    return tuple(dict.fromkeys(slots))
+
+
+def _marked(ledger: Ledger, slots: Iterable[SlotId], state: SlotState) -> Ledger:
+    """Return the ledger with these slots in another state."""
+    changed = dict(ledger.slots)  # a copy for each change: callers keep the ledger before it
+    for slot_id in slots:
+        changed[slot_id] = replace(changed[slot_id], state=state)
+    return replace(ledger, slots=changed)
+
+
+def released(ledger: Ledger, runs: Iterable[str]) -> Ledger:
+    """Return the ledger as it will be when these runs have ended; slots that others share stay busy."""
+    names = set(runs)
+    # A slot that somebody else has reserved is not free then either.
+    ending = (slot for slot in ledger.slots.values() if slot.run in names and not slot.is_withheld)
+    slots = [slot.id for slot in ending if not slot.sharing]
+    return vacated(ledger, slots)
+
+
+def vacated(ledger: Ledger, slots: Iterable[SlotId]) -> Ledger:
+    """Return the ledger with these slots free."""
+    return _marked(ledger, slots, SlotState.FREE)
+
+
+def occupied(ledger: Ledger, slots: Iterable[SlotId]) -> Ledger:
+    """Return the ledger with these slots in use."""
+    return _marked(ledger, slots, SlotState.BUSY)
+
+
+def _wish(ticket: Ticket) -> str:
+    where = f" among {', '.join(map(str, ticket.pins))}" if ticket.pins else ""
+    return f"{counted(ticket.demand, 'slot')}{where}"

@@ -1,0 +1,118 @@
+"""Content of a report: the runs of an experiment with their records and curves, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, grouped
+from l2rtui.domain.experiments.interval import bootstrap_interval
+from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
+from l2rtui.domain.history.difference import Difference
+from l2rtui.domain.history.record import HistoryRecord, SourceState
+from l2rtui.domain.sweeps.trial import Trial
+
+CHARTS: Final = ChartSettings()
+"""Charts of a report: over env steps, not smoothed, over the full length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """One launch of a run.
+
+    Attributes:
+        state: Outcome, or what the run does now.
+        is_newest: No later launch has its name; earlier ones are listed, and not in curves and means.
+        trial: Trial of a sweep to which it belongs; None where it belongs to none.
+        differences: From the spec, code and versions that the report shows in full.
+    """
+
+    record: HistoryRecord
+    curve: SeedCurve
+    state: str
+    is_newest: bool = True
+    trial: Trial | None = None
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSummary:
+    """Mean of the final returns over the newest launches; the limits are those of its 95 % bootstrap interval."""
+
+    num: int
+    mean: float
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentReport:
+    """Everything on one experiment that a page shows.
+
+    Attributes:
+        made: Time of the report, in seconds since the epoch. program: name and version of what made it.
+        runs: By seed and name; the newest launch of a run before its earlier ones. At least one.
+        spec: Spec of the first run as resolved, in YAML; empty where none is known.
+        notes: Sentences on what the report lacks.
+    """
+
+    title: str
+    made: float
+    program: str
+    runs: tuple[ReportedRun, ...]
+    spec: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> tuple[ReportedRun, ...]:
+        """The newest launch of each run."""
+        return tuple(run for run in self.runs if run.is_newest)
+
+    @property
+    def states(self) -> tuple[tuple[str, int], ...]:
+        """Number of runs by state, the most frequent first."""
+        return tuple(Counter(run.state for run in self.newest).most_common())
+
+    @property
+    def final_return(self) -> ReturnSummary | None:
+        """Mean of the final returns; None where no run has one."""
+        finals = (run.record.entry.final_return for run in self.newest)
+        values = tuple(value for value in finals if value is not None and math.isfinite(value))
+        if not values:
+            return None
+        return ReturnSummary(len(values), math.fsum(values) / len(values), bootstrap_interval(values))
+
+    @property
+    def trials(self) -> tuple[TrialResult, ...]:
+        """Results of the trials of a sweep, the best first; empty where no run belongs to one."""
+        return trial_results(
+            TrialRun(
+                run.record.entry.run, run.trial, run.record.entry.seed, run.state, run.record.entry.final_return
+            )
+            for run in self.newest
+            if run.trial is not None
+        )
+
+    @property
+    def charts(self) -> tuple[tuple[str, Sequence[CurveGroup]], ...]:
+        """Charts with their titles: the mean over seeds, and each run by itself where there are several."""
+        seeds = [run.curve for run in self.newest if run.curve.curve.num_records]
+        if not seeds:
+            return ()
+        mean = grouped(seeds, by_experiment=True)
+        if len(mean) == len(seeds):
+            return (("", mean),)
+        return (("Mean over seeds", mean), ("Each run", grouped(seeds, by_experiment=False)))
+
+    @property
+    def sources(self) -> tuple[tuple[SourceState, int], ...]:
+        """Source trees of the newest launches with their number of runs; those without a commit count as well."""
+        return tuple(Counter(run.record.launch.source for run in self.newest).items())
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """Programs with their versions, and the number of newest launches that had them."""
+        pairs = (f"{name} {version}" for run in self.newest for name, version in run.record.launch.versions)
+        return tuple(Counter(pairs).items())

@@ -1,0 +1,209 @@
+"""Page of a report: HTML with its own style and inline SVG, without scripts and without anything from a network.
+
+Every text comes from specs, logs and repositories of anybody. `_text` is the one way into the page: it removes what
+a terminal would obey, and escapes what HTML would read. The policy in the head forbids scripts and requests also
+where a browser would find some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+from l2rtui.domain.curves.chart import RETURN
+from l2rtui.domain.curves.export import svg_text
+from l2rtui.domain.experiments.parallel_chart import parallel_chart
+from l2rtui.domain.history.record import HistoryEntry, RunOutcome, SourceState
+from l2rtui.domain.quantity import age, counted
+from l2rtui.domain.report.content import CHARTS, ExperimentReport, ReportedRun
+from l2rtui.domain.sanitize import sanitize
+
+MAX_PATCH_LINES: Final = 2_000
+"""Lines of a patch on the page: a browser draws ten thousand only slowly, and the history has all of them."""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE: Final = """
+body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem; font: 15px/1.45 sans-serif; color: #222; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2.2rem; border-bottom: 1px solid #ccc; } .quiet { color: #666; }
+table { border-collapse: collapse; font-size: 13px; } .wide { overflow-x: auto; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #e6e6e6; }
+td.number, th.number { text-align: right; } .failed { color: #b00020; }
+pre { overflow-x: auto; padding: .7rem; background: #f6f6f6; font-size: 12px; }
+svg { max-width: 100%; height: auto; }
+@media print { body { margin: 0; max-width: none; } pre { white-space: pre-wrap; } }
+"""
+_NUMBERS: Final = frozenset(("seed", "env steps", "best return", "last return"))
+_COLUMNS: Final = ("run", "seed", "state", "started", "took", "env steps", "best return", "last return", "place")
+
+
+def page_text(report: ExperimentReport) -> str:
+    """Return the report as one HTML document."""
+    return "\n".join((
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(report.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        *_head(report),
+        *_curves(report),
+        *_section("Sweep", _sweep(report)),
+        *_section("Runs", _runs(report)),
+        *_section("How they ended", _ends(report.runs)),
+        *_section("Spec", _spec(report)),
+        *_section("Code and versions", _code(report)),
+        "</body>\n</html>\n",
+    ))  # fmt: skip
+
+
+def _text(value: object) -> str:
+    return escape(sanitize(str(value)))
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return f"<pre>{chr(10).join(map(_text, lines))}</pre>"
+
+
+def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
+    content = tuple(parts)
+    if content:
+        yield f"<h2>{title}</h2>"
+        yield from content
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    def row(tag: str, cells: Sequence[object]) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if column in _NUMBERS else ''}>{_text(cell)}</{tag}>"
+            for column, cell in zip(columns, cells, strict=True)
+        )
+
+    body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    return f'<div class="wide"><table>\n<tr>{row("th", columns)}</tr>\n{body}\n</table></div>'
+
+
+# --- parts -----------------------------------------------------------------------------------------------------
+def _head(report: ExperimentReport) -> Iterator[str]:
+    yield f"<h1>{_text(report.title)}</h1>"
+    yield f'<p class="quiet">Written {_time(report.made)} by {_text(report.program)}.</p>'
+    states = ", ".join(f"{number} {state}" for state, number in report.states)
+    yield f"<p>{counted(len(report.newest), 'run')}: {_text(states)}.{_returns(report)}</p>"
+    yield from (f'<p class="failed">{_text(note)}</p>' for note in report.notes)
+
+
+def _returns(report: ExperimentReport) -> str:
+    summary = report.final_return
+    if summary is None:
+        return ""
+    mean = f" Last return {_number(summary.mean)}"
+    if summary.limits is None:
+        return f"{mean}."
+    low, high = map(_number, summary.limits)
+    return f"{mean} on average over {summary.num} runs (95 % bootstrap interval {low} to {high})."
+
+
+def _curves(report: ExperimentReport) -> Iterator[str]:
+    yield "<h2>Curves</h2>"
+    charts = report.charts
+    if not charts:
+        yield '<p class="quiet">No record of a learner was seen.</p>'
+    for number, (title, groups) in enumerate(charts):
+        if title:
+            yield f"<h3>{title}</h3>"
+        # The seeds apart are for the return: a dozen lines in each of ten charts say less than their means.
+        yield svg_text(groups, CHARTS, (RETURN,) if number else ())
+
+
+def _sweep(report: ExperimentReport) -> Iterator[str]:
+    if trials := report.trials:
+        yield f'<div class="wide">{parallel_chart(report.title, trials)}</div>'
+
+
+def _runs(report: ExperimentReport) -> Iterator[str]:
+    yield _table(_COLUMNS, map(_row, report.runs))
+
+
+def _row(run: ReportedRun) -> Sequence[object]:
+    entry = run.record.entry
+    state = run.state if run.is_newest else f"{run.state} (an earlier launch)"
+    took = "" if entry.ended is None else age(entry.ended - entry.started)
+    steps = "" if entry.env_steps is None else f"{entry.env_steps:,.0f}"
+    numbers = (steps, _number(entry.best_return), _number(entry.final_return))
+    return (entry.run, entry.seed, state, _time(entry.started), took, *numbers, _place(entry))
+
+
+def _place(entry: HistoryEntry) -> str:
+    return " / ".join(filter(None, (entry.backend, entry.context, entry.namespace)))
+
+
+def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
+    rows = []
+    logs: list[str] = []
+    for run in runs:
+        ending, name = run.record.ending, run.record.entry.run
+        if ending is None:
+            continue
+        rows.append((name, ending.state, ending.receipt, ending.checkpoints, ending.note))
+        if ending.state is RunOutcome.FAILED:
+            logs += [_folded(f"last lines of {pod} ({name})", lines) for pod, lines in ending.logs]
+    if rows:
+        yield _table(("run", "outcome", "receipt", "checkpoints and metrics", "note"), rows)
+    yield from logs
+
+
+def _folded(title: str, lines: Iterable[str]) -> str:
+    return f"<details><summary>{_text(title)}</summary>{_lines(lines)}</details>"
+
+
+def _spec(report: ExperimentReport) -> Iterator[str]:
+    if not report.spec:
+        return
+    yield f"<p>As resolved for {_text(report.runs[0].record.entry.run)}:</p>"
+    yield _lines(report.spec.splitlines())
+    rows = [
+        (run.record.entry.run, row.part, row.field, row.first, row.second)
+        for run in report.newest
+        for row in run.differences
+    ]
+    if rows:
+        yield "<p>Other runs differ from it, beside name and seed:</p>"
+        yield _table(("run", "part", "field", "there", "in this run"), rows)
+
+
+def _code(report: ExperimentReport) -> Iterator[str]:
+    for source, number in report.sources:
+        yield f"<p>{_text(_commit(source))} ({counted(number, 'run')})</p>"
+        if source.problem:
+            yield f'<p class="quiet">{_text(source.problem)}</p>'
+        if source.untracked:
+            yield _folded("files in no commit", source.untracked)
+        patch = source.diff.splitlines()
+        if patch:
+            more = len(patch) - MAX_PATCH_LINES
+            cut = [f"… and {more:,} more lines"] if more > 0 else []
+            yield _folded("changes beyond the commit", [*patch[:MAX_PATCH_LINES], *cut])
+    if report.versions:
+        yield _table(("version", "runs"), report.versions)
+    commands = dict.fromkeys(run.record.launch.command for run in report.newest)
+    yield from (_lines((f"$ {command}",)) for command in commands if command)
+    images = dict.fromkeys(run.record.entry.image for run in report.newest)
+    yield from (f"<p>Image {_text(image)}</p>" for image in images if image)
+
+
+def _commit(source: SourceState) -> str:
+    if not source.revision:
+        return "No git revision is recorded."
+    branch = f" on {source.branch}" if source.branch else ""
+    return f"Git revision {source.revision}{branch}" + (", with changes" if source.is_dirty else "")
+
+
+# --- values ----------------------------------------------------------------------------------------------------
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time in UTC; empty for one that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return ""

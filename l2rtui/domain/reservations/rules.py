@@ -1,0 +1,110 @@
+"""Rules of reservations: slots that a place names, who may reserve them, what stays of those of a node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from l2rtui.domain.ledger import Ledger, Slot
+from l2rtui.domain.node import SlotId, SlotReservation
+from l2rtui.domain.placement import parse_pins, pinned
+from l2rtui.domain.sanitize import sanitize
+
+MOST_SECONDS: Final = 14 * 86_400.0
+"""Longest reservation: nobody should have to ask an administrator about slots of a person who has left."""
+LEAST_SECONDS: Final = 60.0
+MOST_NOTE: Final = 100
+"""Characters of a note; more are cut."""
+
+
+def slots_named(places: Iterable[str], ledger: Ledger) -> tuple[SlotId, ...]:
+    """Return the slots of places, in the order of the ledger: ``NODE``, ``NODE/GPU``, ``NODE/GPU.SLOT``, ranges.
+
+    Raises:
+        ValueError: a place has another form, or there is no such slot; the message names it.
+    """
+    named: set[SlotId] = set()
+    for place in places:
+        for part in filter(None, (part.strip() for part in place.split(","))):
+            slots = _slots_of(part, ledger)
+            if not slots:
+                raise ValueError(f"there is no slot {part}: `l2rtui slots` lists them")
+            named.update(slots)
+    return tuple(slot for slot in ledger.slots if slot in named)
+
+
+def _slots_of(part: str, ledger: Ledger) -> list[SlotId]:
+    if "/" not in part:
+        return [slot for slot in ledger.slots if slot.node == part]
+    pins = parse_pins(part)
+    if missing := next((pin for pin in pins if not pinned(ledger, (pin,))), None):
+        raise ValueError(f"there is no slot {missing}: `l2rtui slots` lists them")
+    return pinned(ledger, pins)
+
+
+def span_problem(seconds: float) -> str:
+    """Return a sentence on a time that is too short or too long; empty for none."""
+    if LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        return ""
+    return f"a reservation lasts from 1 minute to {MOST_SECONDS / 86_400:g} days"
+
+
+def obstacle(slots: Iterable[SlotId], ledger: Ledger, owner: str) -> str:
+    """Return a sentence on the first slot that this person cannot reserve; empty if all can be.
+
+    Slots that nobody uses can be reserved, and those on which only pods of the person run.
+    """
+    for slot_id in slots:
+        slot = ledger.slots.get(slot_id)
+        if slot is None:
+            return f"there is no slot {slot_id}"
+        if sentence := _obstacle(slot, owner):
+            return f"slot {slot_id} is {sentence}"
+    return ""
+
+
+def _obstacle(slot: Slot, owner: str) -> str:
+    if slot.reservation is not None and slot.reservation.owner != owner:
+        return slot.reservation.text
+    if slot.pod and slot.owner != owner:
+        return f"held by {slot.pod}{f' of {slot.owner}' if slot.owner else ''}"
+    return ""
+
+
+def others_on(existing: Iterable[SlotReservation], slots: Iterable[SlotId], owner: str) -> SlotReservation | None:
+    """Return the first reservation of somebody else on these slots of one node; None without any."""
+    numbers = {(slot.gpu, slot.slot) for slot in slots}
+    return next((item for item in existing if (item.gpu, item.slot) in numbers and item.owner != owner), None)
+
+
+def with_added(
+    existing: Iterable[SlotReservation], slots: Collection[SlotId], owner: str, until: float, note: str
+) -> tuple[SlotReservation, ...]:
+    """Return the reservations of a node with these slots reserved, in place of earlier ones on them."""
+    note = " ".join(sanitize(note).split())[:MOST_NOTE]
+    added = (SlotReservation(slot.gpu, slot.slot, owner, until, note, is_mine=True) for slot in slots)
+    return _sorted((*without(existing, slots), *added))
+
+
+def without(existing: Iterable[SlotReservation], slots: Iterable[SlotId]) -> tuple[SlotReservation, ...]:
+    """Return the reservations of a node that are on none of these slots."""
+    numbers = {(slot.gpu, slot.slot) for slot in slots}
+    return tuple(item for item in existing if (item.gpu, item.slot) not in numbers)
+
+
+def by_node(slots: Iterable[SlotId]) -> dict[str, list[SlotId]]:
+    """Group slots by node, in the order of the names: everybody who reserves several nodes takes them in one."""
+    nodes: dict[str, list[SlotId]] = {}
+    for slot in slots:
+        nodes.setdefault(slot.node, []).append(slot)
+    return dict(sorted(nodes.items()))
+
+
+def reserved(slots: Iterable[SlotId], ledger: Ledger) -> Sequence[tuple[SlotId, SlotReservation]]:
+    """Return those of the slots that are reserved, with their reservations."""
+    pairs = ((slot, ledger.slots[slot].reservation) for slot in slots if slot in ledger.slots)
+    return [(slot, reservation) for slot, reservation in pairs if reservation is not None]
+
+
+def _sorted(items: Iterable[SlotReservation]) -> tuple[SlotReservation, ...]:
+    return tuple(sorted(items, key=lambda item: (item.gpu, item.slot)))

@@ -1,0 +1,65 @@
+"""Trial: one combination of values in a sweep; the runs of its seeds share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Halving:
+    """Rule by which the worst trials of a sweep are stopped.
+
+    Attributes:
+        min_env_steps: First rung: env steps before which no trial is stopped.
+        factor: Each rung has so many times the env steps of the last; the best 1/factor of the trials pass it.
+    """
+
+    min_env_steps: int
+    factor: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One combination of a sweep.
+
+    Attributes:
+        number: From 0, in the order of the sweep.
+        values: JSON object as text: by the path of a field in the spec (``train.sac.actor_lr``) its value.
+        halving: Rule by which it may be stopped; None for none.
+    """
+
+    number: int
+    values: str = "{}"
+    halving: Halving | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the values by path."""
+        settings: dict[str, Any] = json.loads(self.values)
+        return settings
+
+    def document(self) -> dict[str, Any]:
+        """Return number and values as they stand in JSON."""
+        return {"number": self.number, "values": self.settings()}
+
+
+def trial_of(number: int, settings: dict[str, Any], halving: Halving | None = None) -> Trial:
+    """Return the trial of these values.
+
+    Raises:
+        ValueError: a value is none of JSON, such as not a number.
+    """
+    return Trial(number, json.dumps(settings, allow_nan=False), halving)
+
+
+def trial_document(trial: Trial | None) -> dict[str, Any] | None:
+    """Return a trial as it stands in JSON; None for a run that is part of no sweep."""
+    return None if trial is None else trial.document()
+
+
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """Return the last word of each path, or the whole path where several end in it."""
+    last = [path.rpartition(".")[2] for path in paths]
+    return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}

@@ -1,0 +1,103 @@
+"""A launch exactly as a recorded one: its spec, and findings on what cannot be had any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.history.record import HistoryRecord, SourceState
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.workload import RunSpec, name_problem
+from l2rtui.errors import RefusedError, UsageError
+from l2rtui.services.history.launch_facts import hidden_fields, spec_of, versions_of
+from l2rtui.services.history.source_state import source_state
+
+_WITH_IMAGES = ("kubernetes", "docker")
+
+
+@dataclass(frozen=True, slots=True)
+class ExactLaunch:
+    """Spec of a recorded run, and what a launch of it would have otherwise than then."""
+
+    spec: RunSpec
+    notes: tuple[Finding, ...]
+
+
+def exact_launch(
+    backend: Backend, record: HistoryRecord, *, is_inexact: bool = False, name: str = ""
+) -> ExactLaunch:
+    """Return a launch with the spec, seed and settings of a record; runs git, so it belongs into a thread.
+
+    Args:
+        is_inexact: What cannot be had any more is a warning and no refusal.
+        name: Of the new run; empty for that of the record.
+
+    Raises:
+        RefusedError: the record has no spec that this version can launch. UsageError: the name is none.
+    """
+    spec = spec_of(record.launch.spec) if record.launch.spec != "{}" else None
+    run = record.entry.run
+    if spec is None:
+        sentence = f"The record of {run} holds no spec that this version reads."
+        raise RefusedError(sentence, f"See `l2rtui history show {record.entry.run_id[:8]}`.")
+    fields = ", ".join(hidden_fields(record.launch.spec))
+    if fields:
+        sentence = f"The record of {run} does not hold {fields}, which looked like a secret."
+        raise RefusedError(sentence, "Put it into a secret, and launch from the spec file.")
+    if name and (problem := name_problem(name)):
+        raise UsageError(f"--name: {problem}.")
+    severity = Severity.WARNING if is_inexact else Severity.REFUSAL
+    notes = tuple(_notes(backend, record, severity))
+    return ExactLaunch(replace(spec, name=name or spec.name), notes)
+
+
+def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Iterator[Finding]:
+    entry = record.entry
+    hint = "Add --inexact to launch it all the same."
+    if backend.name != entry.backend:
+        yield Finding(Severity.WARNING, entry.run, f"it ran on {entry.backend}, and this is {backend.name}")
+    if backend.name in _WITH_IMAGES:
+        # The code is in the image: what lies in the source tree today means nothing there.
+        yield _image_note(entry.image, severity, hint)
+        return
+    root = Path(record.launch.source.root or "/nowhere")
+    now = source_state(root) if root.is_dir() else SourceState()
+    differences = list(_tree_differences(record.launch.source, now))
+    for is_grave, sentence in differences:
+        yield Finding(severity if is_grave else Severity.WARNING, entry.run, sentence, hint if is_grave else "")
+    versions = dict(versions_of(backend))
+    for package, version in record.launch.versions:
+        if version != versions.get(package):
+            sentence = f"it ran with {package} {version}, here is {versions.get(package, 'none')}"
+            yield Finding(Severity.WARNING, entry.run, sentence)
+    if not differences:
+        yield Finding(Severity.OK, entry.run, f"the source tree is that of then, {entry.revision[:12]}")
+
+
+def _image_note(image: str, severity: Severity, hint: str) -> Finding:
+    if "@sha256:" in image:
+        return Finding(Severity.OK, "image", f"it is {image}, by its digest")
+    name = f"{image} was named by a tag" if image else "none is named"
+    sentence = f"the digest of its image is not recorded: {name}, whatever that stands for now"
+    return Finding(severity, "image", sentence, hint)
+
+
+def _tree_differences(then: SourceState, now: SourceState) -> Iterator[tuple[bool, str]]:
+    """Yield whether the code is certainly another one, and a sentence."""
+    if not then.revision:
+        # Our own programs need no tree: their version is among the versions.
+        yield False, "no source tree is recorded: it was launched outside of a git repository"
+    elif not now.revision:
+        yield True, f"its source tree {then.root} is not here any more"
+    elif now.revision != then.revision:
+        there = f"is at {now.revision[:12]}: `git checkout {then.revision[:12]}`"
+        yield True, f"its source tree was at {then.revision[:12]} and {there}"
+    elif now.diff != then.diff:
+        yield True, "its source tree had other changes than now: `l2rtui history show` prints them"
+    elif then.problem:
+        yield False, f"its source tree is not recorded completely: {then.problem}"
+    elif then.untracked:
+        yield False, f"{counted(len(then.untracked), 'file')} of its source tree were in no commit, and are unknown"

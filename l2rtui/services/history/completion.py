@@ -1,0 +1,87 @@
+"""Completion of records: a run that ended by itself is recorded by whoever sees it next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from typing import Final
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import L2RError
+from l2rtui.services.history import recorder
+from l2rtui.services.history.launch_facts import context_of
+from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
+
+LOST_SECONDS: Final = 600.0
+"""Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
+_AT_ONCE: Final = 4
+_log = logging.getLogger(__name__)
+
+
+async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = None) -> int:
+    """Record the ends of runs that the history believes to run; return how many there were. Never fails.
+
+    Args:
+        snapshot: Of the backend; None takes one where some run is open.
+    """
+    if not recorder.is_recorded(backend) or not history_path().exists():
+        return 0
+    try:
+        open_runs = await asyncio.to_thread(_open_entries, backend.name, context_of(backend))
+        if not open_runs:
+            return 0
+        ends = await _ends(backend, await backend.snapshot() if snapshot is None else snapshot, open_runs)
+        records = await asyncio.to_thread(_put, ends)
+        if records and backend.records is not None:
+            from l2rtui.services.history.sharing import share
+
+            await share(backend, records)
+    except L2RError as error:
+        _log.warning("history: %s", error)
+        return 0
+    return len(ends)
+
+
+async def _ends(
+    backend: Backend, snapshot: ClusterSnapshot, open_runs: Collection[HistoryEntry]
+) -> dict[str, Ending]:
+    # Curves and logs are read where a run has ended, which most lists of the history never see.
+    from l2rtui.services.history.endings import gather_ending, outcome_of
+
+    limit = asyncio.Semaphore(_AT_ONCE)
+    ends: dict[str, Ending] = {}
+    # Only where everything is seen, a run that is not seen is gone: a namespace may be hidden from us.
+    sees_all = backend.location is None and not snapshot.problems and snapshot.silent_since is None
+
+    async def end(entry: HistoryEntry) -> None:
+        run = snapshot.runs.get(entry.run_id)
+        if run is not None:
+            outcome = outcome_of(run, snapshot.pods_of(run.name))
+            if outcome is not None:
+                async with limit:
+                    ends[entry.run_id] = await gather_ending(backend, snapshot, run, outcome)
+        elif sees_all and time.time() - entry.started > LOST_SECONDS:
+            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note="it is gone, and nobody saw its end")
+
+    async with asyncio.TaskGroup() as group:
+        for entry in open_runs:
+            group.create_task(end(entry))
+    return ends
+
+
+# --- in a thread -----------------------------------------------------------------------------------------------
+def _open_entries(backend: str, context: str) -> list[HistoryEntry]:
+    with HistoryStore() as store:
+        return store.entries(HistoryFilter(states=(RunOutcome.RUNNING,), backend=backend, context=context))
+
+
+def _put(ends: dict[str, Ending]) -> list[HistoryRecord]:
+    """Write ends, and return the complete records."""
+    if not ends:
+        return []
+    with HistoryStore() as store:
+        return [store.get(run_id) for run_id, ending in ends.items() if store.complete(run_id, ending)]

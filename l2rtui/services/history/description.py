@@ -1,0 +1,58 @@
+"""A record in lines for people: facts, source tree, placement, last lines of pods, changes, spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from l2rtui.domain.history.record import HistoryRecord
+from l2rtui.domain.quantity import rfc3339
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.services.history.lookup import spec_document
+
+_FACTS: Final = ("run", "run_id", "experiment", "seed", "state", "owner", "backend", "context", "namespace")
+_FIGURES: Final = ("env_steps", "best_return", "final_return")
+
+
+def record_lines(record: HistoryRecord) -> Iterator[str]:
+    """Yield the lines of a record, harmless for a terminal; the spec last, so that it can be saved as it stands."""
+    yield from map(sanitize, _lines(record))
+
+
+def _lines(record: HistoryRecord) -> Iterator[str]:
+    import yaml  # 20 ms, which lists have no use for
+
+    entry, launch, ending = record.entry, record.launch, record.ending
+    facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
+    facts |= {"started": rfc3339(entry.started), "ended": rfc3339(entry.ended)}
+    facts |= {name: None if (value := getattr(entry, name)) is None else f"{value:.6g}" for name in _FIGURES}
+    if ending is not None:
+        facts |= {"checkpoints": ending.checkpoints, "receipt": ending.receipt, "note": ending.note}
+    facts |= {"image": entry.image, "command": launch.command, **dict(launch.versions)}
+    yield from (_fact(name, str(value)) for name, value in facts.items() if value not in (None, ""))
+    source = launch.source
+    if source.revision:
+        branch = f" on {source.branch}" if source.branch else ""
+        yield _fact("source", f"{source.root} at {source.revision}{branch}")
+    if source.problem:
+        yield _fact("source", source.problem)
+    for pod, slots in launch.placement:
+        yield _fact("placed", f"{pod} {' '.join(slots) or 'on no slot'}")
+    for pod, lines in ending.logs if ending else ():
+        yield from _block(f"last lines of {pod}", lines)
+    yield from _block("files in no commit", source.untracked)
+    yield from _block("changes beyond the commit", source.diff.splitlines())
+    document = spec_document(record)
+    if document:
+        yield from _block("spec", yaml.safe_dump(document, sort_keys=False, width=110).splitlines())
+
+
+def _fact(name: str, value: str) -> str:
+    return f"{name + ':':<14}{value}"
+
+
+def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines)

@@ -1,0 +1,63 @@
+"""Export to Weights & Biases: a run with the id of ours, in a project, grouped by its experiment.
+
+Where it goes are its own settings: ``WANDB_MODE=offline`` writes a folder for ``wandb sync``, else it needs
+``WANDB_API_KEY`` or an earlier ``wandb login``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from l2rtui.domain.history.record import RunOutcome
+from l2rtui.services.history.exports.tracked_run import TrackedRun
+
+DEFAULT_PROJECT: Final = "l2rtui"
+STEP: Final = "env_steps"
+TIME: Final = "time"
+
+
+class WandbExport:
+    """Writes runs to Weights & Biases.
+
+    Args:
+        wandb: The imported package.
+        project: Project of all runs; empty for `DEFAULT_PROJECT`.
+    """
+
+    def __init__(self, wandb: Any, project: str) -> None:
+        self._wandb = wandb
+        self._project = project or DEFAULT_PROJECT
+        self.place = f"project {self._project}"
+
+    def put(self, run: TrackedRun) -> bool:
+        """Write a run; of one that was exported before, only the steps that it lacks are taken by the service."""
+        quiet = {
+            "silent": True,
+            "console": "off",
+            "disable_git": True,
+            "disable_code": True,
+            "x_disable_stats": True,
+        }
+        copy = self._wandb.init(
+            project=self._project,
+            id=run.run_id,
+            name=run.name,
+            group=run.group,
+            resume="allow",
+            config={**run.parameters, "l2rtui": dict(run.tags)},
+            settings=self._wandb.Settings(**quiet),
+        )
+        try:
+            # Its own step must be whole and rise by calls; charts go over env steps by their metric.
+            copy.define_metric("*", step_metric=STEP)
+            for point in run.points:
+                copy.log({STEP: point.step, TIME: point.time, **point.figures}, step=point.step)
+            copy.summary.update(dict(run.summary))
+            for name, text in run.texts.items():
+                file = Path(copy.dir) / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+        finally:
+            copy.finish(exit_code=int(run.state is RunOutcome.FAILED))
+        return True

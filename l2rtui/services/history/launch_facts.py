@@ -1,0 +1,155 @@
+"""Facts of a launch: its spec, placement, versions, command line and source tree, with secrets by name alone."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from l2rtui import __version__
+from l2rtui.backends.base import Backend
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
+from l2rtui.domain.plan import LaunchPlan, RunPlan
+from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
+from l2rtui.domain.secret import SECRET_FORMS
+from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.workload import RunSpec
+from l2rtui.services.history.source_state import source_state
+
+_PACKAGES: Final = ("torch", "numpy", "gymnasium")
+"""Packages whose versions decide what a run computes, where processes of this machine are launched."""
+
+
+def launch_records(backend: Backend, plan: LaunchPlan, source: str) -> list[HistoryRecord]:
+    """Return the records of all runs of a plan; runs git, so it belongs into a thread.
+
+    Args:
+        source: Spec file, whose repository is described; empty for that of the present folder.
+    """
+    tree = tree_of(source)
+    command, versions, context = redact(shlex.join(sys.argv)), versions_of(backend), context_of(backend)
+    return [
+        HistoryRecord(
+            HistoryEntry(
+                run.spec.name,
+                run.uid,
+                run.spec.experiment,
+                run.spec.seed,
+                started=time.time(),
+                image=run.spec.image,
+                revision=tree.revision,
+                is_dirty=tree.is_dirty,
+                owner=run.owner,
+                backend=backend.name,
+                context=context,
+            ),
+            LaunchFacts(spec_text(run.spec), _placement(run), versions, command, tree),
+        )
+        for run in plan.runs
+    ]
+
+
+def entry_of(backend: Backend, run: RunView) -> HistoryEntry:
+    """Return the row of a run of which no launch was recorded here: that of a colleague, or of an older version."""
+    return HistoryEntry(
+        run.name,
+        run.uid,
+        run.experiment,
+        run.seed,
+        started=run.created,
+        owner=run.owner,
+        backend=backend.name,
+        context=run.context or context_of(backend),
+        namespace=run.namespace,
+    )
+
+
+def tree_of(source: str) -> SourceState:
+    """Return the state of the repository around a spec file, else of that around the present folder."""
+    folder = Path(source).expanduser().parent if source not in ("", "-") else Path.cwd()
+    tree = source_state(folder) if folder.is_dir() else SourceState()
+    # A spec that comes with the program lies in no repository: the folder where the user works may.
+    return tree if tree.revision or folder == Path.cwd() else source_state(Path.cwd())
+
+
+def context_of(backend: Backend) -> str:
+    """Return the name of the backend's context; empty where it has none."""
+    return backend.contexts.current if backend.contexts is not None else ""
+
+
+def versions_of(backend: Backend) -> tuple[tuple[str, str], ...]:
+    """Return the versions of l2rtui, Python, and, for processes of this machine, of what they compute with."""
+    versions = [("l2rtui", __version__), ("python", platform.python_version())]
+    if backend.name == "local":  # elsewhere the image has its own, and its digest stands for them
+        versions += ((name, version) for name in _PACKAGES if (version := _installed(name)))
+    return tuple(versions)
+
+
+def _installed(package: str) -> str:
+    # By the metadata alone: importing torch takes seconds.
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _placement(run: RunPlan) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((pod.name, tuple(map(str, pod.seat.slots))) for pod in run.pods)
+
+
+def spec_text(spec: RunSpec) -> str:
+    """Encode a spec as JSON without what looks like a secret."""
+    document = msgspec.to_builtins(spec)
+    return msgspec.json.encode(_redacted(document)).decode()
+
+
+def spec_of(text: str) -> RunSpec | None:
+    """Decode a spec; None where this version cannot read it."""
+    try:
+        return msgspec.json.decode(text, type=RunSpec)
+    except msgspec.MsgspecError:
+        return None
+
+
+def hidden_fields(text: str) -> Iterable[str]:
+    """Return the fields of a spec that were hidden, because they looked like secrets."""
+    return sorted({path for path, value in _texts(msgspec.json.decode(text), "") if HIDDEN_TEXT in value})
+
+
+def _texts(value: object, path: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{path}.{number}")
+    elif isinstance(value, str):
+        yield path, value
+
+
+def _redacted(value: object) -> object:
+    """Return a document with its texts redacted; of a pair ``(name, value)`` the name tells a secret, too."""
+    if isinstance(value, dict):
+        return {name: _redacted(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        if len(value) == 2 and all(isinstance(item, str) for item in value):
+            name, text = map(redact_long, value)
+            return [name, redact_long(f"{name}={text}").removeprefix(f"{name}=")]
+        return [_redacted(item) for item in value]
+    return _redacted_text(value) if isinstance(value, str) else value
+
+
+def _redacted_text(text: str) -> str:
+    if "\n" not in text:
+        return redact_long(text)
+    # A program: `token = tokenizer(line)` is no secret, and a program with holes could never be launched again.
+    for pattern, _ in SECRET_FORMS:
+        text = pattern.sub(HIDDEN_TEXT, text)
+    return text

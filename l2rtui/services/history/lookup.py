@@ -1,0 +1,68 @@
+"""Records of the history by the words that people use: a run's name, its id or the beginning of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
+from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.services.history.launch_facts import spec_of
+from l2rtui.services.history.store import HistoryFilter, HistoryStore
+
+if TYPE_CHECKING:
+    from l2rtui.domain.history.difference import Difference
+
+MIN_ID_CHARS: Final = 6
+"""Characters of an id that are enough to mean one run."""
+
+
+def find_entry(store: HistoryStore, word: str) -> HistoryEntry:
+    """Return the run that a word means: its id, the beginning of it, or the newest launch of that name.
+
+    Raises:
+        NotFoundError: there is none. UsageError: it is the name of an experiment with several runs.
+    """
+    entries = store.entries(HistoryFilter(names=(word,)))
+    runs = [entry for entry in entries if word in (entry.run, entry.run_id)]
+    if not runs and len(word) >= MIN_ID_CHARS:
+        runs = store.by_id(word)
+    if runs:
+        return runs[0]
+    names = list(dict.fromkeys(entry.run for entry in entries))
+    if len(names) == 1:
+        return entries[0]
+    if names:
+        some = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+        raise UsageError(f"{word} is an experiment of {len(names)} runs: {some}.", "Name one of them.")
+    raise NotFoundError(f"The history has no run {word}.", "See `l2rtui history`.")
+
+
+def find_record(store: HistoryStore, word: str) -> HistoryRecord:
+    """Return the record of the run that a word means.
+
+    Raises:
+        NotFoundError, UsageError: as for `find_entry`.
+    """
+    return store.get(find_entry(store, word).run_id)
+
+
+def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
+    """Return the spec of a record as a spec file has it; as it was stored where this version cannot read it."""
+    from l2rtui.services.spec.encode import to_document  # 20 ms, which a list has no use for
+
+    spec = spec_of(record.launch.spec)
+    if spec is not None:
+        return to_document(spec)
+    document = msgspec.json.decode(record.launch.spec)
+    return document if isinstance(document, dict) else {}
+
+
+def compared(first: HistoryRecord, second: HistoryRecord) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    """Return the fields in which two records differ, and the difference of their source trees as a unified diff."""
+    from l2rtui.domain.history.difference import differences, patch_difference  # with difflib
+
+    rows = differences(first, second, spec_document(first), spec_document(second))
+    return rows, patch_difference(first, second)

@@ -1,0 +1,154 @@
+"""Recorder: launches and destroys write to the history, in a thread, and never wait long for it nor fail with it.
+
+A history that cannot be written is one warning for each program, which the caller shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.receipt import Receipt
+from l2rtui.domain.snapshot import RunView
+from l2rtui.errors import L2RError
+
+WRITE_SECONDS: Final = 3.0
+"""Time for which a complete launch waits for its record; the thread goes on, and ends before the program."""
+_UNRECORDED: Final = frozenset(("demo",))
+"""Backends whose runs are of no interest tomorrow."""
+_log = logging.getLogger(__name__)
+_warnings: list[str] = []
+
+
+def take_warnings() -> list[str]:
+    """Return what could not be recorded since the last call, a sentence each; the same one once."""
+    warnings = list(dict.fromkeys(_warnings))
+    _warnings.clear()
+    return warnings
+
+
+def is_recorded(backend: Backend) -> bool:
+    """Return whether runs of this backend belong into the history."""
+    return backend.name not in _UNRECORDED
+
+
+class LaunchRecording:
+    """Record of one launch: written from its first moment on, beside the launch itself.
+
+    Args:
+        source: Spec file of the launch; empty where there is none.
+    """
+
+    def __init__(self, backend: Backend, plan: LaunchPlan, source: str) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._task: asyncio.Task[list[HistoryRecord] | None] | None = None
+        if is_recorded(backend):
+            self._task = asyncio.create_task(
+                _quietly(lambda: asyncio.to_thread(_put_launch, backend, plan, source))
+            )
+
+    async def written(self) -> None:
+        """Wait until the record is written and travels with its run, for some moments at most."""
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
+        records = self._task.result() if self._task.done() else None
+        if records and self._backend.records is not None:
+            from l2rtui.services.history.sharing import share
+
+            await _quietly(lambda: share(self._backend, records))
+
+    async def failed(self, sentence: str) -> None:
+        """Record that the launch was rolled back."""
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
+        uids = [run.uid for run in self._plan.runs]
+        await _quietly(lambda: asyncio.to_thread(_complete, uids, RunOutcome.TAKEN_BACK, sentence))
+
+
+class DestroyRecording:
+    """Record of the end of one run: gathered before its first object goes, written with the receipt."""
+
+    def __init__(self, backend: Backend, run: RunView) -> None:
+        self._backend = backend
+        self._run = run
+        self._ending: Ending | None = None
+
+    async def gather(self) -> None:
+        """Read what the destroy will take away; a failure is a note in the record."""
+        if is_recorded(self._backend):
+            self._ending = await _quietly(self._gathered)
+
+    async def _gathered(self) -> Ending:
+        from l2rtui.services.history.endings import gather_ending, outcome_of
+
+        snapshot = await self._backend.snapshot()
+        outcome = outcome_of(self._run, snapshot.pods_of(self._run.name)) or RunOutcome.DESTROYED
+        return await gather_ending(self._backend, snapshot, self._run, outcome)
+
+    async def written(self, receipt: Receipt) -> None:
+        """Write the end with its receipt, also of a run that somebody else has launched."""
+        if self._ending is None:
+            return
+        ending = replace(self._ending, receipt=receipt.sentence)
+        place = receipt.results_location
+        await _quietly(lambda: asyncio.to_thread(_put_ending, self._backend, self._run, ending, place))
+
+
+async def _quietly(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of a write; None where it fails, with a warning."""
+    try:
+        return await work()
+    except L2RError as error:
+        _warnings.append(str(error))
+        _log.warning("history: %s", error)
+    except Exception:  # noqa: BLE001
+        # Whatever it is, it must not end a launch or a destroy: the log has the traceback.
+        _warnings.append("The history was not written: see the log file.")
+        _log.exception("history: unexpected error")
+    return None
+
+
+# --- in a thread -----------------------------------------------------------------------------------------------
+# Each function imports the store: SQLite is loaded when something is recorded, and not with the launcher.
+def _put_launch(backend: Backend, plan: LaunchPlan, source: str) -> list[HistoryRecord]:
+    from l2rtui.services.history.launch_facts import launch_records
+    from l2rtui.services.history.store import HistoryStore
+
+    records = launch_records(backend, plan, source)
+    with HistoryStore() as store:
+        store.put(records)
+    return records
+
+
+def _complete(uids: list[str], outcome: RunOutcome, sentence: str) -> None:
+    from l2rtui.services.history.store import HistoryStore
+
+    with HistoryStore() as store:
+        for uid in uids:
+            store.complete(uid, Ending(outcome, time.time(), note=sentence))
+
+
+def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> None:
+    if place or (backend.results is not None and "://" not in ending.checkpoints):
+        # Results that the destroy has moved or purged are no longer where they were.
+        left = ending.checkpoints if ending.checkpoints and Path(ending.checkpoints).exists() else ""
+        ending = replace(ending, checkpoints=place or left)
+    from l2rtui.services.history.launch_facts import entry_of
+    from l2rtui.services.history.store import HistoryStore
+
+    with HistoryStore() as store:
+        if not store.complete(run.uid, ending):
+            # Launched from another machine, or by a version without a history: what is seen of it is recorded.
+            store.put([HistoryRecord(entry_of(backend, run))])
+            store.complete(run.uid, ending)

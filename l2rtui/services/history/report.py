@@ -1,0 +1,193 @@
+"""Report of an experiment from the history and from what runs now: records, curves, specs and their differences."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from l2rtui import __version__
+from l2rtui.backends.base import Backend
+from l2rtui.domain.curves.chart import SeedCurve
+from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
+from l2rtui.domain.history.difference import Difference, differences
+from l2rtui.domain.history.record import Ending, HistoryRecord, LaunchFacts
+from l2rtui.domain.report.content import ExperimentReport, ReportedRun
+from l2rtui.domain.runstatus import run_status
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.errors import L2RError, NotFoundError
+from l2rtui.services.curves import seed_curve
+from l2rtui.services.history.endings import final_figures
+from l2rtui.services.history.launch_facts import entry_of, spec_of, spec_text
+from l2rtui.services.history.lookup import find_entry, spec_document
+from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
+
+MAX_RUNS: Final = 256
+"""Launches in one report, the newest: a sweep of that size is a page of some megabytes."""
+LOOK_SECONDS: Final = 30.0
+"""Time for which a report waits for what runs now; the history alone makes a report as well."""
+_AT_ONCE: Final = 4
+_COMPARED: Final = frozenset(("spec", "code", "versions"))
+_OWN: Final = frozenset(("name", "seed"))
+"""Fields of a spec in which the runs of an experiment always differ."""
+
+
+async def experiment_report(backend: Backend, word: str) -> ExperimentReport:
+    """Return the report of an experiment, or of one run by its name or the beginning of its id.
+
+    Raises:
+        NotFoundError: neither the history nor the backend has such a run. HistoryError: the history cannot be read.
+    """
+    records, notes = await asyncio.to_thread(_records, word)
+    live: dict[str, ReportedRun] = {}
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            live = await _live_runs(backend, word, records)
+    except (L2RError, TimeoutError) as error:
+        notes.append(f"Runs of the present are not in here: {str(error) or 'the backend did not answer in time.'}")
+    recorded = [_recorded_run(record) for record in records if record.entry.run_id not in live]
+    runs = _ordered([*live.values(), *recorded])
+    if not runs:
+        raise NotFoundError(
+            f"Neither the history nor what runs now has {word}.", "See `l2rtui history` and `l2rtui experiments`."
+        )
+    return _report(word, runs, notes)
+
+
+def _report(word: str, runs: Sequence[ReportedRun], notes: Sequence[str]) -> ExperimentReport:
+    import yaml  # 20 ms that only a report needs
+
+    specs = [spec_document(run.record) for run in runs]
+    compared = [replace(run, differences=_differences(runs[0].record, run.record, specs[0], spec))
+                for run, spec in zip(runs, specs, strict=True)]  # fmt: skip
+    first = runs[0].record
+    title = first.entry.experiment if any(run.record.entry.experiment == word for run in runs) else first.entry.run
+    text = yaml.safe_dump(specs[0], sort_keys=False, allow_unicode=True, width=110) if specs[0] else ""
+    return ExperimentReport(title, time.time(), f"l2rtui {__version__}", tuple(compared), text, tuple(notes))
+
+
+def _differences(first: HistoryRecord, second: HistoryRecord, *specs: Any) -> tuple[Difference, ...]:
+    return tuple(
+        row
+        for row in differences(first, second, *specs)
+        if row.part in _COMPARED and not (row.part == "spec" and row.field in _OWN)
+    )
+
+
+def _ordered(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Return runs by seed and name, the newest launch of each before its earlier ones."""
+    ordered = sorted(runs, key=lambda run: (run.record.entry.seed, run.record.entry.run, -run.record.entry.started))
+    names: set[str] = set()
+    result = []
+    for run in ordered:
+        name = run.record.entry.run
+        result.append(replace(run, is_newest=name not in names))
+        names.add(name)
+    return result
+
+
+# --- history ---------------------------------------------------------------------------------------------------
+def _records(word: str) -> tuple[list[HistoryRecord], list[str]]:
+    if not history_path().exists():
+        return [], []
+    with HistoryStore() as store:
+        entries = store.entries(HistoryFilter(names=(word,), limit=MAX_RUNS + 1))
+        # An experiment is meant before a run that has its name.
+        entries = [entry for entry in entries if entry.experiment == word] or entries
+        if not entries:
+            try:
+                entries = [find_entry(store, word)]  # by the beginning of an id
+            except NotFoundError:
+                return [], []
+        notes = [store.problem] if store.problem else []
+        if len(entries) > MAX_RUNS:
+            notes.append(f"Only the newest {MAX_RUNS} launches are in here.")
+        return [store.get(entry.run_id) for entry in entries[:MAX_RUNS]], notes
+
+
+def _recorded_run(record: HistoryRecord) -> ReportedRun:
+    entry = record.entry
+    curve = stored_curve(record.ending) if record.ending is not None else RunCurve()
+    return ReportedRun(record, _seed_curve(record, curve), str(entry.state), trial=_trial(record))
+
+
+def _trial(record: HistoryRecord) -> Trial | None:
+    spec = spec_of(record.launch.spec)
+    return None if spec is None else spec.trial
+
+
+def _seed_curve(record: HistoryRecord, curve: RunCurve) -> SeedCurve:
+    entry = record.entry
+    return SeedCurve(entry.run, curve, entry.seed, entry.experiment, entry.started)
+
+
+def stored_curve(ending: Ending) -> RunCurve:
+    """Return the curve of a run from the columns of its record; updates are not recorded and read as 0."""
+    columns = dict(ending.curve)
+    steps, times = (_column(columns.pop(axis, ())) for axis in (Axis.ENV_STEPS, Axis.TIME))
+    length = min(len(steps), len(times))
+    curve = RunCurve()
+    curve.add_all(
+        RecordBatch(
+            steps[:length],
+            times[:length],
+            array("d", [0.0]) * length,
+            # A file that a newer version or a hand has changed may have columns of other lengths.
+            {name: values for name, column in columns.items() if len(values := _column(column)) == length},
+        )
+    )
+    return curve
+
+
+def _column(values: Sequence[float | None]) -> array[float]:
+    return array("d", [math.nan if value is None else value for value in values])
+
+
+# --- present ---------------------------------------------------------------------------------------------------
+async def _live_runs(backend: Backend, word: str, records: Sequence[HistoryRecord]) -> dict[str, ReportedRun]:
+    snapshot = await backend.snapshot()
+    by_id = {record.entry.run_id: record for record in records}
+    runs = [
+        run for run in snapshot.runs.values() if run.uid in by_id or word in (run.experiment, run.name)
+    ]  # fmt: skip
+    limit = asyncio.Semaphore(_AT_ONCE)
+    result: dict[str, ReportedRun] = {}
+
+    async def add(run: RunView) -> None:
+        async with limit:
+            record = by_id.get(run.uid) or await _unrecorded(backend, run)
+            result[run.uid] = await _live_run(backend, snapshot, run, record)
+
+    async with asyncio.TaskGroup() as group:
+        for run in runs[:MAX_RUNS]:
+            group.create_task(add(run))
+    return result
+
+
+async def _unrecorded(backend: Backend, run: RunView) -> HistoryRecord:
+    """Return what is seen of a run that somebody else has launched."""
+    try:
+        text = spec_text(await backend.spec(run.name))
+    except L2RError:  # its spec may be hidden from us, and the rest is worth a page
+        text = "{}"
+    return HistoryRecord(entry_of(backend, run), LaunchFacts(spec=text))
+
+
+async def _live_run(
+    backend: Backend, snapshot: ClusterSnapshot, run: RunView, record: HistoryRecord
+) -> ReportedRun:
+    curve = (await seed_curve(backend, snapshot, run)).curve
+    if record.ending is not None:
+        # Records that the backend no longer has are in the history.
+        curve = curve if curve.num_records else stored_curve(record.ending)
+        return ReportedRun(record, _seed_curve(record, curve), str(record.entry.state), trial=run.trial)
+    steps, best, final = final_figures(curve)
+    entry = replace(record.entry, env_steps=steps, best_return=best, final_return=final)
+    record = replace(record, entry=entry)
+    status = run_status(run, snapshot.pods_of(run.name))
+    return ReportedRun(record, _seed_curve(record, curve), status.word.casefold(), trial=run.trial)

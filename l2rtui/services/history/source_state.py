@@ -1,0 +1,126 @@
+"""State of the source tree of a launch: commit and changes of the git repository around a folder.
+
+Read by git itself, in a thread, with a limit on time and size; a folder outside of any repository is no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from l2rtui.domain.history.record import SourceState
+from l2rtui.domain.redact import redact_long
+
+MAX_DIFF_BYTES: Final = 1 << 20
+MAX_UNTRACKED: Final = 100
+TIMEOUT_SECONDS: Final = 5.0
+"""Time for all of it: a repository on a slow file system is recorded without its diff."""
+_OPTIONS: Final = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
+"""Neither a lock file of ours in the user's repository, nor a program that its configuration names."""
+_DIFF: Final = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short")
+
+
+def source_state(folder: Path) -> SourceState:
+    """Return commit, branch and changes of the repository that a folder lies in; an empty state outside of any."""
+    try:
+        return _Repository(folder).state()
+    except FileNotFoundError:
+        return SourceState(problem="git is not installed here")
+    except subprocess.TimeoutExpired:
+        return SourceState(problem=f"git took longer than {TIMEOUT_SECONDS:g} s")
+    except OSError as error:
+        return SourceState(problem=f"git could not be run: {error.strerror}")
+
+
+class _Repository:
+    """Repository around a folder, read until a deadline."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._deadline = time.monotonic() + TIMEOUT_SECONDS
+
+    def state(self) -> SourceState:
+        places = self._git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if len(places) < 2:  # no repository, or one without a commit
+            return SourceState()
+        self._folder = Path(places[0])  # from the root: a diff of a folder alone would lack its siblings
+        diff, is_cut = self._diff()
+        names = [name for name in self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0") if name]
+        problems = []
+        if is_cut:
+            problems.append(f"the diff is cut off after {MAX_DIFF_BYTES >> 10} KiB")
+        if len(names) > MAX_UNTRACKED:
+            problems.append(f"{len(names) - MAX_UNTRACKED} more untracked files are not named")
+        branch = self._git("branch", "--show-current").strip()
+        untracked = tuple(names[:MAX_UNTRACKED])
+        return SourceState(places[0], places[1], branch, redact_long(diff), untracked, "; ".join(problems))
+
+    def _git(self, *arguments: str) -> str:
+        """Return the output of git; empty where it fails, as outside of a repository."""
+        done = subprocess.run(
+            self._command(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            timeout=self._left(),
+            check=False,
+        )
+        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+    def _diff(self) -> tuple[str, bool]:
+        """Return the changes beyond the commit, and whether they were cut off."""
+        with subprocess.Popen(
+            self._command(_DIFF),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+        ) as git:
+            try:
+                # A megabyte is read at most, whatever a changed data file adds. git then ends by SIGPIPE.
+                data = _read(git, MAX_DIFF_BYTES + 1, self._left())
+            finally:
+                git.kill()
+        is_cut = len(data) > MAX_DIFF_BYTES
+        # Up to the last whole line: half a line could show half a token, which has no form of one any more.
+        text = data[:MAX_DIFF_BYTES].rpartition(b"\n")[0] + b"\n" if is_cut else data
+        return text.decode("utf-8", "replace"), is_cut
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        return ["git", *_OPTIONS, "-C", str(self._folder), *arguments]
+
+    def _left(self) -> float:
+        return max(0.05, self._deadline - time.monotonic())
+
+
+def _environment() -> dict[str, str]:
+    # A hook or a wrapper that set these would have us describe its repository.
+    foreign = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    ours = {name: value for name, value in os.environ.items() if name not in foreign}
+    return {**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+
+def _read(process: subprocess.Popen[bytes], limit: int, timeout_seconds: float) -> bytes:
+    """Read up to a number of bytes of a process' output.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended by then.
+    """
+    assert process.stdout is not None  # noqa: S101  (for the type checker)
+    deadline = time.monotonic() + timeout_seconds
+    data = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(data) < limit:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise subprocess.TimeoutExpired("git diff", timeout_seconds)
+            chunk = os.read(process.stdout.fileno(), min(limit - len(data), 65_536))
+            if not chunk:
+                break
+            data += chunk
+    return bytes(data)

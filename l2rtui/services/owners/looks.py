@@ -1,0 +1,75 @@
+"""Earlier looks at idle GPUs, in ``gpu-idle.json``: one command sees a moment, two that follow each other a span.
+
+Never in the way: a file that is missing, unreadable or garbage is as good as none, and one that cannot be written
+is not written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from l2rtui.config import state_dir
+from l2rtui.domain.owners.idle_gpus import IdleGpus
+from runtime.base.atomic_files import write_private
+
+MAX_GAP_SECONDS: Final = 900.0
+"""Time between two looks, beyond which nothing is known of what was between: ``cron`` looks every few minutes."""
+MAX_BYTES: Final = 8 << 20
+_MAX_PLACES: Final = 32
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """One idle GPU, the uids of the pods on it, and since when."""
+
+    node: str
+    gpu: int
+    holders: list[str]
+    since: float
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """Look at one cluster."""
+
+    time: float
+    spans: list[_Span]
+
+
+_Looks = Annotated[dict[str, _Look], msgspec.Meta(max_length=_MAX_PLACES)]
+
+
+def idle_gpus(place: str, now: float) -> IdleGpus:
+    """Return a tracker that goes on from the last look at a place, unless that is too long ago.
+
+    Args:
+        place: Backend or context.
+        now: Seconds since the epoch.
+    """
+    look = _read().get(place)
+    if look is None or not 0.0 <= now - look.time <= MAX_GAP_SECONDS:
+        return IdleGpus()
+    return IdleGpus({(span.node, span.gpu): (frozenset(span.holders), span.since) for span in look.spans})
+
+
+def remember(place: str, idle: IdleGpus, now: float) -> None:
+    """Save a look, for the next one to go on from; without a word where that is impossible."""
+    spans = [_Span(*key, sorted(holders), since) for key, (holders, since) in idle.spans.items()]
+    looks = {name: look for name, look in _read().items() if now - look.time <= MAX_GAP_SECONDS}
+    looks.pop(place, None)
+    newest = dict(sorted(looks.items(), key=lambda item: -item[1].time)[: _MAX_PLACES - 1])
+    text = msgspec.json.encode({**newest, place: _Look(now, spans)}).decode()
+    try:
+        # Two commands at once: the later look stays, and each is complete.
+        write_private(state_dir() / "gpu-idle.json", text)
+    except OSError:
+        return
+
+
+def _read() -> dict[str, _Look]:
+    try:
+        with (state_dir() / "gpu-idle.json").open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        return msgspec.json.decode(data, type=_Looks) if len(data) <= MAX_BYTES else {}
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return {}

@@ -1,0 +1,79 @@
+"""Changes of a queue by its people: cancel a run that waits, move it among one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from l2rtui.backends.queued.store import QueueStore
+from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState, finish, move
+from l2rtui.errors import NotFoundError, RefusedError
+from l2rtui.services import journal
+from l2rtui.services.ownership import refuse_owners
+
+
+def tickets_named(queue: RunQueue, names: Sequence[str]) -> tuple[Ticket, ...]:
+    """Return the tickets of runs and of the runs of experiments, each once.
+
+    Raises:
+        NotFoundError: a name has none.
+    """
+    chosen: dict[str, Ticket] = {}
+    for name in names:
+        tickets = [ticket for ticket in queue.tickets if name in (ticket.spec.name, ticket.spec.experiment)]
+        if not tickets:
+            raise NotFoundError(f"No run named {name} is queued.", "See `l2rtui queue`.")
+        chosen.update((ticket.uid, ticket) for ticket in tickets)
+    return tuple(chosen.values())
+
+
+async def cancel(store: QueueStore, names: Sequence[str], *, is_admin: bool = False) -> tuple[Ticket, ...]:
+    """Take runs out of the queue; all of them or none.
+
+    Raises:
+        NotFoundError: a name has none. RefusedError: a run is another's, or is being started.
+    """
+    cancelled: tuple[Ticket, ...] = ()
+
+    def without(queue: RunQueue) -> RunQueue:
+        nonlocal cancelled
+        cancelled = tickets_named(queue, names)
+        _refuse_others("queue cancel", cancelled, is_admin=is_admin)
+        for ticket in cancelled:
+            _refuse_starting(ticket)
+        return finish(queue, {ticket.uid for ticket in cancelled})
+
+    await asyncio.to_thread(store.change_queue, without)
+    journal.record("queue cancel", ", ".join(ticket.spec.name for ticket in cancelled), "done")
+    return cancelled
+
+
+async def move_to(store: QueueStore, name: str, position: int, *, is_admin: bool = False) -> Ticket:
+    """Move a run among those of its owner; position 1 is the first.
+
+    Raises:
+        NotFoundError: no run of that name waits. RefusedError: it is another's, or is being started.
+    """
+    moved: list[Ticket] = []
+
+    def after(queue: RunQueue) -> RunQueue:
+        ticket = queue.named(name)
+        if ticket is None:
+            raise NotFoundError(f"No run named {name} is queued.", "See `l2rtui queue`.")
+        _refuse_others("queue move", [ticket], is_admin=is_admin)
+        _refuse_starting(ticket)
+        moved.append(ticket)
+        return move(queue, ticket.uid, position)
+
+    await asyncio.to_thread(store.change_queue, after)
+    journal.record("queue move", name, "done", position=position)
+    return moved[0]
+
+
+def _refuse_others(verb: str, tickets: Sequence[Ticket], *, is_admin: bool) -> None:
+    refuse_owners(verb, [(ticket.spec.name, ticket.owner) for ticket in tickets], is_admin=is_admin)
+
+
+def _refuse_starting(ticket: Ticket) -> None:
+    if ticket.state is TicketState.STARTING:
+        raise RefusedError(f"{ticket.spec.name} is being started.", f"`l2rtui destroy {ticket.spec.name}` ends it.")

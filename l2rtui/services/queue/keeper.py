@@ -1,0 +1,323 @@
+"""The keeper of one queue: ``python -m l2rtui.services.queue.keeper FOLDER``.
+
+One small process in a session of its own, which outlives the command that queued the first run. It starts whole
+runs as slots become free, in the order of ``domain.queue``, by the launcher that every command uses, and stops the
+worst trials of sweeps (``sweep_halving``). The lock file
+allows one keeper at a time, and the kernel releases it with its process. It keeps nothing in memory that its
+successor could not read again, but pauses after failed starts. No decision looks at the wall clock, which may jump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from l2rtui import log
+from l2rtui.backends.base import Backend
+from l2rtui.backends.queued.backend import unqueued
+from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.registry import make_backend
+from l2rtui.config import load_settings, user_name
+from l2rtui.domain.preflight import refusals
+from l2rtui.domain.queue import tickets as transitions
+from l2rtui.domain.queue.admission import admit, fair_order, held_slots
+from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState
+from l2rtui.domain.snapshot import UNSUPERVISED, ClusterSnapshot, RunView
+from l2rtui.errors import L2RError, RefusedError
+from l2rtui.services import launcher
+from l2rtui.services.monitor import Monitor
+from l2rtui.services.queue.sweep_halving import SweepHalving
+from runtime.base.file_lock import try_lock
+
+_log = logging.getLogger(__name__)
+Transition = Callable[[RunQueue], RunQueue]
+
+EXIT_ALREADY_KEPT: Final = 3
+"""Another keeper has the lock of this queue."""
+_LOCK_TRIES: Final = 50
+_LOCK_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 0.25
+"""Period at which the file of the queue is looked at: a stat."""
+_ROUND_SECONDS: Final = 15.0
+"""Longest time without a decision, whatever has not been noticed."""
+_FIRST_PAUSE_SECONDS: Final = 5.0
+_LAST_PAUSE_SECONDS: Final = 300.0
+"""Pauses after a failed start; doubled from the first to the last."""
+_RACE_SECONDS: Final = 0.5
+"""Pause after another launch was faster."""
+_COMPLETE_SECONDS: Final = 60.0
+"""Time that the pods of an interrupted launch have to appear before it is taken back and done again."""
+
+
+class Keeper:
+    """Starts the runs of one queue; see the module.
+
+    Args:
+        lock: Descriptor of the locked lock file; closed when the queue is empty.
+    """
+
+    def __init__(self, store: QueueStore, backend: Backend, lock: int) -> None:
+        self._store = store
+        self._backend = backend
+        self._lock = lock
+        self._monitor = Monitor(backend)
+        self._halving = SweepHalving(store, backend)
+        self._failures: dict[str, int] = {}
+        self._paused_until: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Keep the queue until it is empty."""
+        # Beside the starts, which may take seconds: a trial computes on until it is stopped.
+        tasks = [asyncio.create_task(work) for work in (self._monitor.run(), self._halving.run())]
+        try:
+            await self._until_settled()
+            while not await asyncio.to_thread(self._retire):
+                before = self._situation()
+                try:
+                    is_started = await self._start_next()
+                except L2RError as error:
+                    # The backend is away: nothing is decided without a look at it, and nothing is lost meanwhile.
+                    _log.warning("%s", error)
+                    is_started = False
+                if not is_started:
+                    await self._news(before)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._backend.close()
+
+    # --- decisions ---------------------------------------------------------------------------------------------
+    async def _start_next(self) -> bool:
+        """Start the first run that may start; return True if anything has changed."""
+        file = self._store.read()
+        queue = file.queue
+        if not queue.tickets:
+            return not file.sweeps
+        snapshot = await self._backend.snapshot()
+        await self._adopt_lost(snapshot)
+        now = time.monotonic()
+        due = [
+            replace(ticket, problem="") if now >= self._paused_until.get(ticket.uid, 0.0) else ticket
+            for ticket in queue.tickets
+        ]
+        order = fair_order(due, held_slots(snapshot.ledger))
+        for verdict in admit(order, snapshot.ledger):
+            if verdict.slots is not None:
+                return await self._start(verdict.ticket)
+        return False
+
+    async def _start(self, ticket: Ticket) -> bool:
+        """Launch one run under the id of its ticket: the intent first, the ticket's end last."""
+        name, uid = ticket.spec.name, ticket.uid
+        with self._as_submitted(ticket):
+            try:
+                prepared = await launcher.prepare_runs(
+                    self._backend,
+                    [ticket.spec],
+                    pins=ticket.pins,
+                    policy=ticket.policy,
+                    wave=ticket.wave,
+                    uids=[uid],
+                    source=ticket.source,
+                )
+                if refused := refusals(prepared.findings):
+                    if prepared.plan.conflicts:
+                        return False  # the slots went to somebody else between two looks
+                    await self._postpone(ticket, "; ".join(finding.sentence for finding in refused))
+                    return True
+                queue = await self._change(lambda queue: transitions.begin(queue, uid))
+                if queue.with_uid(uid) is None:
+                    return True  # it was cancelled
+                async for _ in launcher.launch(self._backend, prepared):
+                    pass
+            except RefusedError as error:  # another launch took a slot first: nothing was made, it stays first
+                _log.info("%s: %s", name, error)
+                await self._change(lambda queue: transitions.postpone(queue, uid))
+                await asyncio.sleep(_RACE_SECONDS)
+                return True
+            except L2RError as error:
+                await self._postpone(ticket, error.message.rstrip("."))
+                return True
+        await self._change(lambda queue: transitions.finish(queue, {uid}))
+        self._failures.pop(uid, None)
+        return True
+
+    async def _adopt_lost(self, snapshot: ClusterSnapshot) -> None:
+        """Give runs without a living supervisor a new one: nobody else would see that their slots are free."""
+        if self._backend.adopt is None:
+            return
+        for run in snapshot.runs.values():
+            if run.reason == UNSUPERVISED and run.owner == user_name():
+                try:
+                    await self._backend.adopt(run.name)
+                except L2RError as error:
+                    _log.warning("%s: %s", run.name, error)
+
+    async def _postpone(self, ticket: Ticket, problem: str) -> None:
+        """Let a run wait whose start failed; those behind it go on meanwhile."""
+        failures = self._failures[ticket.uid] = self._failures.get(ticket.uid, 0) + 1
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LAST_PAUSE_SECONDS)
+        self._paused_until[ticket.uid] = time.monotonic() + pause
+        _log.warning("%s did not start: %s", ticket.spec.name, problem)
+        await self._change(lambda queue: transitions.postpone(queue, ticket.uid, f"it did not start: {problem}"))
+
+    # --- after a crash -----------------------------------------------------------------------------------------
+    async def _until_settled(self) -> None:
+        """Settle the starts that an earlier keeper has announced, as soon as the backend answers."""
+        while True:
+            try:
+                await self._settle()
+            except L2RError as error:
+                _log.warning("%s", error)
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _settle(self) -> None:
+        launched: set[str] = set()
+        for ticket in self._store.read().queue.tickets:
+            if ticket.state is not TicketState.STARTING:
+                continue
+            run = (await self._backend.snapshot()).runs.get(ticket.uid)
+            if run is not None and not await self._is_complete(run):
+                # Half a run: as any launch that was interrupted it is taken back, and starts anew at its place.
+                items = self._backend.destroy(run, grace_seconds=0.0, purge=True)
+                async for _ in items:
+                    pass
+            elif run is not None:
+                launched.add(ticket.uid)
+        await self._change(lambda queue: transitions.reconcile(queue, launched))
+
+    async def _is_complete(self, run: RunView) -> bool:
+        """Return True once all replicas of a run have started; see to its supervisor where it has one."""
+        if self._backend.adopt is not None:
+            # Its record was published as a whole: what may be missing is the supervisor that carries it out.
+            if not _has_started(await self._backend.snapshot(), run):
+                await self._backend.adopt(run.name)
+            return True
+        until = time.monotonic() + _COMPLETE_SECONDS
+        while not _has_started(await self._backend.snapshot(), run):
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(1.0)
+        return True
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+    def _situation(self) -> tuple[object, ...]:
+        """Return what decisions depend on; they are made anew when it differs."""
+        snapshot = self._monitor.snapshot
+        lost = tuple(uid for uid, run in snapshot.runs.items() if run.reason == UNSUPERVISED)
+        return self._store.read(), snapshot.ledger.free(), lost, self._monitor.error
+
+    async def _news(self, before: tuple[object, ...]) -> None:
+        """Wait until slots, the queue or a pause after a failed start have changed."""
+        deadlines = [until for until in self._paused_until.values() if until > time.monotonic()]
+        until = min([time.monotonic() + _ROUND_SECONDS, *deadlines])
+        while time.monotonic() < until and self._situation() == before:  # noqa: ASYNC110  (files make no events)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _retire(self) -> bool:
+        """Release the lock of an empty queue; return True if that was done.
+
+        Under the lock of the file: whoever queues a run after this sees no keeper and starts another.
+        """
+        if self._store.read().needs_keeper:
+            return False
+        is_empty = False
+
+        def look(file: QueueFile) -> QueueFile:
+            nonlocal is_empty
+            if not file.needs_keeper:
+                is_empty = True
+                os.close(self._lock)
+            return file
+
+        self._store.change(look)
+        return is_empty
+
+    async def _change(self, changed: Transition) -> RunQueue:
+        return await asyncio.to_thread(self._store.change_queue, changed)
+
+    @contextlib.contextmanager
+    def _as_submitted(self, ticket: Ticket) -> Iterator[None]:
+        """Stand where the command stood that queued a run: its folder, its environment."""
+        # Both belong to the process: starts come one at a time.
+        submission = self._store.read().submissions.get(ticket.submission)
+        environ, folder = dict(os.environ), "/"
+        try:
+            if submission is not None:
+                # What looked like a secret was not stored: of those the keeper's own hold.
+                os.environ.update(submission.environ)
+                with contextlib.suppress(OSError):  # removed meanwhile: as for a command without a folder
+                    os.chdir(submission.cwd)
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(environ)
+            os.chdir(folder)
+
+
+def _has_started(snapshot: ClusterSnapshot, run: RunView) -> bool:
+    replicas = sum(worker_set.replicas for worker_set in run.sets)
+    pods = snapshot.pods_of(run.name)
+    return len(pods) >= replicas and all(pod.started is not None or pod.phase.is_over for pod in pods)
+
+
+def _detach(log_file: Path) -> None:
+    """Leave the terminal and the session of the command that started this."""
+    os.setsid()
+    output = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((null, output, output)):
+        os.dup2(descriptor, number)
+
+
+def _locked(path: Path) -> int | None:
+    """Return the descriptor of the locked lock file; None while another keeper lives."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    # Tried for a moment: whoever looks for a keeper holds a shared lock for some microseconds.
+    for _ in range(_LOCK_TRIES):
+        if try_lock(descriptor):
+            return descriptor
+        time.sleep(_LOCK_SECONDS)
+    os.close(descriptor)
+    return None
+
+
+def main(argv: list[str]) -> int:
+    """Lock the queue, go on in the background, and return; or return a code with a reason on stderr."""
+    store = QueueStore(Path(argv[1]))
+    try:
+        place = store.read().place
+        os.environ.update(place.environ)
+        settings = load_settings(place.flags)
+        lock = _locked(store.keeper_lock)
+    except (OSError, L2RError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if lock is None:
+        return EXIT_ALREADY_KEPT
+    if os.fork():
+        return 0  # the child has the lock: the caller waits for this process alone, and has nobody to reap
+    _detach(store.keeper_log)
+    log.configure(is_verbose=False, is_debug=False)
+    try:
+        backend = unqueued(make_backend(place.flags.get("backend", ""), settings))
+        asyncio.run(Keeper(store, backend, lock).run())
+    except BaseException:  # nobody could show it: it must reach the log
+        _log.exception("the keeper of %s has failed", store.folder)
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

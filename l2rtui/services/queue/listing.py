@@ -1,0 +1,96 @@
+"""Rows of a queue for lists: the position of each run, why it waits, and when it may start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from l2rtui.backends.base import Backend
+from l2rtui.backends.queued.backend import queue_of
+from l2rtui.domain.quantity import age
+from l2rtui.domain.queue.admission import admit, fair_order, held_slots
+from l2rtui.domain.queue.forecast import forecast
+from l2rtui.domain.queue.tickets import Ticket, TicketState
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import RunSpec
+from l2rtui.errors import L2RError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queued run.
+
+    Attributes:
+        position: From 1, in the order of service.
+        waits_for: Cause of its waiting and the forecast of its start, for people.
+    """
+
+    run: str
+    uid: str
+    owner: str
+    position: int
+    waits_for: str
+    since: float
+
+
+async def queue_rows(backend: Backend, snapshot: ClusterSnapshot) -> tuple[QueueRow, ...]:
+    """Return the queued runs in the order of service; none where runs cannot wait."""
+    store = queue_of(backend)
+    tickets = store.read().queue.tickets if store is not None else ()
+    if not tickets:
+        return ()
+    ledger = snapshot.ledger
+    order = fair_order(tickets, held_slots(ledger))
+    verdicts = admit(order, ledger)
+    walls = {ticket.spec.name: wall for ticket in order if (wall := _wall(ticket.spec)) is not None}
+    starts = forecast(order, ledger, await _ends(backend, snapshot), walls)
+    return tuple(
+        QueueRow(
+            verdict.ticket.spec.name,
+            verdict.ticket.uid,
+            verdict.ticket.owner,
+            verdict.position,
+            _waits_for(verdict.ticket, verdict.reason, starts.get(verdict.ticket.spec.name)),
+            verdict.ticket.since,
+        )
+        for verdict in verdicts
+    )
+
+
+def _waits_for(ticket: Ticket, reason: str, seconds: float | None) -> str:
+    if ticket.state is TicketState.STARTING:
+        return "nothing: it is being started"
+    if not reason:
+        return "nothing: it starts next"
+    if ticket.problem:
+        return reason
+    when = "when is unknown" if seconds is None else f"by the limits of other runs within {age(seconds)}"
+    return f"{reason}; {when}"
+
+
+def _wall(spec: RunSpec) -> float | None:
+    """Return the longest duration of a run in seconds; None without a limit."""
+    return spec.limits.wall if spec.limits is not None else None
+
+
+async def _ends(backend: Backend, snapshot: ClusterSnapshot) -> dict[str, float]:
+    """Return the seconds until each run that holds slots has reached its limit, where it has one."""
+    holders = {slot.run for slot in snapshot.ledger.slots.values() if slot.run}
+    ends = await asyncio.gather(*(_end(backend, snapshot, run) for run in sorted(holders)))
+    return {run: seconds for run, seconds in ends if seconds is not None}
+
+
+async def _end(backend: Backend, snapshot: ClusterSnapshot, run: str) -> tuple[str, float | None]:
+    try:
+        wall = _wall(await backend.spec(run))
+    except L2RError:  # another's, or one that is just ending: when it ends is unknown
+        wall = None
+    started = _first(pod.started for pod in snapshot.pods_of(run))
+    # Without a start the whole duration is still ahead.
+    return run, None if wall is None else max(0.0, wall - (max(0.0, time.time() - started) if started else 0.0))
+
+
+def _first(moments: Iterable[float | None]) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,1 @@
+"""Reservations of slots, as the app and the commands make and end them. The rules are in the domain."""

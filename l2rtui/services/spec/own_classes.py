@@ -1,0 +1,53 @@
+"""Check of a class of one's own, ``module:Class``, from the text of its file alone: nothing of it is run."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+_NEEDED: Final = ("update", "policy_weights", "tensors")
+"""What a method must have; ``runtime.rl.algos.own`` says the same of the class itself."""
+
+
+def method_problem(name: str, file: str, text: str) -> str:
+    """Return what is wrong with the method ``module:Class`` in a file, as a sentence; empty if nothing is seen.
+
+    Args:
+        name: As the setting ``algorithm`` has it. Names of other modules, and built-in methods, are not judged.
+        file: Name of the file that travels with the run. text: its contents; empty where it is fetched later.
+    """
+    module, colon, class_name = name.partition(":")
+    if not colon or not text or f"{module}.py" != file:
+        return ""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        return f"{file} is no Python{f': line {line}' if line else ''}"
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if class_name not in classes:
+        return f"{file} has no class {class_name}"
+    members = _members(classes[class_name], classes)
+    missing = [needed for needed in _NEEDED if members is not None and needed not in members]
+    return f"{class_name} of {file} has no {' and no '.join(missing)}" if missing else ""
+
+
+def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str] | None:
+    """Return the names that a class of the file defines or inherits; None where a base may define more."""
+    names = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    names |= {
+        target.id
+        for part in node.body
+        if isinstance(part, ast.Assign)
+        for target in part.targets
+        if isinstance(target, ast.Name)
+    }
+    for base in node.bases:
+        base_name = base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")
+        if base_name == "Algorithm":
+            continue  # it leaves exactly these methods open
+        inherited = _members(classes[base_name], classes) if classes.get(base_name, node) is not node else None
+        if inherited is None:
+            return None
+        names |= inherited
+    return names

@@ -1,0 +1,60 @@
+"""Registration of sweeps with halving: from their launch on the keeper of the queue watches them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from l2rtui.backends.base import Backend
+from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queued.keeper_process import ensure_keeper
+from l2rtui.backends.queued.store import QueueFile
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.sweeps.halving import SweepWatch, registered
+from l2rtui.domain.workload import RunSpec
+from l2rtui.services.sweeps import asha
+
+
+def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Finding]:
+    """Yield why sweeps cannot be halved here; nothing where they can, or where none asks for it."""
+    names = dict.fromkeys(spec.experiment for spec in specs if spec.trial is not None and spec.trial.halving)
+    for name in names:
+        if not asha.is_installed():
+            hint = "Install it (pip install 'l2rtui[sweeps]'), or leave out halving."
+            yield Finding(Severity.REFUSAL, name, "halving needs Optuna, which is not installed here", hint)
+        # The keeper of a queue decides, and a place without a queue has none.
+        elif queue_of(backend) is None:
+            hint = "Leave out halving."
+            yield Finding(Severity.REFUSAL, name, f"the {backend.name} backend has no queue to halve a sweep", hint)
+
+
+async def watch_sweeps(backend: Backend, runs: Sequence[tuple[str, RunSpec]]) -> None:
+    """Let the keeper watch the sweeps of these runs (id and spec) that are to be halved.
+
+    Raises:
+        BackendError: the queue cannot be written, or its keeper did not start.
+    """
+    store = queue_of(backend)
+    watches = _watches(runs)
+    if store is None or not watches:
+        return
+
+    def added(file: QueueFile) -> QueueFile:
+        sweeps = file.sweeps
+        for watch in watches:
+            sweeps = registered(sweeps, watch)
+        return msgspec.structs.replace(file, sweeps=sweeps)
+
+    await asyncio.to_thread(store.change, added)
+    await asyncio.to_thread(ensure_keeper, store)
+
+
+def _watches(runs: Sequence[tuple[str, RunSpec]]) -> tuple[SweepWatch, ...]:
+    watches: tuple[SweepWatch, ...] = ()
+    for uid, spec in runs:
+        trial = spec.trial
+        if trial is not None and trial.halving is not None:
+            watches = registered(watches, SweepWatch(spec.experiment, trial.halving, ((uid, trial.number),)))
+    return watches

@@ -1,0 +1,86 @@
+"""Results of a sweep: of runs that are over from the history, of those that are there from their records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
+from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.queue.tickets import QUEUED
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.services.curves import seed_curve
+from l2rtui.services.history.endings import final_figures
+from l2rtui.services.history.launch_facts import spec_of
+from l2rtui.services.history.store import HistoryFilter, HistoryStore
+
+_AT_ONCE: Final = 8
+_QUEUED: Final = "queued"
+
+
+async def sweep_results(backend: Backend, snapshot: ClusterSnapshot, experiment: str) -> tuple[TrialResult, ...]:
+    """Return the results of the trials of an experiment, the best first; of each run the newest launch counts.
+
+    Raises:
+        NotFoundError: there is no such experiment. UsageError: it is no sweep. HistoryError: it cannot be read.
+    """
+    views = {run.name: run for run in snapshot.runs.values() if run.experiment == experiment}
+    past = await asyncio.to_thread(_past_runs, experiment)
+    if not views and not past:
+        raise NotFoundError(f"There is no experiment {experiment}.", "See `l2rtui history`.")
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def present(view: RunView, trial: Trial) -> TrialRun:
+        async with limit:
+            return await _present_run(backend, snapshot, view, trial)
+
+    reads = [
+        present(view, view.trial) for view in views.values() if view.trial is not None and _is_open(view, past)
+    ]
+    runs = [
+        _past_run(entry, trial) for entry, trial in past.values() if not _is_present(views.get(entry.run), entry)
+    ]
+    results = trial_results([*runs, *await asyncio.gather(*reads)])
+    if not results:
+        hint = "`sweep:` in a spec makes trials; see `l2rtui experiments` for the others."
+        raise UsageError(f"{experiment} is no sweep.", hint)
+    return results
+
+
+def _past_runs(experiment: str) -> dict[str, tuple[HistoryEntry, Trial]]:
+    """Return the newest launch of each run of a sweep that is in the history, by name."""
+    runs: dict[str, tuple[HistoryEntry, Trial]] = {}
+    with HistoryStore() as store:
+        for entry in store.entries(HistoryFilter(names=(experiment,))):  # the newest first
+            if entry.experiment != experiment or entry.run in runs:
+                continue
+            spec = spec_of(store.get(entry.run_id).launch.spec)
+            if spec is not None and spec.trial is not None:
+                runs[entry.run] = entry, spec.trial
+    return runs
+
+
+def _is_present(view: RunView | None, entry: HistoryEntry) -> bool:
+    """Return True where a run that is there tells more than its record: it goes on, or is a later launch."""
+    return view is not None and (view.uid != entry.run_id or entry.state is RunOutcome.RUNNING)
+
+
+def _is_open(view: RunView, past: dict[str, tuple[HistoryEntry, Trial]]) -> bool:
+    recorded = past.get(view.name)
+    return recorded is None or _is_present(view, recorded[0])
+
+
+def _past_run(entry: HistoryEntry, trial: Trial) -> TrialRun:
+    figures = entry.final_return, entry.best_return, entry.env_steps
+    return TrialRun(entry.run, trial, entry.seed, str(entry.state), *figures)
+
+
+async def _present_run(backend: Backend, snapshot: ClusterSnapshot, view: RunView, trial: Trial) -> TrialRun:
+    if view.reason == QUEUED:
+        return TrialRun(view.name, trial, view.seed, _QUEUED)
+    curve = (await seed_curve(backend, snapshot, view)).curve
+    env_steps, best, final = final_figures(curve)
+    return TrialRun(view.name, trial, view.seed, str(RunOutcome.RUNNING), final, best, env_steps)

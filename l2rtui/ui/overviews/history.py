@@ -1,0 +1,224 @@
+"""History: runs of the past with their outcome; one record in full, how two differ, and a launch as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.quantity import rfc3339
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import L2RError
+from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.overviews.overview import Overview, number_cell
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal
+from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+
+if TYPE_CHECKING:
+    from l2rtui.services.history.store import HistoryStore
+
+ID_CHARS: Final = 8
+"""Characters of an id in commands: enough to mean one run."""
+COLUMNS: Final = (
+    TableColumn("run", "run", most=40),
+    TableColumn("seed", "seed", most=6, right=True, rank=3),
+    TableColumn("state", "state", most=10),
+    TableColumn("started", "started, UTC", most=16),
+    TableColumn("ended", "ended, UTC", most=16, rank=4),
+    TableColumn("steps", "env steps", most=12, right=True, rank=2),
+    TableColumn("best", "best", most=9, right=True),
+    TableColumn("final", "final", most=9, right=True, rank=5),
+    TableColumn("revision", "revision", most=11, rank=6),
+    TableColumn("owner", "owner", most=16, rank=7),
+    TableColumn("experiment", "experiment", most=24, rank=8),
+    TableColumn("context", "place", most=20, rank=9),
+)
+_STYLES: Final = {
+    RunOutcome.RUNNING: TextStyle.OK,
+    RunOutcome.DONE: TextStyle.DONE,
+    RunOutcome.FAILED: TextStyle.BAD,
+    RunOutcome.LOST: TextStyle.WARN,
+    RunOutcome.TAKEN_BACK: TextStyle.WARN,
+}
+_FAULTS: Final = (RunOutcome.FAILED, RunOutcome.LOST)
+_DIFF_STYLES: Final = {"+": TextStyle.OK, "-": TextStyle.BAD, "@": TextStyle.ACCENT}
+_PAIR: Final = 2
+_T = TypeVar("_T")
+
+
+class HistoryScreen(Overview):
+    """Runs of the past, newest first; enter shows a record."""
+
+    KEY_CONTEXT = KeyContext.HISTORY
+    BINDINGS = bindings(KEY_CONTEXT)
+    ROW_HINTS = ("enter show", "space mark", ". , sort")
+    _subject = "the history"
+
+    def __init__(self, ctx: AppContext, filter_text: str = "") -> None:
+        super().__init__("History", ctx, COLUMNS, filter_text)
+        self._state: object = None
+        self._is_complete = False
+
+    async def _load(self) -> None:
+        try:
+            await self._show_changes()
+            if not self._is_complete:
+                # Only once: whoever opens the history wants the ends that nobody has seen, and runs of others.
+                self._is_complete = True
+                await _complete(self._ctx)
+                await self._show_changes()
+        except L2RError as error:
+            if self.is_attached:
+                self._show_error(error)
+
+    async def _show_changes(self) -> None:
+        """Show the rows, unless the file is as it was: ten thousand rows cost a quarter of a second."""
+        state = await asyncio.to_thread(_file_state)
+        if state == self._state:
+            return
+        rows = await asyncio.to_thread(_rows)
+        self._state = state
+        if self.is_attached:
+            self._show_rows(rows, empty="No run has been recorded yet.")
+
+    @property
+    def _command_line(self) -> str:
+        if len(self._table.marked) == _PAIR:
+            return cli_equivalents.command("diff", *(key[:ID_CHARS] for key in self._in_order(self._table.marked)))
+        key = self._table.cursor_key
+        return cli_equivalents.command("history", *(("show", key[:ID_CHARS]) if key else ()))
+
+    def _in_order(self, keys: set[str]) -> list[str]:
+        """Return marked runs, the older first: a difference reads from then to now."""
+        rows = self._table.model.rows
+        return sorted(keys & rows.keys(), key=lambda key: rows[key].sort[3])
+
+    # --- one and two records -----------------------------------------------------------------------------------
+    def _open_row(self, key: str) -> None:
+        self._ctx.background.start(self._show(key), group="history", what="the record", is_exclusive=True)
+
+    async def _show(self, run_id: str) -> None:
+        from l2rtui.services.history.description import record_lines
+
+        def describe(store: HistoryStore) -> tuple[str, list[str]]:
+            record = store.get(run_id)
+            return sanitize(f"{record.entry.run} ({run_id[:ID_CHARS]})"), list(record_lines(record))
+
+        title, lines = await _read(describe)
+        if self.is_current:
+            self.app.push_screen(DetailScreen([(Span(line),) for line in lines], title))
+
+    def action_diff(self) -> None:
+        """Show how the two marked runs differ, or the marked one and that under the cursor."""
+        marked = set(self._table.marked)
+        if len(marked) == 1 and self._table.cursor_key is not None:
+            marked.add(self._table.cursor_key)
+        if len(marked) != _PAIR:
+            self._ctx.background.say("Mark two runs with space; the difference of them is shown.")
+            return
+        work = self._show_difference(*self._in_order(marked))
+        self._ctx.background.start(work, group="history", what="the difference", is_exclusive=True)
+
+    async def _show_difference(self, first: str, second: str) -> None:
+        from l2rtui.domain.history.difference import unified
+        from l2rtui.services.history.lookup import compared
+
+        def differ(store: HistoryStore) -> list[str]:
+            records = store.get(first), store.get(second)
+            titles = (f"{record.entry.run} ({record.entry.run_id[:ID_CHARS]})" for record in records)
+            return list(unified(*compared(*records), *titles))
+
+        lines = await _read(differ)
+        if self.is_current:
+            self.app.push_screen(DetailScreen([_coloured(line) for line in lines], "Difference"))
+
+    def action_repeat(self) -> None:
+        """Plan a launch exactly as the run was; what cannot be had any more refuses it."""
+        if key := self._table.cursor_key:
+            self._ctx.background.start(self._repeat(key), group="plan", what="launching again", is_exclusive=True)
+
+    async def _repeat(self, run_id: str) -> None:
+        from l2rtui.services import launcher
+        from l2rtui.services.history.again import exact_launch
+        from l2rtui.ui.dialogs.review import show_plan
+
+        backend = self._ctx.backend
+        exact = await _read(lambda store: exact_launch(backend, store.get(run_id)))
+        prepared = await launcher.prepare_runs(backend, [exact.spec], notes=exact.notes)
+        command = cli_equivalents.command("launch", "--as", run_id[:ID_CHARS])
+
+        def reviewed(launched: tuple[str, ...] | None) -> None:
+            if launched:
+                self.dismiss(None)
+
+        if self.is_current:
+            show_plan(self, self._ctx, prepared, command, reviewed)
+
+
+def _coloured(line: str) -> Line:
+    return (Span(sanitize(line), _DIFF_STYLES.get(line[:1], TextStyle.PLAIN)),)
+
+
+def history_row(entry: HistoryEntry) -> Row:
+    """Make the row of a run."""
+    revision = f"{entry.revision[:10]}{'+' if entry.is_dirty else ''}"
+    place = "/".join(filter(None, (entry.context or entry.backend, entry.namespace)))
+    return make_row(
+        entry.run_id,
+        (Span(sanitize(entry.run), TextStyle.STRONG), entry.run),
+        number_cell(entry.seed, str(entry.seed)),
+        (Span(entry.state, _STYLES.get(entry.state, TextStyle.PLAIN)), entry.state),
+        number_cell(entry.started, _minute(entry.started)),
+        number_cell(entry.ended, _minute(entry.ended)),
+        number_cell(entry.env_steps, decimal(entry.env_steps)),
+        number_cell(entry.best_return, decimal(entry.best_return), TextStyle.STRONG),
+        number_cell(entry.final_return, decimal(entry.final_return)),
+        *(
+            (Span(sanitize(text) or NOTHING, TextStyle.DIM), text)
+            for text in (revision, entry.owner, entry.experiment, place)
+        ),
+        is_fault=entry.state in _FAULTS,
+    )
+
+
+def _minute(seconds: float | None) -> str:
+    return (rfc3339(seconds) or "")[:16].replace("T", " ")
+
+
+# --- the file, in a thread -------------------------------------------------------------------------------------
+async def _complete(ctx: AppContext) -> None:
+    from l2rtui.services.history.completion import complete_ended
+    from l2rtui.services.history.sharing import receive
+
+    await receive(ctx.backend)
+    await complete_ended(ctx.backend)
+
+
+async def _read(work: Callable[[HistoryStore], _T]) -> _T:
+    from l2rtui.services.history.store import HistoryStore
+
+    def reading() -> _T:
+        with HistoryStore() as store:
+            return work(store)
+
+    return await asyncio.to_thread(reading)
+
+
+def _rows() -> list[Row]:
+    from l2rtui.services.history.store import HistoryStore
+
+    with HistoryStore() as store:
+        return [history_row(entry) for entry in store.entries()]
+
+
+def _file_state() -> object:
+    """Return a value that another write to the history changes."""
+    from l2rtui.services.history.store import history_path
+
+    path = history_path()
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]

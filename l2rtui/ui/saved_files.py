@@ -1,0 +1,57 @@
+"""Files that a person asks for: texts, and the screen as SVG with its colours or as plain text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from textual.app import App
+
+from l2rtui.errors import UsageError
+
+_FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
+
+
+def save_text(path: str, text: str) -> Path:
+    """Write a new file, and return its whole path.
+
+    Raises:
+        UsageError: it is there already, or cannot be written.
+    """
+    target = Path(path).expanduser()
+    try:
+        # "x" and not a check before: a file that another process makes meanwhile is not overwritten either.
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = "it is there already" if isinstance(error, FileExistsError) else error.strerror
+        raise UsageError(f"{target} was not written: {reason}.", "Name another file.") from error
+    return target.absolute()
+
+
+def screen_content(app: App[Any], path: str) -> str:
+    """Return what a file of the screen holds, by the ending of its path.
+
+    Raises:
+        UsageError: the ending is neither .svg nor .txt.
+    """
+    if path.endswith(".txt"):
+        return screen_text(app)
+    if path.endswith(".svg"):
+        return screen_svg(app)
+    raise UsageError(f"{path!r} ends with neither .svg nor .txt.", "Such as `:screenshot screen.svg`.")
+
+
+def screen_svg(app: App[Any]) -> str:
+    """Return the screen as SVG."""
+    # The picture would fetch its font from another host, and with that tell who looks at it.
+    return _FONT_FACE.sub("", app.export_screenshot(title="l2rtui"))
+
+
+def screen_text(app: App[Any]) -> str:
+    """Return the characters of the screen, line by line, without the spaces at their ends."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()  # noqa: SLF001  (Textual has no other way to the characters)
+    lines = [strip.crop(0, width).text.rstrip() for strip in strips[:height]]
+    return "".join(f"{line}\n" for line in lines)

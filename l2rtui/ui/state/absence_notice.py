@@ -1,0 +1,110 @@
+"""Notice of what happened since the app was last open here: counts for a while, and all of it on a screen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from l2rtui.domain.quantity import age
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.ui.text import Line, Span, TextStyle, status_text, style_of_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from l2rtui.backends.base import Backend
+    from l2rtui.domain.history.absence import Departure, Happening
+    from l2rtui.ui.state.background import Background
+
+NOTE_SECONDS: Final = 60.0
+"""Period in which the time is noted: so much is shown once more after the app was killed."""
+NOTICE_SECONDS: Final = 20.0
+NOT_NOTED: Final = "replay"
+"""Backend that shows the past of somebody else."""
+
+
+class AbsenceNotice:
+    """Departure before this visit to a context; made anew for each connection."""
+
+    def __init__(self, background: Background, backend: Backend, clock: Callable[[], float]) -> None:
+        self._background = background
+        self._backend = backend
+        self._clock = clock
+        self._departure: Departure | None = None
+        self._noted_at: float | None = None
+        self._shown_until = 0.0
+        self._snapshot: ClusterSnapshot | None = None
+
+    def take_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Look back at the first snapshot of a connection, and note the time every minute from then on."""
+        if self._backend.name == NOT_NOTED:
+            return
+        is_first, self._snapshot = self._snapshot is None, snapshot
+        now = time.monotonic()
+        if self._noted_at is None or now - self._noted_at >= NOTE_SECONDS:
+            self._noted_at = now
+            work = self._look_back(snapshot) if is_first else self.note()
+            self._background.start(work, group="absence", what="what happened since you left")
+
+    async def _look_back(self, snapshot: ClusterSnapshot) -> None:
+        from l2rtui.services.history.absence import departure
+
+        # Read before the time is noted, or nothing would ever have happened since.
+        self._departure = await asyncio.to_thread(departure, self._backend)
+        try:
+            items = await self._happenings(snapshot)
+        finally:
+            await self.note()
+        if items and self._departure is not None:
+            from l2rtui.domain.history.absence import summary
+
+            away = age(self._clock() - self._departure.left)
+            self._background.notice(
+                f"{summary(items)}.\n`:since` lists them, esc takes this away.",
+                title=f"Since you left, {away} ago",
+                seconds=NOTICE_SECONDS,
+            )
+            self._shown_until = time.monotonic() + NOTICE_SECONDS
+
+    async def _happenings(self, snapshot: ClusterSnapshot) -> Sequence[Happening]:
+        from l2rtui.services.history.absence import since
+
+        return await since(self._backend, snapshot, self._departure) if self._departure is not None else ()
+
+    async def note(self) -> None:
+        """Note that the app is open now."""
+        from l2rtui.services.history.absence import note_departure
+
+        if self._snapshot is not None:
+            await asyncio.to_thread(note_departure, self._backend, self._snapshot, self._clock())
+
+    def take_away(self) -> bool:
+        """Take the notice away; return False where there is none any more."""
+        is_shown = time.monotonic() < self._shown_until
+        if is_shown:
+            self._shown_until = 0.0
+            self._background.clear()
+        return is_shown
+
+    async def lines(self) -> tuple[str, Sequence[Line]]:
+        """Return title and lines of the screen, as things are now."""
+        departure = self._departure
+        if departure is None or self._snapshot is None:
+            return "Since you left", [(Span("The app was not open here before."),)]
+        now = self._clock()
+        items = await self._happenings(self._snapshot)
+        self.take_away()
+        title = f"Since you left, {age(now - departure.left)} ago"
+        return title, [_line(item, now) for item in items] or [(Span("No run of yours started or ended."),)]
+
+
+def _line(item: Happening, now: float) -> Line:
+    when = "" if item.time is None else age(now - item.time)
+    return (
+        Span(f" {when:>7}  ", TextStyle.DIM),
+        Span(f"{status_text(item.word, item.level):<13}", style_of_level(item.level)),
+        Span(f"{sanitize(item.name)}  ", TextStyle.STRONG),
+        Span(sanitize(item.sentence), TextStyle.DIM),
+    )

@@ -1,0 +1,120 @@
+"""Search in a log: its matches, the one that is current, and how far sideways a line must move to show it. Pure.
+
+A row of records matches by the names of its columns too: a search for ``return`` shows the column of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
+
+_CONTEXT_SHARE: Final = 4
+"""Part of the room that stays before a match which was out of sight, as a divisor."""
+
+
+class Match(NamedTuple):
+    """Characters of a line that match."""
+
+    start: int
+    end: int
+
+
+class LogSearch:
+    """Text that is searched, ignoring case, and the current match.
+
+    Attributes:
+        text: Empty for no search.
+        line: Number of the line of the current match in the ring; None before the first.
+        match: The current match in that line.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text.casefold()
+        self.line: int | None = None
+        self.match = Match(0, 0)
+        self._counted: tuple[int, int, str] = (0, 0, "")
+        self._sums = [0]
+        """Number of matches before each line, and of all, for the ring as ``_counted`` says."""
+
+    def forget(self) -> None:
+        """Drop the current match and all counts: there are other lines now."""
+        self.line, self._counted, self._sums = None, (0, 0, ""), [0]
+
+    def drop(self, lines: int) -> None:
+        """Follow the current match while the oldest lines are dropped."""
+        if self.line is not None:
+            self.line = max(0, self.line - lines)
+
+    def matches(self, entry: LogEntry, heading: str) -> list[Match]:
+        """Return the matches of a line, leftmost first."""
+        matches = _all(self.text, entry.text)
+        if entry.is_row:
+            matches += _all(self.text.replace("_", " "), heading)
+        return sorted(matches)
+
+    def step(self, ring: LogRing, heading: str, by: int) -> bool:
+        """Make the next match, or with -1 the one before, the current one, round the ends; False without any."""
+        total = len(ring)
+        if not self.text or not total:
+            return False
+        if self.line is not None and self.line < total:
+            beside = [match for match in self.matches(ring[self.line], heading) if _is_ahead(match, self.match, by)]
+            if beside:
+                self.match = beside[0] if by > 0 else beside[-1]
+                return True
+        # A new search begins at the newest line and goes back: what happened last matters most.
+        start = self.line if self.line is not None else (total if by < 0 else -1)
+        for number in ((start + by * step) % total for step in range(1, total + 1)):
+            if matches := self.matches(ring[number], heading):
+                self.line, self.match = number, matches[0] if by > 0 else matches[-1]
+                return True
+        return False
+
+    def position(self, ring: LogRing, heading: str) -> tuple[int, int]:
+        """Return the number of the current match, from 1, and of all matches; 0 where there is none."""
+        if not self.text:
+            return 0, 0
+        # The counts of fifty thousand lines take 20 ms: too long for each key while nothing new comes.
+        key = (len(ring), ring.dropped, heading)
+        if key != self._counted:
+            in_heading = heading.casefold().count(self.text.replace("_", " "))
+            counts = (entry.text.casefold().count(self.text) + in_heading * entry.is_row for entry in ring)
+            self._counted, self._sums = key, list(accumulate(counts, initial=0))
+        current = 0
+        if self.line is not None and self.line < len(ring):
+            matches = self.matches(ring[self.line], heading)
+            current = self._sums[self.line] + matches.index(self.match) + 1 if self.match in matches else 0
+        return current, self._sums[-1]
+
+
+def pan_to(match: Match, pan: int, room: int, column_ends: Sequence[int] = ()) -> int:
+    """Return the columns by which a line is moved to the left so that a match is in sight.
+
+    Args:
+        pan: As it is now; it stays where that does.
+        room: Columns of the view; a sign may take one at either edge.
+        column_ends: Of a row of a table, which is cut at columns alone; empty for other lines.
+    """
+    end = next((end for end in column_ends if end >= match.end), match.end)
+    for candidate in (pan, 0):
+        if (match.start > candidate or not candidate) and end - candidate < room:
+            return candidate
+    start = max(0, match.start - room // _CONTEXT_SHARE)
+    # Between two columns: a row that begins inside of one blanks what is left of it.
+    return max((end for end in column_ends if end <= start), default=0 if column_ends else start)
+
+
+def _all(text: str, line: str) -> list[Match]:
+    folded, matches = line.casefold(), []
+    at = folded.find(text)
+    while at >= 0:
+        matches.append(Match(at, at + len(text)))
+        at = folded.find(text, at + len(text))
+    return matches
+
+
+def _is_ahead(match: Match, current: Match, by: int) -> bool:
+    return match > current if by > 0 else match < current

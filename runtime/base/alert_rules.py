@@ -1,0 +1,234 @@
+"""Rules by which a run sends word of itself, and the ledger that keeps it from sending anything twice.
+
+A launcher states the rules in ``contract.ENV_ALERTS``. The learner applies them; where it died, whoever noticed it
+does, with the same ledger. Pure: no clock, no I/O. Addresses that are secrets are named here and never held.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from runtime.base.limits import LimitNotice, duration_text
+
+STATES: Final = ("stalled", "diverged", "failed", "done", "limit")
+LEARNED: Final = "learned="
+"""State with a value: ``learned=475`` is reached when the return is that high."""
+TARGETS: Final = ("webhook", "mail", "command")
+FORMS: Final = ("slack", "mattermost", "json")
+AFTER_SECONDS: Final = 300.0
+"""Time for which a run must have stalled before that is told, where the rule says nothing else."""
+REARM_SECONDS: Final = 600.0
+"""Time for which a state must be over before its return is news; a state that comes and goes is told once."""
+MAX_RULES: Final = 20
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MAIL: Final = re.compile(r"[^\s@,<>-][^\s@,<>]*@[^\s@,<>]+", re.ASCII)
+_LASTING: Final = ("done", "learned", "limit")
+"""States that do not become untrue: they are told once in the life of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRule:
+    """Rule: on which states, and to whom.
+
+    Attributes:
+        when: States, of ``STATES`` or ``learned=VALUE``.
+        to: One of ``TARGETS``.
+        url_from: Variable that holds the address of the webhook; url_file: file that holds it.
+        form: Body of the request, one of ``FORMS``.
+        address: Of the mail. command: argv, which gets the message as JSON on standard input.
+        after_seconds: Time for which a run must have stalled.
+    """
+
+    when: tuple[str, ...]
+    to: str
+    url_from: str = ""
+    url_file: str = ""
+    form: str = "slack"
+    address: str = ""
+    command: tuple[str, ...] = ()
+    after_seconds: float = AFTER_SECONDS
+
+    def problem(self) -> str:
+        """Return a sentence on the first mistake, without any value that may be a secret; empty for none."""
+        if not self.when:
+            return "when is empty: name states, such as failed"
+        if wrong := next((state for state in self.when if not _is_state(state)), ""):
+            return f"when: {wrong[:40]!r} is no state: write {', '.join(STATES)} or learned=475"
+        if self.to == "webhook":
+            return self._webhook_problem()
+        if self.to == "mail":
+            return "" if _MAIL.fullmatch(self.address) else "address is no address of a mail, such as ada@lab.org"
+        return "" if self.command and all(self.command) else "command is empty: write it as a list"
+
+    def _webhook_problem(self) -> str:
+        if bool(self.url_from) == bool(self.url_file):
+            return "a webhook needs url_from, the variable of a secret, or url_file, and not both"
+        if self.url_from and not _VARIABLE.fullmatch(self.url_from):
+            # The likeliest mistake is the address itself, and it is a secret.
+            return "url_from names a variable of a secret (SLACK_URL); the address itself has no place in a spec"
+        if self.url_file and not self.url_file.startswith("/"):
+            return "url_file is the path of a file in the container and begins with /"
+        return ""
+
+    @property
+    def target(self) -> str:
+        """Words for the target, without a secret: ``webhook of SLACK_URL``."""
+        if self.to == "webhook":
+            return f"webhook of {self.url_from or self.url_file}"
+        return f"mail to {self.address}" if self.to == "mail" else f"command {self.command[0]}"
+
+
+def distinct_targets(rules: Sequence[AlertRule]) -> tuple[AlertRule, ...]:
+    """Return the first rule of each target: several rules may send different states to the same one."""
+    first: dict[object, AlertRule] = {}
+    for rule in rules:
+        first.setdefault(replace(rule, when=(), after_seconds=0.0), rule)
+    return tuple(first.values())
+
+
+def _is_state(text: str) -> bool:
+    return text in STATES or _learned_value(text) is not None
+
+
+def _learned_value(state: str) -> float | None:
+    """Return the value of ``learned=VALUE``; None for any other state."""
+    if not state.startswith(LEARNED):
+        return None
+    try:
+        value = float(state.removeprefix(LEARNED))
+    except ValueError:
+        return None
+    return value if abs(value) < 1e300 else None
+
+
+def rules_text(rules: Sequence[AlertRule]) -> str:
+    """Return the value of the variable; empty without a rule."""
+    return json.dumps([asdict(rule) for rule in rules], separators=(",", ":")) if rules else ""
+
+
+def parse_rules(text: str) -> tuple[AlertRule, ...]:
+    """Return the rules that the variable states. Raises ValueError."""
+    try:
+        items: list[dict[str, Any]] = json.loads(text or "[]")
+        rules = tuple(
+            AlertRule(**{**item, "when": tuple(item["when"]), "command": tuple(item.get("command", ()))})
+            for item in items
+        )
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError("they are no list of rules") from error
+    if problem := next(filter(None, (rule.problem() for rule in rules)), ""):
+        raise ValueError(problem)
+    return rules
+
+
+# --- states of a run --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of a run at one moment.
+
+    Attributes:
+        stalled_seconds: Since its latest update; 0 where nobody expects one.
+        diverged, failed, done: Reason, a sentence; empty where it is not so.
+        best_return: Highest return yet; None before the first.
+        limit: Limit that is near or reached.
+    """
+
+    stalled_seconds: float = 0.0
+    diverged: str = ""
+    failed: str = ""
+    done: str = ""
+    best_return: float | None = None
+    limit: LimitNotice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCondition:
+    """State of a run that a rule asks for and that is so now.
+
+    Attributes:
+        state: As the rule writes it. key: the same for every message on the same matter.
+    """
+
+    state: str
+    key: str
+    sentence: str
+
+    @property
+    def is_lasting(self) -> bool:
+        """True when it is told once for good."""
+        return self.key.partition(":")[0] in _LASTING
+
+
+def conditions(rule: AlertRule, facts: Facts) -> Iterator[AlertCondition]:
+    """Yield the states of a rule that are so now."""
+    for state in rule.when:
+        if state == "stalled":
+            if facts.stalled_seconds >= rule.after_seconds:
+                yield AlertCondition(state, state, f"stalled: no update for {duration_text(facts.stalled_seconds)}")
+        elif state == "limit":
+            if (notice := facts.limit) is not None:
+                stage = "reached" if notice.is_reached else "near"
+                yield AlertCondition(state, f"limit:{notice.name}:{stage}", notice.sentence)
+        elif (value := _learned_value(state)) is not None:
+            if facts.best_return is not None and facts.best_return >= value:
+                yield AlertCondition(state, f"learned:{value:g}", f"learned: return {facts.best_return:.6g}")
+        elif state == "done" and "limit" in rule.when and facts.limit is not None and facts.limit.is_reached:
+            continue  # the limit that has ended the run is told by this rule already
+        elif reason := getattr(facts, state):
+            yield AlertCondition(state, state, f"{state}: {reason}")
+
+
+# --- messages, none twice ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AlertMessage:
+    """Message to the target of one rule."""
+
+    rule: AlertRule
+    state: str
+    sentence: str
+
+
+@dataclass(slots=True)
+class AlertLedger:
+    """Messages of a run that were sent, by rule and matter, with the latest time at which each was so.
+
+    It is stored beside the checkpoints, so that a learner that begins again, or whoever reports its death, does not
+    repeat them.
+    """
+
+    times: dict[str, float] = field(default_factory=dict)
+
+    def due(self, rules: Sequence[AlertRule], facts: Facts, now: float) -> list[AlertMessage]:
+        """Return the messages that are due and enter them.
+
+        Args:
+            now: Seconds since the epoch: the ledger outlives the process and its monotonic clock.
+        """
+        messages, present = [], set()
+        for number, rule in enumerate(rules):
+            for condition in conditions(rule, facts):
+                key = f"{number}:{condition.key}"
+                present.add(key)
+                if key not in self.times:
+                    messages.append(AlertMessage(rule, condition.state, condition.sentence))
+                # A lasting state gets a time that no clock passes, so that it is never dropped below.
+                self.times[key] = float("inf") if condition.is_lasting else now
+        for key in [key for key, time in self.times.items() if key not in present and now - time >= REARM_SECONDS]:
+            del self.times[key]
+        return messages
+
+    def facts(self) -> dict[str, float | None]:
+        """Return plain values for a file: JSON has no infinity, so null stands for it."""
+        return {key: None if time == float("inf") else time for key, time in self.times.items()}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> AlertLedger:
+        """Return the ledger of a file; what is no time counts as sent for good."""
+        times = {
+            str(key): float(time) if isinstance(time, int | float) else float("inf") for key, time in facts.items()
+        }
+        return cls(times)

@@ -1,0 +1,203 @@
+"""Limits of a run: its duration, idleness, lack of progress and GPU-hours; and what is used of them.
+
+A launcher states them in ``contract.ENV_LIMITS``; the learner enforces them on itself, and what supervises it has
+the deadline that follows from them. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+NEAR_SHARE: Final = 0.9
+"""Share of a limit from which it is near."""
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd]?)+", re.ASCII)
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
+MAX_SECONDS: Final = 10 * 365 * 86400.0
+
+
+def parse_duration(value: str | float) -> float:
+    """Return the seconds of ``90``, ``30m``, ``12h``, ``1h30m`` or ``2d``. Raises ValueError with a sentence."""
+    seconds = math.nan
+    if isinstance(value, str) and _DURATION.fullmatch(text := value.replace(" ", "")):
+        seconds = math.fsum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"{value!r} is no duration: write seconds, or 30m, 12h, 1h30m, 2d")
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration as people do: ``12 h``, ``1 h 30 min``, ``2.5 s``."""
+    if seconds < 60:
+        return f"{round(seconds, 1):g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run; None stands for no limit.
+
+    Attributes:
+        wall: Seconds from the start of its learner, over restarts; without a learner, of its first process.
+        idle: Seconds without data from its workers.
+        no_progress: Seconds without a new best return.
+        gpu_hours: Hours, times the number of GPUs that its processes were placed on.
+    """
+
+    wall: float | None = None
+    idle: float | None = None
+    no_progress: float | None = None
+    gpu_hours: float | None = None
+
+    @property
+    def of_learner(self) -> tuple[str, ...]:
+        """Names of the limits that only a learner can enforce."""
+        return tuple(name for name in ("idle", "no_progress") if getattr(self, name) is not None)
+
+    def over(self, defaults: Limits) -> Limits:
+        """Return these limits, with defaults where there are none."""
+        names = (field.name for field in fields(self))
+        return Limits(**{name: _first(getattr(self, name), getattr(defaults, name)) for name in names})
+
+    def deadline_seconds(self, gpus: int) -> float | None:
+        """Return the seconds after which a run is over whatever it does; None for a run that may go on for ever."""
+        bounds = [] if self.wall is None else [self.wall]
+        if self.gpu_hours is not None and gpus:
+            bounds.append(self.gpu_hours * 3600 / gpus)
+        return min(bounds, default=None)
+
+    def text(self, gpus: int) -> str:
+        """Return the value of the variable; empty without a limit."""
+        present = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps({**present, "gpus": gpus}, separators=(",", ":")) if present else ""
+
+    @classmethod
+    def parse(cls, text: str) -> tuple[Self, int]:
+        """Return the limits and the number of GPUs that the variable states. Raises ValueError."""
+        try:
+            values: dict[str, Any] = json.loads(text or "{}")
+            gpus = int(values.pop("gpus", 0))
+            limits = cls(**{name: float(value) for name, value in values.items()})
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{text[:100]!r} are no limits") from error
+        return limits, gpus
+
+
+def _first(value: float | None, default: float | None) -> float | None:
+    return default if value is None else value
+
+
+def limits_of(texts: dict[str, str | float]) -> Limits:
+    """Return the limits that people write, by name. Raises ValueError, which names the wrong one."""
+    values: dict[str, float] = {}
+    names = [field.name for field in fields(Limits)]
+    for name, value in texts.items():
+        if name not in names:
+            raise ValueError(f"there is no limit {name}; the limits are {', '.join(names)}")
+        try:
+            values[name] = _hours(value) if name == "gpu_hours" else parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return Limits(**values)
+
+
+def _hours(value: str | float) -> float:
+    try:
+        hours = math.nan if isinstance(value, bool) else float(value)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours <= MAX_SECONDS / 3600 * 10_000:
+        raise ValueError(f"{value!r} is no number of hours: write one above 0, such as 50")
+    return hours
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Use of each limit, in its unit."""
+
+    wall: float = 0.0
+    idle: float = 0.0
+    no_progress: float = 0.0
+    gpu_hours: float = 0.0
+
+    def after(self, seconds: float, gpus: int) -> Usage:
+        """Return the use after so many seconds without data and without a better return."""
+        return Usage(
+            self.wall + seconds,
+            self.idle + seconds,
+            self.no_progress + seconds,
+            self.gpu_hours + seconds * gpus / 3600,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitNotice:
+    """A limit that is near or reached.
+
+    Attributes:
+        name: Of the limit. value: the limit. share: used part of it; 1 or more when it is reached.
+    """
+
+    name: str
+    value: float
+    share: float
+
+    @property
+    def is_reached(self) -> bool:
+        """True when the run is over."""
+        return self.share >= 1
+
+    @property
+    def label(self) -> str:
+        """Name and value: ``limit wall 12 h``."""
+        return limit_label(self.name, self.value)
+
+    @property
+    def sentence(self) -> str:
+        """Words for people: ``ended by limit wall 12 h``, ``limit near: 93 % of limit wall 12 h``."""
+        if self.is_reached:
+            return f"{ENDED_BY} {self.label}"
+        return f"limit near: {int(100 * self.share)} % of {self.label}"
+
+
+ENDED_BY: Final = "ended by"
+"""First words of the reason of a run that a limit has ended."""
+
+
+def limit_label(name: str, value: float) -> str:
+    """Return the name and the value of a limit."""
+    amount = f"{value:g} GPU-hours" if name == "gpu_hours" else f"{name} {duration_text(value)}"
+    return f"limit {amount}"
+
+
+def notices(limits: Limits, usage: Usage) -> Iterator[LimitNotice]:
+    """Yield the limits that are near or reached."""
+    for field in fields(limits):
+        value = getattr(limits, field.name)
+        if value is not None and (share := getattr(usage, field.name) / value) >= NEAR_SHARE:
+            yield LimitNotice(field.name, value, share)
+
+
+def worst_notice(limits: Limits, usage: Usage) -> LimitNotice | None:
+    """Return the limit of which the largest share is used, if it is near or reached."""
+    return max(notices(limits, usage), key=lambda notice: notice.share, default=None)
+
+
+def deadline_label(limits: Limits, gpus: int) -> str:
+    """Return the label of the limit from which ``deadline_seconds`` follows; empty without one."""
+    deadline = limits.deadline_seconds(gpus)
+    if deadline is None:
+        return ""
+    if deadline == limits.wall:
+        return limit_label("wall", deadline)
+    return limit_label("gpu_hours", limits.gpu_hours or 0.0)

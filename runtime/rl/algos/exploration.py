@@ -1,0 +1,28 @@
+"""Actions with exploration that a policy does not learn, in NumPy: at random for a share, or with noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def choose_greedily(
+    values: NDArray[np.float32], share: NDArray[np.float32], rng: np.random.Generator | None
+) -> NDArray[np.int32]:
+    """(B, 1) choices with the largest of ``values`` (B, choices), but any for a ``share`` (B,) of them."""
+    best: NDArray[np.intp] = values.argmax(axis=1)
+    if rng is not None:
+        is_random = rng.random(len(values)) < share
+        best = np.where(is_random, rng.integers(0, values.shape[1], len(values)), best)
+    choices: NDArray[np.int32] = best[:, None].astype(np.int32)
+    return choices
+
+
+def with_noise(
+    action: NDArray[np.float32], deviation: NDArray[np.float32], rng: np.random.Generator | None
+) -> NDArray[np.float32]:
+    """(B, act_dim) actions with normal noise of ``deviation`` (B, 1), within [-1, 1]."""
+    if rng is None:
+        return action
+    noise = deviation * rng.standard_normal(action.shape, dtype=np.float32)
+    return np.clip(action + noise, -1.0, 1.0)

@@ -1,0 +1,95 @@
+"""Memory of a policy: its kind and size as a spec has them, its parameters, and one step of it in NumPy.
+
+GRU after Cho et al. 2014 (arXiv:1406.1078) and LSTM after Hochreiter & Schmidhuber 1997 with the forget gate of
+Gers et al. 2000, both in the form and with the order of gates of `torch.nn.GRUCell` and `torch.nn.LSTMCell`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["gru", "lstm"]
+DEFAULT_SIZE: Final = 64
+_GATES: Final[Mapping[Kind, int]] = {"gru": 3, "lstm": 4}
+"""GRU: reset, update, candidate. LSTM: input, forget, candidate, output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Recurrent cell between the hidden layers of a policy and its last layer."""
+
+    kind: Kind
+    size: int = DEFAULT_SIZE
+    """Numbers that the last layer reads."""
+
+    @classmethod
+    def of(cls, setting: str | Mapping[str, Any] | None) -> Memory | None:
+        """Return the memory that the setting ``memory`` names; None without any. ValueError for a wrong one."""
+        if setting is None:
+            return None
+        values = {"kind": setting} if isinstance(setting, str) else dict(setting)
+        for name in values:
+            if name not in cls.__slots__:
+                raise ValueError(f"memory has no setting {name!r}; known are {', '.join(cls.__slots__)}")
+        kind, size = values.get("kind"), values.get("size", DEFAULT_SIZE)
+        if kind not in ("gru", "lstm"):
+            raise ValueError(f"memory: kind is {kind!r}; it must be gru or lstm")
+        if type(size) is not int or size < 1:
+            raise ValueError(f"memory: size is {size!r}; it must be a whole number, at least 1")
+        return cls(cast("Kind", kind), size)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that are carried from step to step: the outputs, and behind them an LSTM's cells."""
+        return self.size if self.kind == "gru" else 2 * self.size
+
+    def parts(self, inputs: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the parameters for so many inputs: of inputs and of outputs, then the biases of both."""
+        width = _GATES[self.kind] * self.size
+        return (inputs, width), (self.size, width), (width,), (width,)
+
+    def column_width(self, steps: int) -> int:
+        """Numbers of a state beside each of the ``steps`` steps of a segment, see `spread_states`."""
+        return math.ceil(self.state_size / steps)
+
+    def step(
+        self, parts: Sequence[NDArray[np.float32]], features: NDArray[np.float32], state: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """(B, state_size) states that follow ``state`` after ``features`` (B, inputs); the outputs come first."""
+        size, (inner, across, inner_bias, across_bias) = self.size, parts
+        hidden = state[:, :size]
+        sent, back = features @ inner + inner_bias, hidden @ across + across_bias
+        if self.kind == "lstm":
+            gates = sent + back
+            gate_in, gate_forget, gate_out = (_sigmoid(gates[:, g * size : (g + 1) * size]) for g in (0, 1, 3))
+            cells = gate_forget * state[:, size:] + gate_in * np.tanh(gates[:, 2 * size : 3 * size])
+            return np.concatenate([gate_out * np.tanh(cells), cells], axis=1)
+        reset, update = (_sigmoid(sent[:, g] + back[:, g]) for g in (slice(size), slice(size, 2 * size)))
+        candidate = np.tanh(sent[:, 2 * size :] + reset * back[:, 2 * size :])
+        following: NDArray[np.float32] = candidate + update * (hidden - candidate)
+        return following
+
+
+def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    # By the hyperbolic tangent, which does not overflow.
+    result: NDArray[np.float32] = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+    return result
+
+
+def spread_states(states: NDArray[np.float32], column: NDArray[np.float32]) -> None:
+    """Write states (N, size) into a segment's column (T * N, width), each spread over the steps of its copy.
+
+    A segment has one state for each copy and columns have one row for each step; so spread, a state takes its own
+    bytes and not T times as many, and its parts stay with their copy however batches are joined and split.
+    """
+    copies, width = len(states), column.shape[1]
+    steps = len(column) // copies
+    padded = np.zeros((copies, steps * width), np.float32)
+    padded[:, : states.shape[1]] = states
+    column.reshape(steps, copies, width)[:] = padded.reshape(copies, steps, width).transpose(1, 0, 2)

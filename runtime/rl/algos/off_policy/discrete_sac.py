@@ -1,0 +1,53 @@
+"""Soft actor-critic for one of several choices.
+
+Christodoulou, *Soft Actor-Critic for Discrete Action Settings* (2019, arXiv:1910.07207), section 3. The
+policy gives a probability for every choice and the critics a value, so expectations over actions are sums, and
+none is sampled; `runtime.rl.algos.off_policy.soft_actor_critic` has the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from runtime.rl.algos.networks import Network
+from runtime.rl.algos.off_policy.critics import ChoiceCritic
+from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
+from runtime.rl.buffers.replay import Batch
+
+TARGET_ENTROPY_SHARE: Final = 0.98
+"""Of the largest entropy that a policy can have, the logarithm of the number of choices: the paper's target."""
+
+
+class DiscreteSAC(SoftActorCritic[Network, ChoiceCritic]):
+    """Soft actor-critic with a probability for each choice."""
+
+    def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> Network:
+        return Network(self.shape, generator, device, dtype=dtype)
+
+    def _make_critic(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> ChoiceCritic:
+        return ChoiceCritic(self.shape, generator, device, dtype)
+
+    def _default_entropy(self) -> float:
+        return TARGET_ENTROPY_SHARE * math.log(self.shape.choices[0])
+
+    def _q(self, batch: Batch) -> Tensor:
+        values = self._critic(self._critic.features(batch.obs))
+        return values.gather(2, batch.action.long().expand(2, -1, -1)).squeeze(2)
+
+    def _next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+        """(B,) pi(s')^T [min Q'(s') - alpha log pi(s')], equation (10)."""
+        log_prob = self._actor.head(self._critic.features(next_obs)).log_softmax(dim=1)
+        next_q = self._target(self._target.features(next_obs)).amin(dim=0)
+        return (log_prob.exp() * (next_q - alpha * log_prob)).sum(dim=1)
+
+    def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean of pi(s)^T [alpha log pi(s) - min Q(s)], equation (12)."""
+        log_prob = self._actor.head(features).log_softmax(dim=1)
+        prob = log_prob.exp()
+        q = self._critic(features).detach().amin(dim=0)
+        actor_loss = (prob * (alpha * log_prob - q)).sum(dim=1).mean()
+        return actor_loss, -(prob * log_prob).detach().sum(dim=1).mean()

@@ -1,0 +1,115 @@
+"""Deep Q-network with parts of Rainbow by switches.
+
+Mnih et al., *Human-level control through deep reinforcement learning* (2015, doi:10.1038/nature14236), algorithm 1.
+The switches are those of Hessel et al., *Rainbow* (2018, arXiv:1710.02298): double Q-learning (van Hasselt et al.
+2016, arXiv:1509.06461), dueling networks (Wang et al. 2016, arXiv:1511.06581), sums over several steps and draws
+by priority (Schaul et al. 2016), of which workers and replay do the last two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.configs import DQNConfig
+from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.networks import vector_of
+from runtime.rl.algos.off_policy.q_network import QNetwork
+from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
+from runtime.rl.algos.optimisers import Adam, clip_grad_norm
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.device.precision import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class DQNStats(Stats):
+    """Of one update; 0-d tensors."""
+
+    loss: Tensor
+    mean_q: Tensor
+    exploration: Tensor
+    """Share of actions at random, of the policy that is published next."""
+
+
+class DQN(Algorithm):
+    """Deep Q-network: batches in, weights out."""
+
+    def __init__(
+        self,
+        shape: ActorShape,
+        config: DQNConfig,
+        seed: int,
+        device: str = "cpu",
+        *,
+        precision: str = "float32",
+        capture: bool | None = None,
+    ) -> None:
+        super().__init__(shape, capture)
+        self.config = config
+        initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
+        self._q = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
+        self._target = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
+        self._target.arena.flat.copy_(self._q.arena.flat)
+        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
+        self._optimisers = {"q": Adam(self._q.arena.flat, config.lr)}
+        self._step = self.captured(self._learn)
+        self._explore()
+
+    def update(self, batch: Batch) -> DQNStats:
+        """One gradient step, and every ``target_updates`` a copy of the network to the target."""
+        columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
+        stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
+        self.updates += 1
+        if self.updates % self.config.target_updates == 0:
+            self._target.arena.flat.copy_(self._q.arena.flat)
+        self._explore()
+        return DQNStats.of(torch.cat([stats, self._q.exploration]))
+
+    def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step on the columns of a `Batch`; return loss and mean value, and TD errors."""
+        batch = Batch(*columns)
+        self._q.arena.refresh()
+        self._target.arena.refresh()
+        y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
+        q = self._q(batch.obs).gather(1, batch.action.long()).squeeze(1)
+        # Huber's loss is what clipping the error to [-1, 1] amounts to (Mnih et al. 2015, Methods).
+        loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
+        gradient = self.mean(self._q.arena.gradient(loss))
+        self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
+        if self._moments is not None:
+            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
+            self._moments.write([self._q.moments, self._target.moments])
+        return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
+
+    @torch.no_grad()
+    def _next_value(self, next_obs: Tensor) -> Tensor:
+        """(B,) largest target value; with double Q-learning that of the choice that the network itself prefers."""
+        target = self._target(next_obs)
+        if not self.config.double:
+            return target.amax(dim=1)
+        return target.gather(1, self._q(next_obs).argmax(dim=1, keepdim=True)).squeeze(1)
+
+    def _explore(self) -> None:
+        """Set the share of random actions: it falls linearly to its end, and travels with the weights."""
+        config = self.config
+        progress = min(1.0, self.updates / config.exploration_updates)
+        share = config.exploration_begin + progress * (config.exploration_end - config.exploration_begin)
+        self._q.exploration.detach().fill_(share)
+
+    def policy_weights(self) -> Tensor:
+        """Return what acting needs of the network, and the share of random actions."""
+        return self._q.policy_weights()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that an update changes."""
+        return {
+            "q": self._q.arena.flat,
+            "target_q": self._target.arena.flat,
+            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
+            **optimiser_tensors(self._optimisers),
+        }

@@ -1,0 +1,134 @@
+"""Twin delayed deep deterministic policy gradient (TD3).
+
+Fujimoto et al., *Addressing Function Approximation Error in Actor-Critic Methods* (2018, arXiv:1802.09477),
+algorithm 1: two critics and the smaller of their targets (section 4.2), a policy and targets that follow later
+(5.2), and noise on the target's action (5.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.configs import TD3Config
+from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.networks import Network, vector_of
+from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
+from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
+from runtime.rl.algos.optimisers import Adam
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.device.precision import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class TD3Stats(Stats):
+    """Of one update; 0-d tensors."""
+
+    critic_loss: Tensor
+    actor_loss: Tensor
+    """Of the latest update of the policy."""
+    mean_q: Tensor
+
+
+class TD3(Algorithm):
+    """Twin delayed deterministic policy gradient: batches in, weights out. With images, kernels are as in SAC."""
+
+    def __init__(
+        self,
+        shape: ActorShape,
+        config: TD3Config,
+        seed: int,
+        device: str = "cpu",
+        *,
+        precision: str = "float32",
+        capture: bool | None = None,
+    ) -> None:
+        super().__init__(shape, capture)
+        self.config = config
+        initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
+        self._noise = torch.Generator(device).manual_seed(seed + 1)
+        self._actor, self._target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
+        self._critic, self._target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
+        share_kernels(self._critic, self._actor)
+        self._actor.drawing.detach().fill_(config.exploration_noise)
+        self._target_actor.arena.flat.copy_(self._actor.arena.flat)
+        self._target.arena.flat.copy_(self._critic.arena.flat)
+        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
+        self._actor_loss = torch.zeros((), device=device)
+        self._optimisers = {
+            "actor": Adam(self._actor.arena.flat, config.actor_lr),
+            "critic": Adam(self._critic.arena.flat, config.critic_lr),
+        }
+        self._step_critics = self.captured(self._learn_critics)
+        self._step_actor = self.captured(self._learn_actor)
+
+    def update(self, batch: Batch) -> TD3Stats:
+        """One gradient step for the critics, and every ``policy_delay`` one for the policy and for all targets."""
+        columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
+        stats, self.td_error = self._step_critics(*columns, batch.steps, batch.weight)
+        self.updates += 1
+        if self.updates % self.config.policy_delay == 0:
+            self._actor_loss.copy_(self._step_actor(batch.obs))
+        return TD3Stats.of(torch.stack([stats[0], self._actor_loss, stats[1]]))
+
+    def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step of both critics on a `Batch`; return loss and mean value, and TD errors."""
+        batch = Batch(*columns)
+        for network in (self._critic, self._target, self._target_actor):
+            network.arena.refresh()
+        y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
+        q = self._critic(self._critic.features(batch.obs), batch.action)
+        loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
+        self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(loss)))
+        share_kernels(self._critic, self._actor)
+        if self._moments is not None:
+            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
+            networks = (self._actor, self._target_actor, self._critic, self._target)
+            self._moments.write([network.moments for network in networks])
+        return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
+
+    @torch.no_grad()
+    def _next_value(self, next_obs: Tensor) -> Tensor:
+        """(B,) min Q'(s', a') with the target policy's action and clipped noise, equations (10) and (14)."""
+        config, features = self.config, self._target.features(next_obs)
+        action = self._target_actor.head(features).tanh()
+        noise = torch.randn(action.shape, generator=self._noise, device=action.device)
+        noise = (config.target_noise * noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
+        return self._target(features, (action + noise).clamp_(-1.0, 1.0)).amin(dim=0)
+
+    def _learn_actor(self, obs: Tensor) -> Tensor:
+        """One step of the policy up the first critic, and of all targets behind their networks; return the loss."""
+        self._critic.arena.refresh()
+        self._actor.arena.refresh()
+        with torch.no_grad():
+            features = self._critic.features(obs)
+        loss = -self._critic(features, self._actor.head(features).tanh())[0].mean()
+        self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(loss)))
+        self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
+        self._target_actor.arena.flat.lerp_(self._actor.arena.flat, self.config.tau)
+        return loss.detach()
+
+    def policy_weights(self) -> Tensor:
+        """Return the policy's parameters, and the deviation of the noise of its workers."""
+        return self._actor.arena.flat
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that an update changes."""
+        return {
+            "actor": self._actor.arena.flat,
+            "target_actor": self._target_actor.arena.flat,
+            "critic": self._critic.arena.flat,
+            "target_critic": self._target.arena.flat,
+            "actor_loss": self._actor_loss,
+            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
+            **optimiser_tensors(self._optimisers),
+        }
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the generator of the target's noise."""
+        return {"noise_generator": self._noise}

@@ -1,0 +1,69 @@
+"""PPO with memory: minibatches are whole segments of some copies, unrolled from the states that workers had.
+
+As *The 37 Implementation Details of PPO* (Huang et al. 2022) lists for LSTM: the states are reset by masks at the
+ends of episodes, and the sequences of a minibatch stay in order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from runtime.rl.algos.actor_critic import normalised
+from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.algos.ppo import PPO, generalised_advantage
+from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
+from runtime.rl.algos.recurrent.policy import joint_gradient
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
+
+
+class RecurrentPPO(RecurrentActorCritic, PPO):
+    """Proximal policy optimisation of a policy with memory."""
+
+    def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
+        """Return columns (N, T, …) of the segments, with the states at their beginnings, and how many to take."""
+        state = self._starting_states(batch)
+        observed = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended, state)
+        advantage, target = self._targets_with_memory(*observed)
+        columns = (batch.obs, batch.action, batch.log_prob, advantage, target, batch.ended)
+        count = max(1, self.config.minibatch_size // len(batch.obs))
+        return (*(column.transpose(0, 1) for column in columns), state), count
+
+    @torch.no_grad()
+    def _targets_with_memory(
+        self, obs: Tensor, next_obs: Tensor, reward: Tensor, ended: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return advantages and targets of the value, each (T, N)."""
+        self._refresh()
+        states = self._policy.unroll(obs, ended, state)
+        value = self._values(states.flatten(0, 1)).view_as(reward)
+        # Eager on a GPU as well: one pass over the batch, beside `epochs` of them that are captured.
+        next_value = self._next_values(value, states, next_obs, ended, is_captured=False)
+        advantage = generalised_advantage(
+            reward, value, next_value, ended, self.config.gamma, self.config.gae_lambda
+        )
+        return advantage, advantage + value
+
+    def _step(self, *columns: Tensor) -> Tensor:
+        """One gradient step on whole segments, columns (n, T, …) and states (n, state_size); return statistics."""
+        config, (*by_copy, state) = self.config, columns
+        # Rows are steps in the order of time for the unrolling, and (step, copy) pairs behind it.
+        obs, action, log_prob_old, advantage, target, ended = (column.transpose(0, 1) for column in by_copy)
+        self._refresh()
+        states = self._policy.unroll(obs, ended, state).flatten(0, 1)
+        log_prob, entropy = self._policy.judge(self._policy.outputs_of(states), action.flatten(0, 1))
+        objective, stats = self._objective(
+            log_prob, entropy, log_prob_old.flatten(), normalised(advantage.flatten())
+        )
+        square = mse_loss(self._values(states), target.flatten())
+
+        arenas = self._policy.arena, self._value.arena
+        gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))
+        # One norm over both: the losses share the memory.
+        gradient = clip_grad_norm(gradient, config.max_grad_norm)
+        size = self._policy.arena.flat.numel()
+        self._optimisers["policy"].step(gradient[:size])
+        self._optimisers["value"].step(gradient[size:])
+        policy_loss, mean_entropy, kl, share = stats
+        return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy, kl, share])

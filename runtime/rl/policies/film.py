@@ -1,0 +1,153 @@
+"""Film of the first copy's first episode: its pictures, and how they become a file.
+
+An environment that observes pictures shows the last of them, cars on a track a map of it with their way, others
+what they render. GIF is written by Pillow, MP4 by ffmpeg; neither is needed otherwise.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.base.environments import BUILT_IN
+from runtime.base.errors import FailedError, SetupError
+from runtime.rl.envs.base import StepResult, VectorEnv
+from runtime.rl.policies.course_map import CourseMap
+from runtime.tracks.track import Track
+from runtime.tracks.vehicle import VehicleState
+
+Picture = NDArray[np.uint8]
+MIN_SIDE: Final = 256
+"""Smaller pictures are enlarged by whole pixels up to this height."""
+MAX_FRAMES: Final = 6_000
+"""Pictures of a film; ten minutes of racing."""
+_RATE: Final = 30.0
+"""Pictures a second where an environment's time means nothing."""
+_INSTALL: Final = "pip install 'imageio[ffmpeg]'"
+
+
+@runtime_checkable
+class OnTrack(Protocol):
+    """Environment of cars on a track."""
+
+    track: Track
+
+    @property
+    def state(self) -> VehicleState:
+        """Return pose and motion of the cars."""
+
+
+@runtime_checkable
+class Renders(Protocol):
+    """Environment that draws its first copy."""
+
+    def render(self) -> Picture | None:
+        """Return the picture (height, width, 3) now; ValueError if that needs what is not installed."""
+
+
+class Film:
+    """Pictures of one episode."""
+
+    def __init__(self, environment: str) -> None:
+        self.frames: list[Picture] = []
+        self._environment = environment
+        self._is_over = False
+        self._map: CourseMap | None = None
+        is_rendered = environment not in BUILT_IN and not environment.rsplit(":", maxsplit=1)[-1].startswith("l2r/")
+        self.environment_options: dict[str, Any] = {"render_mode": "rgb_array"} if is_rendered else {}
+        """Options that the environment needs for pictures."""
+
+    def add(self, env: VectorEnv, result: StepResult) -> None:
+        """Take the picture behind a step. Raises SetupError for an environment that has none."""
+        if self._is_over:
+            return
+        self._is_over = any(episode.env == 0 for episode in result.episodes) or len(self.frames) >= MAX_FRAMES
+        # After an end the cars already stand at the next start; the observation of the end is there beside it.
+        picture = self._picture(env, result.final_obs[:1])
+        if picture is not None:
+            self.frames.append(_enlarged(picture))
+
+    def write(self, path: Path, step_seconds: float) -> None:
+        """Write the film, by the name's ending. Raises SetupError if it is empty, FailedError and OSError."""
+        if not self.frames:
+            raise SetupError(f"--video: {self._environment} has no pictures")
+        rate = 1.0 / step_seconds if step_seconds else _RATE
+        if path.suffix == ".gif":
+            _write_gif(self.frames, path, rate)
+        else:
+            _write_mp4(self.frames, path, rate)
+
+    def _picture(self, env: VectorEnv, obs: NDArray[Any]) -> Picture | None:
+        if isinstance(env, OnTrack) and not env.obs_space.images:
+            self._map = self._map or CourseMap(env.track)
+            return None if self._is_over else self._map.draw(env.state)
+        if env.obs_space.images:
+            return _last_picture(env.obs_space.split(obs)[1][-1][0])
+        if not isinstance(env, Renders):
+            raise SetupError(f"--video: {self._environment} has no pictures")
+        try:
+            return None if self._is_over else env.render()
+        except ValueError as error:
+            raise SetupError(f"--video: {self._environment} cannot be filmed: {error}") from error
+
+
+def check_video(path: Path) -> None:
+    """Raise SetupError unless a film can be written there."""
+    if path.suffix not in (".gif", ".mp4"):
+        raise SetupError(f"--video {path}: the name must end in .gif or .mp4")
+    if not path.absolute().parent.is_dir():
+        raise SetupError(f"--video {path}: there is no folder {path.parent}")
+    if path.suffix == ".gif" and find_spec("PIL") is None:
+        raise SetupError(f"--video {path}: a gif needs Pillow; {_INSTALL}")
+    if path.suffix == ".mp4" and _ffmpeg() is None:
+        raise SetupError(f"--video {path}: an mp4 needs ffmpeg; {_INSTALL}, install ffmpeg, or take .gif")
+
+
+def _ffmpeg() -> str | None:
+    """Return the program: of the system, or that of imageio-ffmpeg."""
+    if (program := shutil.which("ffmpeg")) is not None or find_spec("imageio_ffmpeg") is None:
+        return program
+    import imageio_ffmpeg
+
+    bundled: str = imageio_ffmpeg.get_ffmpeg_exe()
+    return bundled
+
+
+def _write_gif(frames: Sequence[Picture], path: Path, rate: float) -> None:
+    from PIL import Image
+
+    first, *others = [Image.fromarray(frame) for frame in frames]
+    first.save(path, save_all=True, append_images=others, duration=round(1000 / rate), loop=0)
+
+
+def _write_mp4(frames: Sequence[Picture], path: Path, rate: float) -> None:
+    height, width = frames[0].shape[:2]
+    command = [
+        _ffmpeg() or "ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
+        "-s", f"{width}x{height}", "-r", f"{rate:g}", "-i", "-",
+        # What every player shows: even sides, and colours at half the resolution.
+        "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", str(path),
+    ]  # fmt: skip
+    pixels = b"".join(frame.tobytes() for frame in frames)
+    done = subprocess.run(command, input=pixels, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise FailedError(f"ffmpeg did not write {path}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+
+
+def _last_picture(image: NDArray[np.uint8]) -> Picture:
+    """Return the newest of stacked pictures (height, width, channels) in red, green and blue."""
+    colours = 3 if image.shape[2] % 3 == 0 else 1
+    return np.ascontiguousarray(np.broadcast_to(image[..., -colours:], (*image.shape[:2], 3)))
+
+
+def _enlarged(picture: Picture) -> Picture:
+    """Return a picture of at least `MIN_SIDE` pixels height, by a whole factor."""
+    factor = max(1, -(-MIN_SIDE // picture.shape[0]))
+    return picture.repeat(factor, axis=0).repeat(factor, axis=1)

@@ -1,0 +1,84 @@
+"""Episodes of an evaluation: drive one in each copy of an environment, and the score of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
+
+_SEEDS: Final = 2
+"""Separates the random numbers of evaluations from those of other roles with the same run seed and index."""
+Act = Callable[[NDArray[Any]], NDArray[Any]]
+"""Observations (B, obs_dim) to actions (B, act_dim)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Means over episodes that all began at the start line.
+
+    `laps` is a sum over all episodes. `clean_lap` means that every episode drove at least one lap and none left the
+    track: one lucky start of many is no proof. `lap_seconds` is the best lap in simulated time.
+    """
+
+    episodes: int
+    return_: float
+    progress_metres: float
+    laps: int
+    clean_lap: bool
+    lap_seconds: float | None
+
+    @classmethod
+    def of(cls, episodes: Sequence[EpisodeSummary], step_seconds: float) -> Score:
+        """Return the score of one or more episodes."""
+        count = len(episodes)
+        # The mean over the laps of an episode, since only its steps are known: exact for episodes of one lap.
+        lap_times = [episode.steps * step_seconds / episode.laps for episode in episodes if episode.laps]
+        return cls(
+            episodes=count,
+            return_=sum(episode.return_ for episode in episodes) / count,
+            progress_metres=sum(episode.progress_metres for episode in episodes) / count,
+            laps=sum(episode.laps for episode in episodes),
+            clean_lap=all(bool(episode.laps) and not episode.left_track for episode in episodes),
+            lap_seconds=min(lap_times, default=None),
+        )
+
+
+def evaluation_seeds(seed: int, index: int) -> tuple[int, np.random.Generator]:
+    """Return an environment seed and a generator for random actions, of the evaluator `index` of a run's seed."""
+    seeds = np.random.SeedSequence([seed, _SEEDS, index]).generate_state(2)
+    return int(seeds[1]), np.random.default_rng(seeds[0])
+
+
+def drive_episodes(
+    env: VectorEnv,
+    act: Act,
+    seed: int,
+    is_ending: Callable[[StepResult], bool],
+    states: CopyStates | None = None,
+) -> list[EpisodeSummary] | None:
+    """Drive one episode in every copy, begun with `seed`, and return them in the order of their ends.
+
+    `is_ending` sees each step; None is returned if it is true before all episodes are over. `states` are those that
+    `act` reads, if it does.
+    """
+    first: dict[int, EpisodeSummary] = {}
+    obs = env.reset(seed)
+    if states is not None:
+        states.reset()
+    while len(first) < env.num_envs:
+        result = env.step(act(obs))
+        obs = result.obs
+        if states is not None:
+            states.advance(result.terminated | result.truncated | result.is_lost)
+        for episode in result.episodes:
+            # Only the first episode of each copy: later ones would favour policies whose episodes are short.
+            first.setdefault(episode.env, episode)
+        if is_ending(result):
+            return None
+    return list(first.values())

@@ -1,0 +1,107 @@
+"""Limits that end runs, and alerts that they send, with nothing of ours open: on a real node and on Docker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cluster.conftest import IMAGE, NODE_IMAGE, Cli, eventually
+from tests.cluster.test_docker import DockerCli, docker
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+LIMITS = {
+    "wall": ("{wall: 40s}", "limit wall 40 s"),
+    "hours": ("{gpu_hours: 0.012}", "limit 0.012 GPU-hours"),
+    "progress": ("{no_progress: 15s}", "limit no_progress 15 s"),
+    "idle": ("{idle: 15s}", "limit idle 15 s"),
+}
+SPEC = """\
+kind: learner-workers
+name: {name}
+image: {image}
+pod: {{mounts: [{{path: /l2r, {volume}}}]}}
+learner: {{resources: {{cpu: 0.2}}}}
+workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
+train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 2, segment_steps: 32}}
+limits: {limits}
+alerts:
+  - when: [learned=-1e9, limit, done, failed]
+    to: command
+    command: [sh, -c, 'cat >> /l2r/said; echo >> /l2r/said']
+"""
+
+
+def launched(cli, folder, prefix, kinds, volume, **fields):
+    """Start a run for each kind of limit, and let the one that is to be idle lose its worker."""
+    names = {f"{prefix}-{kind}": LIMITS[kind] for kind in kinds}
+    for name, (limits, _) in names.items():
+        path = folder / f"{name}.yaml"
+        spec = SPEC.format(name=name, image=NODE_IMAGE, volume=volume.format(name), limits=limits)
+        path.write_text(spec + "".join(f"{key}: {value}\n" for key, value in fields.items()))
+        cli.run("launch", "-f", str(path), "--yes")
+    idle = f"{prefix}-idle"
+    eventually("data of the worker", lambda: '"env_steps"' in cli.call("logs", f"{idle}/learner").stdout, 120)
+    cli.run("scale", f"{idle}/w", "0")
+    return {name: label for name, (_, label) in names.items()}
+
+
+def ended(cli, names):
+    rows = {row["run"]: row for row in cli.json("runs")}
+    return rows if all(rows[name]["learning"] == "done" for name in names) else None
+
+
+def check(cli, labels, said, *, says_limit=True):
+    rows = eventually("the end of every run", lambda: ended(cli, labels), 240)
+    for name, label in labels.items():
+        if says_limit:
+            assert label in rows[name]["learning_reason"]
+        told = [json.loads(line) for line in said(name).splitlines() if line]
+        states = [word["state"] for word in told]
+        assert states.count("learned=-1e9") <= 1
+        assert 1 <= states.count("limit") <= 2, told  # near, and ended
+        assert [word["text"] for word in told if word["state"] == "limit"][-1] == f"{name}: ended by {label}"
+        assert len({word["text"] for word in told}) == len(told), "nothing is sent twice"
+        assert "failed" not in states
+    for name in labels:
+        receipt = cli.json("destroy", name, "--yes")
+        assert (receipt["left"], receipt["leftovers"]) == (0, [])
+
+
+def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, tmp_path):
+    for kind in LIMITS:
+        (volume / f"lim-{kind}").mkdir()
+        (volume / f"lim-{kind}").chmod(0o777)  # the pods run as a user of their own
+    labels = launched(cli, tmp_path, "lim", LIMITS, "claim: l2r-data, sub_path: {}", placement="{on: phortx0/0-7}")
+    check(cli, labels, lambda name: (volume / name / "said").read_text())
+    for name in labels:
+        assert list((volume / name).rglob("ckpt-*.safetensors"))
+
+
+class Docker(DockerCli):
+    """The Engine of this machine, with the doors of the cluster's client."""
+
+    call = DockerCli.__call__
+
+    def run(self, *words: str) -> str:
+        done = self(*words)
+        assert done.returncode == 0, f"l2rtui {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+
+def test_runs_of_an_engine_end_by_their_limits(image, tmp_path):
+    cli = Docker(tmp_path / "state")
+    kinds = ("wall", "idle")
+    try:
+        labels = launched(cli, tmp_path, "dk", kinds, "claim: {}-data")
+        check(
+            cli,
+            labels,
+            lambda name: docker("run", "--rm", "-v", f"{name}-data:/l2r", IMAGE, "cat", "/l2r/said"),
+            says_limit=False,
+        )
+    finally:
+        for kind in kinds:
+            cli("destroy", f"dk-{kind}", "--yes", "--grace", "0")
+            docker("volume", "rm", "-f", f"dk-{kind}-data")

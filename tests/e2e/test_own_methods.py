@@ -1,0 +1,67 @@
+"""The method that docs/own-methods.md shows is trained as it stands there, and one that is none is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from l2rtui.services.spec.spec_file import load
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-methods.md"
+RUN = "cartpole-reinforce"
+
+
+def example(language: str) -> str:
+    """The first block of the page in a language."""
+    block = re.search(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block is not None
+    return block[1]
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "reinforce.py").write_text(example("python"))
+    path = tmp_path / "mine.yaml"
+    path.write_text(example("yaml"))
+    return path
+
+
+def test_the_example_has_at_most_sixty_lines():
+    assert len(example("python").splitlines()) <= 60
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_learner_and_a_worker_train_by_the_example(home, spec):
+    small = ["--set", "train.segment_steps=16", "--set", "train.method.batch_steps=128"]
+    home.run("launch", "-f", str(spec), *small, "--set", "train.checkpoint_seconds=1", "--yes", "--wait")
+    metrics = home.wait(
+        "updates by the own method", lambda: (now := home.metrics(RUN)) and now["updates"] >= 5 and now, 120
+    )
+    assert metrics["policy_version"] >= 5
+    assert metrics["env_steps"] >= 5 * 128
+    assert home.json("pods")[0]["restarts"] == 0
+    log = home.run("logs", f"{RUN}/learner")
+    assert '"policy_loss":' in log.replace(" ", "")
+
+
+@pytest.mark.process
+def test_a_class_that_is_no_method_is_refused_before_anything_starts(home, spec):
+    file = spec.with_name("reinforce.py")
+    file.write_text(file.read_text().replace("def tensors", "def tensor"))
+    home.run("launch", "-f", str(spec), "--yes", code=3)
+    assert home.json("runs") == []
+
+
+def test_the_file_travels_with_each_set_and_the_spec_is_written_back(spec):
+    from l2rtui.services.spec.encode import to_document
+
+    loaded = load(spec).spec
+    assert [part.name for part in loaded.sets] == ["learner", "w", "eval"]
+    assert {part.command[-2:] for part in loaded.sets} == {("--program", "{program}")}
+    assert {part.program.text for part in loaded.sets if part.program} == {example("python")}
+    document = to_document(loaded)
+    assert document["program"] == "reinforce.py"
+    assert "program" not in document["learner"]

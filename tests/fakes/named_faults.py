@@ -1,0 +1,126 @@
+"""Faults of a run that learns, and the sentence by which it names each; the same on every backend."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RUN = "faults"
+SPEC = """\
+kind: learner-workers
+name: faults
+{image}
+learner: {{resources: {{cpu: 0.2}}}}
+workers: [{{name: w, replicas: 2, resources: {{cpu: 0.1}}}}]
+evaluator: {{name: eval, resources: {{cpu: 0.1}}}}
+train:
+  environment: l2r
+  environment_options: {{track: harbour, simulator: {{kind: reference, fast: true}}}}
+  num_envs: 1
+  segment_steps: 64
+  updates_per_step: 0.125
+  warmup_steps: 200
+  checkpoint_seconds: 5
+  eval_episodes: 1
+  eval_seconds: 5
+{more}
+"""
+DIVERGES = """\
+kind: learner-workers
+name: nan
+{image}
+learner: {{resources: {{cpu: 0.2}}}}
+workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
+train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 4, segment_steps: 64, ppo: {{lr: 1.0e+30}}}}
+{more}
+"""
+BEGIN_SECONDS = 300.0
+Stop = tuple[str, int | None, str, tuple[str, ...]]
+STOPS: tuple[Stop, ...] = (
+    ("learner", None, "", ("stalled", "its learner has printed nothing for")),
+    ("worker", 1, "", ("1 of 2 workers sends nothing", "has printed nothing for")),
+    ("worker", None, "", ("starved", "2 of 2 workers send nothing", "has printed nothing for")),
+    ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
+    ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
+)
+"""Role, how many of its pods, the program in them (empty for all), and parts of the sentence."""
+
+Json = Callable[..., Any]
+Wait = Callable[[str, Callable[[], Any], float], Any]
+
+
+class Faults:
+    """Makes faults in the processes of a run, and waits until ``runs`` names them and until it learns again."""
+
+    def __init__(self, verb: Json, wait: Wait, processes: Callable[[dict[str, Any]], list[psutil.Process]]) -> None:
+        """``verb`` runs a verb with JSON, ``processes`` gives those of a pod as this machine sees them."""
+        self._verb = verb
+        self._wait = wait
+        self._processes = processes
+
+    def begin(self, folder: Path, spec: str, **parts: str) -> None:
+        """Launch a spec."""
+        path = folder / "spec.yaml"
+        path.write_text(spec.format(**{"image": "", "more": "", **parts}))
+        self._verb("launch", "-f", str(path), "--yes")
+
+    def state(self, run: str = RUN) -> dict[str, Any]:
+        """Return the row of the run."""
+        rows = {row["run"]: row for row in self._verb("runs")}
+        assert run in rows, rows
+        return rows[run]
+
+    def pods(self, role: str) -> list[dict[str, Any]]:
+        """Return the pods of a role, by name."""
+        return sorted((pod for pod in self._verb("pods") if pod["role"] == role), key=lambda pod: pod["pod"])
+
+    def send(self, role: str, number: signal.Signals, count: int | None = None, program: str = "") -> None:
+        """Signal the processes of the first ``count`` pods of a role; ``program`` chooses by a word of argv."""
+        for pod in self.pods(role)[:count]:
+            for process in self._processes(pod):
+                with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                    if not program or program in process.cmdline():
+                        process.send_signal(number)
+
+    def _have_simulators(self) -> bool:
+        """Say whether each simulator serves: a run learns with one worker, and another may still start."""
+        rows = self._verb("simulator", "status", RUN)
+        return len(rows) >= len(self.pods("worker")) and all(row["state"] == "ready" and row["fps"] for row in rows)
+
+    def named(self, *parts: str, run: str = RUN) -> float:
+        """Wait for a reason with these parts; the seconds that took."""
+        began, seen = time.monotonic(), []
+
+        def has_parts() -> bool:
+            row = self.state(run)
+            seen.append(f"{row['learning']}: {row['learning_reason']}")
+            return all(part in seen[-1] for part in parts)
+
+        try:
+            self._wait(f"a reason with {parts}", has_parts, 90.0)
+        finally:
+            seconds = time.monotonic() - began
+            print(json.dumps({"fault": parts, "seconds": round(seconds, 1), "reasons": list(dict.fromkeys(seen))}))
+        return seconds
+
+    def learns(self) -> None:
+        """Wait until the run learns and names nothing."""
+        self._wait("learning without faults", lambda: self.state()["learning_reason"] == "learns", BEGIN_SECONDS)
+
+    def check_stopped_processes(self, stops: Sequence[Stop] = STOPS) -> None:
+        """Stop processes in turn, each named and over again."""
+        self.learns()
+        self._wait("a simulator that drives for each worker", self._have_simulators, BEGIN_SECONDS)
+        for role, count, program, parts in stops:
+            self.send(role, signal.SIGSTOP, count, program)
+            self.named(*parts)
+            if not program:  # a simulator that hangs is replaced
+                self.send(role, signal.SIGCONT, count)
+            self.learns()

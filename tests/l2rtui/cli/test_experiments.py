@@ -1,0 +1,111 @@
+"""``experiments``: rows of the demo, and of real runs that are computed again from their raw records."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from l2rtui.cli.main import main
+from tests.l2rtui.cli.conftest import eventually
+
+FIELDS = [
+    *("experiment", "runs", "queued", "live", "stalled", "done", "failed"),
+    *("mean_return", "low", "high", "best_seed", "worst_seed"),
+]
+SPEC = """\
+kind: learner-workers
+name: pole
+learner: {}
+workers:
+  - name: w
+    replicas: 1
+train:
+  environment: CartPole-v1
+  algorithm: ppo
+  num_envs: 4
+  segment_steps: 64
+  total_env_steps: 2048
+  ppo: {batch_steps: 512, minibatch_size: 256, epochs: 2}
+"""
+
+
+@pytest.fixture
+def demo(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def invoke(*words):
+        code = main(["experiments", "--backend", "demo", *words])
+        return (code, *capsys.readouterr())
+
+    return invoke
+
+
+def test_an_experiment_is_an_object_with_the_documented_fields(demo):
+    code, out, _ = demo("-o", "json")
+    documents = json.loads(out)
+    assert code == 0
+    assert [list(document) for document in documents] == [FIELDS, FIELDS]
+    assert [document["experiment"] for document in documents] == ["lidar-ppo", "racing-sac"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("racing-*",), ["racing-sac"]),
+        (("--filter", "runs>=2 live=2"), ["racing-sac"]),
+        (("--filter", "failed>0"), []),
+        ((), ["lidar-ppo", "racing-sac"]),
+    ],
+)
+def test_names_and_filters_choose(demo, words, names):
+    code, out, _ = demo(*words, "-o", "name")
+    assert (code, out.split()) == (0, names)
+
+
+def test_what_is_not_there_is_a_sentence(demo):
+    code, _, err = demo("racing")
+    assert code == 1
+    assert "There is no experiment 'racing': the experiments are lidar-ppo, racing-sac." in err
+    code, _, err = demo("--filter", "colour=red")
+    assert code == 2
+    assert "There is no column 'colour'" in err
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_row_of_real_runs_agrees_with_their_raw_records(local):
+    # A run is two pods: with four slots two of four seeds wait.
+    local.env |= {"L2RTUI_SLOTS_PER_CORE": "4", "L2RTUI_MAX_CPU_SLOTS": "4"}
+    path = local.home / "spec.yaml"
+    path.write_text(SPEC)
+    launched = local.json("launch", "-f", str(path), "--seeds", "0-3", "--queue", "--yes")
+    assert [len(run["pods"]) for run in launched] == [2, 2, 0, 0]
+
+    def row():
+        (document,) = local.json("experiments")
+        return document
+
+    for number in (1, 2, 3, 4):  # a deadline for each
+        eventually(lambda number=number: row()["done"] >= number, f"{number} of four seeds to end")
+    last = {}
+    for file in local.home.glob("state/**/metrics.jsonl"):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        learner = [record for record in records if record["l2r"] == "learner"][-1]
+        reported = learner["mean_return"] if learner.get("eval_return") is None else learner["eval_return"]
+        (run,) = (part for part in file.parts if part.startswith("pole-s"))
+        last[int(run.removeprefix("pole-s"))] = reported
+    assert sorted(last) == [0, 1, 2, 3]
+    document = row()
+    assert document["mean_return"] == pytest.approx(np.mean(list(last.values())))
+    assert document["best_seed"] == max(last, key=last.get)
+    assert document["worst_seed"] == min(last, key=last.get)
+    least, most = min(last.values()) - 1e-6, max(last.values()) + 1e-6
+    assert least <= document["low"] <= document["mean_return"] <= document["high"] <= most
+    assert [document[name] for name in ("experiment", "runs", "queued", "live", "stalled", "failed")] == [
+        *("pole", 4, 0, 0, 0, 0)
+    ]
+    assert len(local.json("destroy", "pole", "--yes")) == 4
+    past = {run["seed"]: (run["run"], run["state"]) for run in local.json("history")}
+    assert past == {seed: (f"pole-s{seed}", "done") for seed in range(4)}

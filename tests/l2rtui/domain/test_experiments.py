@@ -1,0 +1,98 @@
+"""Experiments over their seeds: counts by state, mean return, its bootstrap interval, best and worst seed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.experiments.interval import RESAMPLES, bootstrap_interval
+from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, seed_result, summarize
+from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.queue.tickets import QUEUED
+from l2rtui.domain.runstatus import Learning, LearningState
+from l2rtui.domain.snapshot import RunView
+
+RETURNS = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+def result_of(seed, latest_return=None, state=Learning.LIVE, experiment="e"):
+    return SeedResult(f"{experiment}-s{seed}", experiment, seed, state, latest_return)
+
+
+def waiting(seed, experiment):
+    run = RunView("u", f"{experiment}-s{seed}", experiment, seed=seed, reason=QUEUED)
+    return seed_result(run, LearningState(Learning.STARTING, 0.0, "waits for 1 slot"), None)
+
+
+def test_a_seeds_result_is_its_evaluation_where_there_is_one():
+    run, state = RunView("u", "e-s3", "e", seed=3), LearningState(Learning.DONE, 0.0, "has finished")
+    metrics = RunMetrics("e-s3", mean_return=4.0, eval_return=9.0)
+    assert seed_result(run, state, metrics) == SeedResult("e-s3", "e", 3, Learning.DONE, 9.0)
+    assert seed_result(run, state, None).latest_return is None
+
+
+def test_every_state_counts_where_people_look_for_it():
+    states = [*Learning, Learning.LIVE]
+    (summary,) = summarize(result_of(seed, state=state) for seed, state in enumerate(states))
+    assert (summary.live, summary.stalled, summary.done, summary.failed) == (5, 2, 1, 1)
+    assert (summary.runs, summary.queued, summary.unknown) == (len(states), 0, 1)
+    assert summary.is_fault
+
+
+def test_runs_that_wait_count_in_their_experiment_and_make_one_of_their_own():
+    results = [waiting(seed, "e") for seed in range(1, 7)] + [waiting(seed, "later") for seed in (0, 1)]
+    summaries = summarize([result_of(0, 5.0), *results])
+    assert (summaries[0].live, summaries[0].unknown) == (1, 0)
+    assert [(each.experiment, each.runs, each.queued) for each in summaries] == [("e", 7, 6), ("later", 2, 2)]
+    assert summaries[1] == ExperimentSummary("later", 2, 2)
+    assert not summaries[0].is_fault
+
+
+def test_one_run_has_a_mean_and_no_interval():
+    (summary,) = summarize([result_of(3, 7.5)])
+    assert (summary.mean_return, summary.low, summary.high) == (7.5, None, None)
+    assert (summary.best_seed, summary.worst_seed) == (3, 3)
+
+
+def test_a_run_without_a_return_counts_and_changes_no_mean():
+    (summary,) = summarize([result_of(0, 1.0), result_of(1), result_of(2, math.nan), result_of(3, 3.0)])
+    assert (summary.runs, summary.mean_return) == (4, 2.0)
+    assert (summary.best_seed, summary.worst_seed) == (3, 0)
+    (silent,) = summarize([result_of(0)])
+    assert (silent.mean_return, silent.low, silent.best_seed, silent.worst_seed) == (None, None, None, None)
+
+
+def test_of_equal_returns_the_lower_seed_is_named_and_the_order_of_runs_changes_nothing():
+    results = [result_of(seed, value) for seed, value in ((4, 9.0), (1, 9.0), (2, 1.0), (0, 1.0), (3, 5.0))]
+    (summary,) = summarize(results)
+    assert (summary.best_seed, summary.worst_seed) == (1, 0)
+    assert summarize(reversed(results)) == (summary,)
+
+
+@given(st.lists(RETURNS, min_size=2, max_size=12))
+def test_mean_and_interval_are_those_of_the_values(values):
+    (summary,) = summarize(result_of(seed, value) for seed, value in enumerate(values))
+    assert summary.mean_return == pytest.approx(np.mean(values), rel=1e-9, abs=1e-9)
+    slack = 1e-6 * (1.0 + max(map(abs, values)))
+    assert min(values) - slack <= summary.low <= summary.high <= max(values) + slack
+
+
+def test_the_interval_agrees_with_a_bootstrap_by_numpy():
+    values = np.random.default_rng(7).normal(180.0, 30.0, 12)
+    resamples = np.random.default_rng(8).choice(values, (20_000, len(values)))
+    expected = np.percentile(resamples.mean(axis=1), (2.5, 97.5))
+    # Two bootstraps differ by the chance of their resamples, which is a few per cent of the interval's length.
+    tolerance = 0.1 * (expected[1] - expected[0])
+    assert bootstrap_interval(tuple(values)) == pytest.approx(tuple(expected), abs=tolerance)
+    assert RESAMPLES >= 1_000
+
+
+def test_the_same_values_have_the_same_interval_at_every_look():
+    values = (1.0, 4.0, 2.0, 8.0)
+    first = bootstrap_interval(values)
+    bootstrap_interval.cache_clear()
+    assert bootstrap_interval(values) == first

@@ -1,0 +1,58 @@
+"""Ends of runs: bounded curves whose means stay exact, and outcomes by the pods."""
+
+from __future__ import annotations
+
+import math
+
+from l2rtui.domain.curves.chart import RETURN
+from l2rtui.domain.curves.run_curve import CurveRecord, RunCurve
+from l2rtui.domain.history.record import RunOutcome
+from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+from l2rtui.services.history.endings import MAX_POINTS, best_return, curve_columns, outcome_of
+
+
+def curve_of(returns):
+    curve = RunCurve()
+    for number, value in enumerate(returns, 1):
+        curve.add(CurveRecord(float(number), 10.0 * number, number, {} if value is None else {RETURN: value}))
+    return curve
+
+
+def test_a_long_curve_is_merged_and_its_mean_stays():
+    returns = [math.sin(number) for number in range(5_000)]
+    columns = dict(curve_columns(curve_of(returns)))
+    lengths = {len(values) for values in columns.values()}
+    assert len(lengths) == 1
+    assert lengths.pop() <= MAX_POINTS
+    assert columns["env_steps"][-1] == 50_000
+    assert all(
+        first < second for first, second in zip(columns["env_steps"], columns["env_steps"][1:], strict=False)
+    )
+    assert abs(best_return(curve_of(returns)) - max(returns)) < 1e-6
+
+
+def test_a_curve_without_records_or_values_has_none():
+    assert curve_columns(RunCurve()) == ()
+    assert best_return(RunCurve()) is None
+    columns = dict(curve_columns(curve_of([None, 3.0])))
+    assert columns[RETURN] == (None, 3.0)
+
+
+RUN = RunView(
+    "u", "r", "r", kind="learner-workers", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 1))
+)
+
+
+def pod(name, role, phase, **fields):
+    return PodView(name, name, run="r", set_name=name, role=role, phase=phase, **fields)
+
+
+def test_a_run_has_ended_when_its_learner_has():
+    worker = pod("w", Role.WORKER, Phase.RUNNING)
+    assert outcome_of(RUN, [pod("learner", Role.LEARNER, Phase.RUNNING), worker]) is None
+    assert outcome_of(RUN, [pod("learner", Role.LEARNER, Phase.SUCCEEDED), worker]) is RunOutcome.DONE
+    failed = pod("learner", Role.LEARNER, Phase.FAILED, exit_code=1)
+    assert outcome_of(RUN, [failed, worker]) is RunOutcome.FAILED
+    assert outcome_of(RUN, []) is None

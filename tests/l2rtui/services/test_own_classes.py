@@ -1,0 +1,36 @@
+"""A method of one's own is judged by the text of its file: a class or a method that is missing, no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.services.spec.own_classes import method_problem
+
+WHOLE = """
+class Base(Algorithm):
+    def update(self, batch): ...
+    policy_weights = update
+
+class Mine(Base):
+    def tensors(self): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("mine:Mine", WHOLE, ""),
+        ("mine:Base", WHOLE, "Base of mine.py has no tensors"),
+        ("mine:Yours", WHOLE, "mine.py has no class Yours"),
+        ("mine:Mine", "class Mine:\n    def f(", "mine.py is no Python: line 2"),
+        ("mine:Mine", "class Mine(algos.Algorithm):\n    x = 1", "no update and no policy_weights and no tensors"),
+        ("mine:Mine", "from lab import PPO\nclass Mine(PPO): ...", ""),
+        ("lab.methods:Mine", "x = 1", ""),
+        ("sac", "x = 1", ""),
+        ("mine:Mine", "", ""),
+    ],
+)
+def test_what_the_text_shows(name, text, problem):
+    said = method_problem(name, "mine.py", text)
+    assert problem in said
+    assert bool(problem) == bool(said)

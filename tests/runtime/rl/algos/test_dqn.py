@@ -1,0 +1,127 @@
+"""DQN: targets and values in numbers worked out by hand, each switch for itself, exploration, and resume."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.configs import DQNConfig
+from runtime.rl.algos.off_policy.dqn import DQN
+from runtime.rl.algos.plan import build, make_plan
+from runtime.rl.algos.policy_sampler import PolicySampler
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.settings import from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SHAPE = ActorShape(3, 1, (8,), head="greedy", choices=(3,))
+
+
+def dqn(**settings: object) -> DQN:
+    return DQN(SHAPE, DQNConfig(hidden=(8,), gamma=0.5, **settings), seed=0)
+
+
+def batch(**columns: torch.Tensor) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    obs, next_obs = (torch.randn((2, 3), generator=generator) for _ in range(2))
+    action = torch.tensor([[0], [2]], dtype=torch.int32)
+    whole = {"action": action, "reward": torch.tensor([1.0, -1.0]), "next_obs": next_obs}
+    return Batch(obs, **{**whole, "terminated": torch.tensor([0.0, 1.0]), **columns})
+
+
+def constant(method: DQN) -> None:
+    """Let the network value the choices (1, 2, 0) everywhere, and the target (5, 3, 4)."""
+    for network, values in ((method._q, [1.0, 2.0, 0.0]), (method._target, [5.0, 3.0, 4.0])):
+        network.arena.flat[:-1] = 0.0
+        network.arena.flat[-4:-1] = torch.tensor(values)
+
+
+def test_double_learning_values_the_choice_of_the_network_by_the_target():
+    doubled, single = dqn(double=True), dqn(double=False)
+    for method, value in ((doubled, 3.0), (single, 5.0)):
+        constant(method)
+        assert method._next_value(batch().next_obs).tolist() == [value, value]
+
+
+def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken():
+    method = dqn(prioritised=True)
+    constant(method)
+    several = batch(steps=torch.tensor([2.0, 1.0]), weight=torch.tensor([1.0, 0.5]))
+    # y = 1 + 0.5^2 * 3 = 1.75 against 1, and -1 (it ended) against 0: errors 0.75 and 1, halves of their squares.
+    stats = method.update(several).floats()
+    assert method.td_error.tolist() == pytest.approx([0.75, 1.0])
+    assert stats["loss"] == pytest.approx((0.75**2 / 2 + 0.5 * 0.5) / 2)
+    assert stats["mean_q"] == pytest.approx(0.5)
+
+
+def test_streams_of_value_and_advantage_are_joined_around_their_mean():
+    method = dqn(dueling=True)
+    flat = method._q.arena.flat
+    # Advantages (1, 2, 0) stand before the stream of V, whose one output is 10, and the share of exploration.
+    flat[:-1] = 0.0
+    front = SHAPE.size - 1
+    flat[front - 3 : front] = torch.tensor([1.0, 2.0, 0.0])
+    flat[-2] = 10.0
+    assert method._q(batch().obs)[0].tolist() == [10.0, 11.0, 9.0]
+    actor = NumpyActor(SHAPE)
+    actor.load(method.actor_arena())
+    assert actor.act(batch().obs.numpy(), None).tolist() == [[1], [1]]
+
+
+def test_the_target_is_copied_after_so_many_updates():
+    method = dqn(target_updates=2)
+    before = method._target.arena.flat.clone()
+    method.update(batch())
+    assert torch.equal(method._target.arena.flat, before)
+    method.update(batch())
+    assert torch.equal(method._target.arena.flat[:-1], method._q.arena.flat[:-1])
+
+
+def test_exploration_falls_linearly_and_travels_with_the_weights():
+    method = dqn(exploration_begin=1.0, exploration_end=0.2, exploration_updates=4)
+    shares = [method.actor_arena()[-1]]
+    for _ in range(6):
+        method.update(batch())
+        shares.append(method.actor_arena()[-1])
+    assert shares == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+
+
+def test_so_many_actions_are_random_here_and_on_a_device():
+    method = dqn(exploration_begin=0.5)
+    constant(method)
+    rows = np.zeros((6_000, 3), np.float32)
+    actor, sampler = NumpyActor(SHAPE), PolicySampler(SHAPE, "cpu", torch.Generator().manual_seed(1))
+    actor.load(method.actor_arena())
+    sampler.load(method.policy_weights())
+    for action in (actor.act(rows, np.random.default_rng(0)), sampler.draw(torch.from_numpy(rows))[0].numpy()):
+        assert action.dtype == np.int32
+        counts = Counter(action[:, 0].tolist())
+        assert [counts[choice] / 6_000 for choice in range(3)] == pytest.approx([1 / 6, 4 / 6, 1 / 6], abs=0.03)
+    assert set(actor.act(rows, None)[:, 0].tolist()) == {1}
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_resumed_run_goes_on_to_the_last_bit(dueling):
+    first, second = dqn(dueling=dueling), dqn(dueling=dueling)
+    first.update(batch())
+    assert second.load_state(first.state()) == []
+    first.update(batch())
+    assert math.isfinite(second.update(batch()).floats()["loss"])
+    assert torch.equal(first.policy_weights(), second.policy_weights())
+    assert len(first.policy_weights()) == SHAPE.size
+
+
+def test_it_is_refused_where_actions_are_numbers_or_several():
+    settings = from_mapping({"algorithm": "dqn", "dqn": {"n_step": 3}})
+    with pytest.raises(ValueError, match="racing takes numbers and DQN one of several choices"):
+        make_plan(settings, ObsSpace(3), ActionSpace(2))
+    with pytest.raises(ValueError, match="racing takes 2 choices at once and DQN one"):
+        make_plan(settings, ObsSpace(3), ActionSpace(2, (2, 2)))
+    plan = make_plan(settings, ObsSpace(3), ActionSpace(1, (3,)))
+    assert plan.n_step == 3
+    assert isinstance(build(plan, 0, "cpu"), DQN)

@@ -1,0 +1,61 @@
+"""The measured number of copies: enough of the best rate, only what fits the settings, no simulators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.cli import main
+from runtime.rl import settings
+from runtime.rl.roles.copies import CopyRate, enough_copies, measure_copies
+
+
+def rates(*values: float) -> list[CopyRate]:
+    return [CopyRate(2**power, value) for power, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "count"), [((10, 19, 35, 36, 30), 4), ((10, 20, 40), 4), ((10, 9.5, 11), 1), ((5.0,), 1)]
+)
+def test_the_smallest_number_that_is_nearly_the_best_is_enough(values: tuple[float, ...], count: int) -> None:
+    assert enough_copies(rates(*values)) == count
+
+
+@pytest.mark.parametrize(
+    ("overrides", "largest"),
+    [
+        ({"band_steps": 2048, "segment_steps": 16}, 64),  # two segments in the band
+        ({"environment": "CartPole-v1", "algorithm": "ppo", "segment_steps": 32, "ppo": {"batch_steps": 1024}}, 32),
+    ],
+)
+def test_only_numbers_that_fit_the_settings_are_tried(overrides: dict[str, Any], largest: int) -> None:
+    measured = measure_copies(settings.from_mapping({"hidden": [16], **overrides}), seconds=0.005)
+    assert measured[-1].num_envs <= largest
+    alone = {"environment": "CartPole-v1", "algorithm": "ppo", "num_envs": 3, "ppo": {"batch_steps": 48}}
+    with_remainder = measure_copies(settings.from_mapping(alone), seconds=0.005)
+    assert [rate.num_envs for rate in with_remainder] == [1]
+
+
+def test_many_copies_of_racing_are_faster_than_one_at_a_time() -> None:
+    measured = measure_copies(settings.from_mapping({"hidden": [16]}), seconds=0.02)
+    assert measured[0].num_envs == 1
+    assert enough_copies(measured) >= 16
+
+
+def test_copies_that_are_simulators_are_not_measured() -> None:
+    with pytest.raises(SetupError, match="set num_envs by hand"):
+        measure_copies(settings.from_mapping({"environment": "l2r"}))
+
+
+def test_the_command_prints_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(contract.ENV_CONFIG, '{"environment": "CartPole-v1", "algorithm": "ppo"}')
+    monkeypatch.setattr("runtime.rl.roles.copies.COUNTS", (1, 4))
+    assert main(["config", "--copies"]) == contract.EXIT_DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[-1] == "num_envs: 4"

@@ -1,0 +1,58 @@
+"""CartPole without its velocities is learned by a policy with memory and not by one without, in one process."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.algos.plan import build, make_store
+from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.rollout import Rollout
+from runtime.rl.settings import from_mapping
+
+MANIFEST = Path(__file__).parents[4] / "manifests" / "cartpole-memory.yaml"
+BALANCED = 195.0
+"""Mean return from which CartPole counts as solved in its first version."""
+
+
+def returns_while_learning(most_steps: int, **changes: Any) -> float:
+    """Train on the example; return the mean of the latest episodes, at once when it is `BALANCED`."""
+    training = from_mapping({**yaml.safe_load(MANIFEST.read_text())["train"], **changes})
+    env = make_environment(training, training.num_envs, {})
+    plan = environment_plan(training, env)
+    method, store = build(plan, 1, "cpu"), make_store(plan, training, 1)
+    actor, rng = NumpyActor(plan.shape), np.random.default_rng(1)
+    actor.load(method.actor_arena())
+    states = CopyStates(actor, env.num_envs)
+    rollout = Rollout(env, plan.layout, training.segment_steps, 1, gamma=plan.gamma, states=states)
+    latest: deque[tuple[int, float]] = deque(maxlen=20)
+    mean = 0.0
+    for _ in range(most_steps // env.num_envs):
+        finished = rollout.step(lambda obs: actor.draw_with_log_prob(states.outputs(obs), rng), 1)
+        if finished is None:
+            continue
+        segment = finished.segment
+        latest.append((segment.episodes, segment.return_sum))
+        mean = sum(total for _, total in latest) / max(1, sum(count for count, _ in latest))
+        if len(latest) == latest.maxlen and mean >= BALANCED:
+            break
+        store.put(plan.layout.columns(finished.memory.view, segment.transitions, segment.tail))
+        if (batch := store.take()) is not None:
+            method.update(batch)
+            actor.load(method.actor_arena())
+    return mean
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("one_thread")
+def test_cartpole_without_velocities_needs_memory() -> None:
+    assert returns_while_learning(40_960, memory=None) < 100
+    assert returns_while_learning(122_880) >= BALANCED
