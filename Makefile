@@ -112,10 +112,12 @@ wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 # With the hashes of every file of a version, for any system and Python from 3.11 on; uv resolves for all of them at once.
 # torch stands apart without: which build of it fits (CUDA, CPU) is the choice of the index, and pip has to take it.
 # Its libraries for CUDA come with it, by exact versions in its own metadata.
+# Extras stay written: where only another package asks for name[extra], pip of before 23.3 takes its newest version
+# instead of the pinned one, and then refuses it for want of a hash.
 lock:  ## renew requirements/*.txt from *.in (needs uv)
 	@for set in app serve dist image runtime dev; do \
 	  { echo "# Exact versions that are tested together; made from $$set.in by \`make lock\`."; \
-	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/$$set.in \
+	    uv pip compile --quiet --universal --no-strip-extras --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/$$set.in \
 	    | awk '/^[a-z]/ {skip = /^(torch|triton|cuda-|nvidia-[^m])/} !skip'; } > requirements/$$set.new && \
 	  mv requirements/$$set.new requirements/$$set.txt || exit 1; done
 	@sed -n '/^torch==/p' requirements/image.in > requirements/torch.txt

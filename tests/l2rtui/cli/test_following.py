@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -123,7 +124,8 @@ def test_wait_says_how_it_stands_and_leaves_the_runs_alone_when_stopped(local, l
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.finish() == 130
     assert "Interrupted: the runs go on." in terminal.text
-    gone = local.start("wait", "r", "--for=gone", "-o", "name")
+    gone = local.terminal("wait", "r", "--for=gone", "-o", "name", streams={"stdout": subprocess.PIPE})
+    gone.read_until("gone: ")  # it has seen the run: a name that was never seen is printed by nobody
     assert local.run("destroy", "r", "--grace", "0", "--yes").returncode == 0
-    assert gone.communicate(timeout=DEADLINE_SECONDS)[0] == "r\n"
-    assert gone.returncode == 0
+    assert gone.process.communicate(timeout=DEADLINE_SECONDS)[0] == b"r\n"
+    assert gone.process.returncode == 0
