@@ -11,6 +11,8 @@ JOBS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --ignore=tests/bench -n $(JOBS) --dist loadgroup
+# Tests of real processes get a second try; the summary counts it (RERUN) and prints the failure in full all the same.
+AGAIN := --reruns 1 -rR
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 # One line for each download: silence for a minute reads like a hang, and everything is too much.
@@ -58,16 +60,16 @@ test: $(VENV)/dev  ## run the tests that stay in one process: minutes
 	@$(PYTEST) -m "not process and not slow and not cluster and not gpu" $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
-	@$(PYTEST) -m "process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) $(AGAIN) -m "process and not slow and not cluster and not gpu" $(ARGS)
 
 test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
-	@$(PYTEST) -m "slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) $(AGAIN) -m "slow and not cluster and not gpu" $(ARGS)
 
 test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
 	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
 
 test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
-	@$(BIN)/python -m pytest -m cluster $(ARGS)
+	@$(BIN)/python -m pytest $(AGAIN) -m cluster $(ARGS)
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
 	@$(BIN)/python -m pytest tests/l2rtui/domain --quiet --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100

@@ -8,6 +8,7 @@ each.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,3 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what failed at first and passed when it was run again: a race to be mended, not a success."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"failed at first: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
