@@ -29,6 +29,15 @@ _Entry = tuple[PodView, Level, int]
 """A pod, its level, and the number of its slots if it is the user's."""
 
 
+def changed_pods(old: Mapping[str, PodView], new: Mapping[str, PodView]) -> list[tuple[PodView, PodView]] | None:
+    """Return each pod that differs, as it was and as it is; None where pods have come, gone or changed places."""
+    if len(new) != len(old) or not all(map(operator.is_, new, old)):
+        return None
+    # This runs for every snapshot: the loops over all pods stay in C and make no pairs of those that are the same.
+    differs = list(map(operator.is_not, new.values(), old.values()))
+    return list(zip(compress(old.values(), differs), compress(new.values(), differs), strict=True))
+
+
 class SnapshotIndex:
     """Pods in order and by run, and their counts, for the newest snapshot; the slots of ``owner`` count as mine."""
 
@@ -46,13 +55,10 @@ class SnapshotIndex:
         old_pods, self._indexed_pods = self._indexed_pods, pods
         if pods is old_pods:
             return
-        if old_pods is not None and len(pods) == len(old_pods) and all(map(operator.is_, pods, old_pods)):
-            # The same keys in the same order. This runs for every snapshot, so the loop over all pods stays in C.
-            differs = map(operator.is_not, pods.values(), old_pods.values())
-            changed = list(compress(pods.values(), differs))
-            if all(self._entries[pod.uid][0].run == pod.run for pod in changed):
-                self._update_changed(changed, pods)
-                return
+        changed = None if old_pods is None else changed_pods(old_pods, pods)
+        if changed is not None and all(before.run == pod.run for before, pod in changed):
+            self._update_changed([pod for _, pod in changed], pods)
+            return
         if pods.keys() != self._entries.keys():
             self._order = sorted(pods, key=lambda uid: _sort_key(pods[uid]))
         entries: dict[str, _Entry] = {}

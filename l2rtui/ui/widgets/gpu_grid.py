@@ -17,10 +17,11 @@ from textual.strip import Strip
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.state.snapshot_index import changed_pods
 from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.theme import cursor_style
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
-from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, SlotGrid, lay_out
+from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, SlotGrid, is_waiting, lay_out
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.span_renderer import NO_STYLE, SpanWidget
 
@@ -211,9 +212,11 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         if not is_same or self._grid is EMPTY_GRID or is_other:
             self._arrange()
         elif old.pods is not new.pods:
-            # A pod that starts to run moves no slot, but the case of its letter says that it waits no longer.
             self._grid = replace(self._grid, snapshot=new)
-            self._draw_differences()
+            # A pod that starts to run moves no slot, but the case of its letter says that it waits no longer.
+            pods = changed_pods(old.pods, new.pods)
+            if pods is None or any(is_waiting(before) is not is_waiting(now) for before, now in pods):
+                self._draw_differences()
 
     def watch_ghosts(self) -> None:
         """Draw the lines that differ."""

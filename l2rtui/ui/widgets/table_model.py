@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Final, TypeVar
 
 from l2rtui.domain.quantity import age
@@ -299,7 +300,7 @@ def _is_same(old: object, new: object) -> bool:
         return True
     if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
         return False
-    return all(
+    return all(map(is_, old, new)) or all(
         before is after or (isinstance(before, tuple) and _is_same(before, after))
         for before, after in zip(old, new, strict=True)
     )

@@ -11,7 +11,7 @@ from typing import Final
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
 from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, percent, plural
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, UNKNOWN, GridFigures, RunFigure, gauge, rate_of
@@ -161,9 +161,8 @@ class SlotGrid:
             return MISMATCH
         letter, style = self.letters.get(slot.run, (FOREIGN, TextStyle.DIM))
         pod = self.snapshot.pods.get(slot.pod_uid)
-        # Lower case: the pod has its slot but does not run yet. MANY has no lower case.
-        is_waiting = pod is not None and pod.status.level is Level.WAIT
-        return Span(letter.lower() if is_waiting and letter != MANY else letter, style)
+        # MANY has no lower case.
+        return Span(letter.lower() if pod is not None and is_waiting(pod) and letter != MANY else letter, style)
 
     def _load(self, node: Node, gpu: Gpu, label: str) -> Line:
         """Label of a device, with its load in the place of the blank behind it, where the load is known."""
@@ -283,6 +282,11 @@ class SlotGrid:
 
 
 EMPTY_GRID: Final = SlotGrid()
+
+
+def is_waiting(pod: PodView) -> bool:
+    """True for a pod that has its slot but does not run yet: its letter is in lower case."""
+    return pod.status.level is Level.WAIT
 
 
 def lay_out(
