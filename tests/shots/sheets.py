@@ -1,0 +1,117 @@
+"""Every screen at three sizes, with and without colour, on one sheet each: to be looked at, not kept.
+
+A sheet is an HTML page of six pictures, and a PNG of it where a Chromium is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.shots.app_driver import AppDriver
+from tests.shots.cluster import sample_app
+
+SIZES: Final = ((80, 24), (120, 40), (160, 45))
+SCREENS: Final[Mapping[str, Sequence[str]]] = {
+    "seeds": ("2",),
+    "slots-of-a-cluster": ("1", "<", "<"),
+    "slots-of-gpus": ("1", ">", ">"),
+    "pods": ("3",),
+    "nodes": ("4",),
+    "log": ("5",),
+    "events": ("6",),
+    "leaks": ("7",),
+    "charts": ("2", "8"),
+    "faults": ("2", "!"),
+    "filter": ("2", "slash", *"sac"),
+    "command": ("colon", *"des"),
+    "help": ("question_mark",),
+    "menu": ("2", "m"),
+    "description": ("2", "d"),
+    "spec": ("2", "y"),
+    "place": ("P",),
+    "launch": ("L",),
+    "kill": ("3", "K"),
+    "destroy": ("2", "ctrl+d"),
+    "experiments": ("E",),
+    "owners": ("O",),
+    "history": ("H",),
+    "volumes": ("V",),
+    "images": ("I",),
+    "checkpoints": ("C",),
+    "forwards": ("2", "f"),
+    "journal": ("colon", *"journal", "enter"),
+    "since": ("colon", *"since", "enter"),
+}
+"""Keys from the home screen to each screen."""
+
+
+async def take(folder: Path, names: Sequence[str] = ()) -> None:
+    """Draw the sheets of these screens, or of all, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = {name: keys for name, keys in SCREENS.items() if not names or name in names}
+    for size in SIZES:
+        for has_colours in (True, False):
+            _set_colours(has_colours)
+            for name, keys in chosen.items():
+                async with sample_app(size, has_faults=True) as (driver, backend):
+                    backend.advance(1.0)
+                    await driver.rest()
+                    await _press(driver, keys)
+                    svg = driver.app.export_screenshot(title=name)
+                    (folder / _picture(name, size, has_colours)).write_text(svg, "utf-8")
+    for name in chosen:
+        print(_sheet(folder, name))
+    _set_colours(True)
+
+
+def _set_colours(has_colours: bool) -> None:
+    if has_colours:
+        os.environ.pop("NO_COLOR", None)
+    else:
+        os.environ["NO_COLOR"] = "1"
+
+
+async def _press(driver: AppDriver, keys: Sequence[str]) -> None:
+    for key in keys:
+        await driver.press(key)
+        await driver.pilot.pause()
+    await driver.pilot.pause(0.7)
+
+
+def _picture(name: str, size: tuple[int, int], has_colours: bool) -> str:
+    return f"{name}-{size[0]}x{size[1]}{'' if has_colours else '-plain'}.svg"
+
+
+def _sheet(folder: Path, name: str) -> Path:
+    rows = "".join(
+        f'<div><img width="790" src="{_picture(name, size, True)}"> '
+        f'<img width="790" src="{_picture(name, size, False)}"></div>'
+        for size in SIZES
+    )
+    page = folder / f"{name}.html"
+    page.write_text(f'<body style="margin:4px;background:#444">{rows}</body>', "utf-8")
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        return page
+    heights = (_height(folder / _picture(name, size, True)) for size in SIZES)
+    target = page.with_suffix(".png")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+    window = f"--window-size=1600,{sum(round(790 * height) + 6 for height in heights) + 12}"
+    subprocess.run(
+        [browser, *flags, window, f"--screenshot={target}", page.as_uri()], check=True, stderr=subprocess.DEVNULL
+    )
+    return target
+
+
+def _height(svg: Path) -> float:
+    """Height of a picture as a part of its width."""
+    found = re.search(r'viewBox="([^"]*)"', svg.read_text("utf-8"))
+    assert found is not None, svg
+    _, _, width, height = found[1].split()
+    return float(height) / float(width)
