@@ -15,9 +15,9 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Names and the lines below each, up to the next name."""
+    """Names, without extras, and the lines below each, up to the next name."""
     blocks = re.split(r"\n(?=[a-z])", path.read_text())
-    return {block.split("==")[0]: block for block in blocks if re.match(r"[a-z]", block)}
+    return {re.split(r"\[|==", block)[0]: block for block in blocks if re.match(r"[a-z]", block)}
 
 
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock.name != "torch.txt"], ids=lambda lock: lock.name)
@@ -32,7 +32,7 @@ def test_a_version_is_the_same_in_every_set():
     versions: dict[str, set[str]] = {}
     for lock in LOCKS:
         for line in lock.read_text().splitlines():
-            if pin := re.match(r"([a-z][^=]*)==([^ ;]+)( ; .*)?", line):
+            if pin := re.match(r"([a-z][^=[]*)(?:\[.*\])?==([^ ;]+)( ; .*)?", line):
                 versions.setdefault(f"{pin[1]}{pin[3] or ''}".rstrip(" \\"), set()).add(pin[2])
     assert {name: sorted(found) for name, found in versions.items() if len(found) > 1} == {}
 
