@@ -81,6 +81,8 @@ class Settings:
             this, and is forgotten after 60 times this without a failure. Default 10: kubelet's 10 s, 5 min, 10 min.
         protected: Each change wants the name of the context typed, and the app has a frame of its own. Default off:
             set it in ``[context.NAME]`` of a cluster on which other people depend.
+        history_to: Folder, or ``s3://BUCKET/PREFIX``, to which the record of each run is written at its launch and
+            at its end; whoever has this setting has it in the history, also after a destroy. Default empty: none.
         keys: ``[keys]``: keys of the app by the names in ``docs/keys.md``, such as ``"run.destroy" = "ctrl+x"``.
         limits: ``[limits]``: limits of runs whose spec names none, as ``limits`` of a spec, such as
             ``wall = "12h"``; a context's ``[context.NAME.limits]`` takes the place of the whole table.
@@ -114,6 +116,7 @@ class Settings:
     log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)
     protected: bool = _setting(default=False)
+    history_to: str = _setting("")
     keys: tuple[tuple[str, str], ...] = _setting(())
     limits: tuple[tuple[str, str], ...] = _setting(())
     filters: tuple[tuple[str, str], ...] = _setting(())
@@ -123,6 +126,8 @@ class Settings:
             _check_range(setting, getattr(self, setting.name), f"Settings.{setting.name}")
         if self.limits:
             _ = self.default_limits
+        if self.history_to:
+            _check_place(self.history_to)
 
     @property
     def default_limits(self) -> Limits:
@@ -335,6 +340,18 @@ def _check_range(setting: Field[Any], value: object, source: str) -> None:
         return
     if not low <= value <= high:
         raise ConfigError(f"{source} is {value}: write a number from {low} to {high}.")
+
+
+def _check_place(value: str) -> None:
+    from runtime.base.object_store import StoreError, split_bucket_url
+
+    if value.startswith(("/", "~/")):  # a full path: queued runs start from another folder
+        return
+    try:
+        split_bucket_url(value)
+    except StoreError:
+        sentence = f"The setting history_to is {value!r}, which is neither a bucket nor the full path of a folder."
+        raise ConfigError(sentence, "Write s3://BUCKET/PREFIX, or a path that begins with / or ~/.") from None
 
 
 def _text(value: object) -> str:

@@ -287,6 +287,10 @@ class Backend(Protocol):
         """
 
     @property
+    def history_to(self) -> str:
+        """Folder or bucket for records that outlive their runs; empty without one."""
+
+    @property
     def records(self) -> RunRecords | None:
         """Records that travel with runs; None where all runs are those of this machine's own history."""
 

@@ -51,8 +51,8 @@ class ObjectStore(Protocol):
     def names(self, *, is_recursive: bool = False) -> list[str]:
         """Return the names of all files directly under the root, sorted; or at any depth, with their folders."""
 
-    def read(self, name: str) -> bytes:
-        """Return the content of a small file."""
+    def read(self, name: str, most_bytes: int = -1) -> bytes:
+        """Return the content of a small file; of one from others at most so many bytes."""
 
     def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
         """Copy a file into the store; after an error nothing has appeared there."""
@@ -107,9 +107,10 @@ class FolderStore:
         except FileNotFoundError:
             return []
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int = -1) -> bytes:
         """Return the content of a file."""
-        return (self._folder / name).read_bytes()
+        with (self._folder / name).open("rb") as file:
+            return file.read(most_bytes)
 
     def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
         """Copy a file into the folder."""
@@ -178,10 +179,11 @@ class S3Store:
             keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
         return sorted(key.removeprefix(self._prefix) for key in keys)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int = -1) -> bytes:
         """Return the content of a small object."""
         with self._translate_errors("read", "get_object", name):
-            data: bytes = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
+            body = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"]
+            data: bytes = body.read(None if most_bytes < 0 else most_bytes)
         return data
 
     def open(self, name: str, offset: int = 0, version: str = "") -> ObjectStream:

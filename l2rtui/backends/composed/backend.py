@@ -36,6 +36,7 @@ class ComposedBackend:
     """
 
     adopt = records = renderer = reservations = results = secrets = volumes = None
+    history_to = ""
 
     def __init__(self, members: Mapping[str, tuple[Backend, Settings]]) -> None:
         names = short_names(tuple(members))

@@ -69,6 +69,7 @@ class DockerBackend:
         liveness: LivenessTiming | None = None,
     ) -> None:
         self._settings = settings
+        self.history_to = settings.history_to
         self._engine = DockerEngine(endpoint)
         _require_local(self._engine.endpoint)
         self._info: dict[str, Any] = {}

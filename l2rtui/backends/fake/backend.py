@@ -65,6 +65,7 @@ class FakeBackend:
 
     name = "demo"
     location = contexts = renderer = secrets = adopt = records = results = None
+    history_to = ""
 
     def __init__(
         self,

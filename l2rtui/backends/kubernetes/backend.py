@@ -62,6 +62,7 @@ class KubernetesBackend:
         self, settings: Settings, kubeconfig: str | None = None, eks_token: EksSigner | None = None
     ) -> None:
         self._settings = settings
+        self.history_to = settings.history_to
         self._kubeconfig = kubeconfig
         self._eks_token = eks_token
         self._context: ClusterContext | None = None

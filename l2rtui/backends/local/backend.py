@@ -59,6 +59,7 @@ class LocalBackend:
 
     def __init__(self, settings: Settings, *, state: Path | None = None, nvml: object = None) -> None:
         self._settings = settings
+        self.history_to = settings.history_to
         self._root = StateFolder((state or state_dir() / "local").absolute())
         self._store = RunStore(self._root, process_scan.boot_id())
         self._node_reader = NodeReader(settings, self._root.runs, nvml)

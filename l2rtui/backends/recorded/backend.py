@@ -34,6 +34,7 @@ class ReplayBackend:
 
     name = "replay"
     adopt = records = contexts = inspector = renderer = reservations = results = secrets = volumes = None
+    history_to = ""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
         self._player = Player(path, speed)

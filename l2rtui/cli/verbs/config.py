@@ -61,6 +61,7 @@ def _mistakes_of_tables(part: dict[str, Any]) -> Iterator[ConfigError]:
 
     checks: tuple[tuple[str, Callable[[Any], object]], ...] = (
         ("limits", lambda value: Settings(limits=value)),
+        ("history_to", lambda value: Settings(history_to=value or "")),
         ("filters", filters.checked),
         ("keys", key_table),
     )

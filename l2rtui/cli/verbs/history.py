@@ -20,6 +20,7 @@ from l2rtui.domain.workload import name_problem
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended
 from l2rtui.services.history.lookup import compared, find_entry, find_record, spec_document
+from l2rtui.services.history.recorder import is_shared
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 
 _LOOK_SECONDS: Final = 10.0
@@ -124,10 +125,13 @@ async def _complete(session: Session) -> None:
     """Record ends that nobody has seen yet, and runs of others; a cluster out of reach only costs a sentence."""
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            if session.backend.records is not None:
+            if is_shared(session.backend):
                 from l2rtui.services.history.sharing import receive
 
-                await receive(session.backend)
+                try:
+                    await receive(session.backend)
+                except L2RError as error:  # this machine's own runs are completed all the same
+                    session.talk.say(f"Records of others may be missing: {error}")
             await complete_ended(session.backend)
     except (L2RError, TimeoutError) as error:
         session.talk.say(f"Runs that ended meanwhile may read as running: {str(error) or 'no answer in time'}")

@@ -30,19 +30,19 @@ async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = No
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0
+    ends: dict[str, Ending] = {}
     try:
         open_runs = await asyncio.to_thread(_open_entries, backend.name, context_of(backend))
         if not open_runs:
             return 0
         ends = await _ends(backend, await backend.snapshot() if snapshot is None else snapshot, open_runs)
         records = await asyncio.to_thread(_put, ends)
-        if records and backend.records is not None:
+        if records and recorder.is_shared(backend):
             from l2rtui.services.history.sharing import share
 
             await share(backend, records)
     except L2RError as error:
         _log.warning("history: %s", error)
-        return 0
     return len(ends)
 
 

@@ -40,6 +40,11 @@ def is_recorded(backend: Backend) -> bool:
     return backend.name not in _UNRECORDED
 
 
+def is_shared(backend: Backend) -> bool:
+    """Return whether others may have or get records of this backend's runs."""
+    return backend.records is not None or bool(backend.history_to)
+
+
 class LaunchRecording:
     """Record of one launch: written from its first moment on, beside the launch itself.
 
@@ -62,7 +67,7 @@ class LaunchRecording:
             return
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
         records = self._task.result() if self._task.done() else None
-        if records and self._backend.records is not None:
+        if records and is_shared(self._backend):
             from l2rtui.services.history.sharing import share
 
             await _quietly(lambda: share(self._backend, records))
@@ -73,7 +78,8 @@ class LaunchRecording:
             return
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
         uids = [run.uid for run in self._plan.runs]
-        await _quietly(lambda: asyncio.to_thread(_complete, uids, RunOutcome.TAKEN_BACK, sentence))
+        records = await _quietly(lambda: asyncio.to_thread(_complete, uids, RunOutcome.TAKEN_BACK, sentence))
+        await _left_in_place(self._backend, records)
 
 
 class DestroyRecording:
@@ -102,7 +108,16 @@ class DestroyRecording:
             return
         ending = replace(self._ending, receipt=receipt.sentence)
         place = receipt.results_location
-        await _quietly(lambda: asyncio.to_thread(_put_ending, self._backend, self._run, ending, place))
+        record = await _quietly(lambda: asyncio.to_thread(_put_ending, self._backend, self._run, ending, place))
+        await _left_in_place(self._backend, [record] if record else None)
+
+
+async def _left_in_place(backend: Backend, records: list[HistoryRecord] | None) -> None:
+    """Leave the ends of runs that are gone in the place for records, if there is one."""
+    if records and backend.history_to:
+        from l2rtui.services.history.place import leave
+
+        await _quietly(lambda: leave(backend, records))
 
 
 async def _quietly(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -131,15 +146,15 @@ def _put_launch(backend: Backend, plan: LaunchPlan, source: str) -> list[History
     return records
 
 
-def _complete(uids: list[str], outcome: RunOutcome, sentence: str) -> None:
+def _complete(uids: list[str], outcome: RunOutcome, sentence: str) -> list[HistoryRecord]:
     from l2rtui.services.history.store import HistoryStore
 
+    ending = Ending(outcome, time.time(), note=sentence)
     with HistoryStore() as store:
-        for uid in uids:
-            store.complete(uid, Ending(outcome, time.time(), note=sentence))
+        return [store.get(uid) for uid in uids if store.complete(uid, ending)]
 
 
-def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> None:
+def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> HistoryRecord:
     if place or (backend.results is not None and "://" not in ending.checkpoints):
         # Results that the destroy has moved or purged are no longer where they were.
         left = ending.checkpoints if ending.checkpoints and Path(ending.checkpoints).exists() else ""
@@ -152,3 +167,4 @@ def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> N
             # Launched from another machine, or by a version without a history: what is seen of it is recorded.
             store.put([HistoryRecord(entry_of(backend, run))])
             store.complete(run.uid, ending)
+        return store.get(run.uid)

@@ -194,8 +194,10 @@ async def _complete(ctx: AppContext) -> None:
     from l2rtui.services.history.completion import complete_ended
     from l2rtui.services.history.sharing import receive
 
-    await receive(ctx.backend)
-    await complete_ended(ctx.backend)
+    try:
+        await receive(ctx.backend)
+    finally:
+        await complete_ended(ctx.backend)
 
 
 async def _read(work: Callable[[HistoryStore], _T]) -> _T:

@@ -19,7 +19,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.services import launcher
-from l2rtui.services.history import completion, sharing
+from l2rtui.services.history import completion, sharing, travelling
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.spec.spec_file import LaunchRequest
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
@@ -141,30 +141,30 @@ def test_a_record_is_bounded_and_says_what_is_missing(lines, kept_diff, kept_log
     tree = SourceState(diff=noise(min(lines, 4_000)))
     logs = (("w-0", (noise(lines if lines > 4_000 else 1),)),)
     record = HistoryRecord(ENTRY, LaunchFacts(source=tree), Ending(RunOutcome.DONE, 1.0, logs=logs))
-    packed = sharing.encode(record)
-    assert len(packed) <= sharing.MAX_RECORD_BYTES
-    read = sharing.decode(PLACE, packed)
+    packed = travelling.encode(record)
+    assert len(packed) <= travelling.MAX_RECORD_BYTES
+    read = sharing.record_of(PLACE, packed)
     assert (bool(read.launch.source.diff), bool(read.ending.logs)) == (bool(kept_diff), bool(kept_logs))
     assert ("too long" in read.launch.source.problem) is not bool(kept_diff)
     assert ("too long" in read.ending.note) is not bool(kept_logs)
 
 
 def test_a_record_that_never_fits_does_not_travel():
-    assert sharing.encode(HistoryRecord(ENTRY, LaunchFacts(spec=noise(9_000)))) == b""
+    assert travelling.encode(HistoryRecord(ENTRY, LaunchFacts(spec=noise(9_000)))) == b""
 
 
 def test_what_is_no_record_of_the_run_is_ignored():
-    good = sharing.encode(HistoryRecord(ENTRY))
-    assert sharing.decode(PLACE, good) == HistoryRecord(ENTRY)
+    good = travelling.encode(HistoryRecord(ENTRY))
+    assert sharing.record_of(PLACE, good) == HistoryRecord(ENTRY)
     bomb = gzip.compress(b'{"entry": "' + b" " * (64 << 20))
     for place, packed in (
         (replace(PLACE, run_id="b" * 32), good),
         (PLACE, b"no gzip"),
         (PLACE, gzip.compress(b"[]")),
         (PLACE, bomb),
-        (PLACE, good + b"x" * sharing.MAX_RECORD_BYTES),
+        (PLACE, good + b"x" * travelling.MAX_RECORD_BYTES),
     ):
-        assert sharing.decode(place, packed) is None
+        assert sharing.record_of(place, packed) is None
 
 
 @pytest.mark.usefixtures("user")

@@ -1,0 +1,182 @@
+"""Records that outlive their runs, in a folder or a bucket that colleagues share: the setting ``history_to``.
+
+Of each run there is one object, ``ID.launched.json.gz``, and ``ID.ended.json.gz`` in its stead from its end on.
+All work is done in threads that nobody waits for longer than some moments: a place that hangs or fails costs a
+sentence, and the next look brings what is missing there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from l2rtui.backends.base import Backend
+from l2rtui.config import user_name
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.errors import BackendError
+from l2rtui.services.history.launch_facts import context_of
+from l2rtui.services.history.store import HistoryFilter, HistoryStore
+from l2rtui.services.history.travelling import MAX_RECORD_BYTES, decode, encode
+from runtime.base.object_store import ObjectStore, open_store
+
+PLACE_SECONDS: Final = 2.0
+"""Longest time for which a launch, a destroy or a list waits for the place."""
+MAX_MISSING: Final = 32
+"""Own records that one look writes because the place lacks them."""
+_AT_ONCE: Final = 16
+_NAME: Final = re.compile(r"([0-9a-f]{32})\.(launched|ended)\.json\.gz")
+_OPEN_STATES: Final = (RunOutcome.RUNNING, RunOutcome.LOST)
+"""States of which the place may know more."""
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+async def leave(backend: Backend, records: Sequence[HistoryRecord]) -> None:
+    """Write records to the place of the backend's setting.
+
+    Raises:
+        BackendError: the place does not answer in time, or refuses.
+    """
+    url = backend.history_to
+    if url and records:
+        await _in_time(url, lambda: _put_all(_opened(url), records))
+
+
+async def collect(backend: Backend) -> int:
+    """Add what the place has and the own history lacks, and write there what it lacks of the own runs.
+
+    Returns:
+        Number of runs that are new or have ended.
+
+    Raises:
+        L2RError: the place does not answer in time or refuses, or the history cannot be written.
+    """
+    url = backend.history_to
+    if not url:
+        return 0
+    until = time.monotonic() + PLACE_SECONDS * 0.75
+    return await _in_time(url, lambda: _exchanged(_opened(url), backend.name, context_of(backend), until))
+
+
+async def _in_time(url: str, work: Callable[[], _T]) -> _T:
+    """Return the result of work in a daemon thread: the end of the program does not wait for a place that hangs."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]  # of the work itself
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome: tuple[_T | None, Exception | None] = (work(), None)
+        except Exception as error:  # noqa: BLE001  (raised where it is awaited)
+            outcome = (None, error)
+        try:
+            loop.call_soon_threadsafe(settle, *outcome)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            _log.info("history_to %s answered too late", url)
+
+    threading.Thread(target=run, name="history-place", daemon=True).start()
+    try:
+        async with asyncio.timeout(PLACE_SECONDS):
+            return await future
+    except TimeoutError:
+        raise BackendError(f"The place of history_to, {url}, did not answer within {PLACE_SECONDS:g} s.") from None
+    except OSError as error:
+        raise BackendError(f"The place of history_to, {url}, cannot be used: {error}.") from error
+
+
+# --- in a thread -----------------------------------------------------------------------------------------------
+def _opened(url: str) -> ObjectStore:
+    return open_store(url if "://" in url else str(Path(url).expanduser()))
+
+
+def _put_all(store: ObjectStore, records: Iterable[HistoryRecord]) -> None:
+    with tempfile.TemporaryDirectory(prefix="l2rtui-history-") as folder:
+        source = Path(folder, "record")
+        for record in records:
+            if not (packed := encode(_with_host(record))):
+                continue
+            source.write_bytes(packed)
+            uid = record.entry.run_id
+            store.put(f"{uid}.{'launched' if record.ending is None else 'ended'}.json.gz", source)
+            if record.ending is not None:
+                store.remove(f"{uid}.launched.json.gz")
+
+
+def _with_host(record: HistoryRecord) -> HistoryRecord:
+    """Name the machine of a run that has no context: elsewhere it must not pass for one of the reader's machine."""
+    if record.entry.context:
+        return record
+    return replace(record, entry=replace(record.entry, context=platform.node()))
+
+
+def _exchanged(place: ObjectStore, backend: str, context: str, until: float) -> int:
+    stored = {
+        match[1]: match[2] for name in sorted(place.names(), reverse=True) if (match := _NAME.fullmatch(name))
+    }
+    # Reversed, `launched` comes before `ended`, so of both the end counts.
+    with HistoryStore() as history:
+        present = history.has(list(stored))
+        unfinished = {entry.run_id for entry in history.entries(HistoryFilter(states=_OPEN_STATES))}
+        news = [
+            f"{uid}.{state}.json.gz"
+            for uid, state in stored.items()
+            if uid not in present or (state == "ended" and uid in unfinished)
+        ]
+        number = _received(place, history, news, present, until)
+        own = HistoryFilter(owner=user_name(), backend=backend, context=context, limit=1000)
+        missing = [entry.run_id for entry in history.entries(own) if _is_missing(entry, stored)][:MAX_MISSING]
+        records = [history.get(uid) for uid in missing]
+    _put_all(place, records)
+    return number
+
+
+def _received(
+    place: ObjectStore, history: HistoryStore, names: Sequence[str], present: set[str], until: float
+) -> int:
+    """Store the records of these names, as many as can be read until then; the next look goes on."""
+    number = 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for start in range(0, len(names), _AT_ONCE):
+            if time.monotonic() > until:
+                break
+            for record in pool.map(lambda name: _read(place, name), names[start : start + _AT_ONCE]):
+                if record is None:
+                    continue
+                number += 1
+                if record.entry.run_id not in present:
+                    history.put([record])
+                elif record.ending is not None:
+                    history.complete(record.entry.run_id, record.ending)
+    return number
+
+
+def _read(place: ObjectStore, name: str) -> HistoryRecord | None:
+    """Return a record; None for what is none, or is that of another run."""
+    try:
+        record = decode(place.read(name, MAX_RECORD_BYTES + 1))
+    except FileNotFoundError:  # its end has just taken its place
+        return None
+    return record if record is not None and record.entry.run_id == name.partition(".")[0] else None
+
+
+def _is_missing(entry: HistoryEntry, stored: dict[str, str]) -> bool:
+    if entry.state is RunOutcome.RUNNING:
+        return entry.run_id not in stored
+    return entry.state is not RunOutcome.LOST and stored.get(entry.run_id) != "ended"
