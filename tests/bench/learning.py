@@ -45,8 +45,13 @@ class Example:
 EXAMPLES = (
     Example("cartpole-ppo", 475.0, reference="PPO"),
     Example("cartpole-impala", 475.0),
+    Example("cartpole-sac", 475.0, "eval_return"),
+    Example("cartpole-dqn", 475.0, "eval_return", "DQN"),
     Example("pendulum-sac", -200.0, "eval_return", "SAC"),
+    Example("pendulum-td3", -200.0, "eval_return", "TD3"),
+    Example("pendulum-ppo", -200.0, reference="PPO"),
 )
+PANELS_A_ROW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +172,19 @@ def report(points: list[Point]) -> None:
 
 
 def draw(points: list[Point]) -> None:
-    """One panel for each example: a line a seed, ours in colour, the reference grey."""
+    """One panel for each example that was run: a line a seed, ours in colour, the reference grey."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, len(EXAMPLES), figsize=(11, 3.4), layout="constrained")
-    for axes, example in zip(panels, EXAMPLES, strict=True):
+    examples = [example for example in EXAMPLES if any(each.example == example.name for each in points)]
+    rows = -(-len(examples) // PANELS_A_ROW)
+    figure, grid = plt.subplots(rows, PANELS_A_ROW, figsize=(11, 3.4 * rows), layout="constrained", squeeze=False)
+    for axes in grid.flat[len(examples) :]:
+        axes.set_axis_off()
+    for axes, example in zip(grid.flat, examples, strict=False):
         for by, colour in (("reference", "0.65"), ("l2rtui", "C0")):
             mine = [each for each in points if (each.example, each.by) == (example.name, by)]
             for number, seed in enumerate(sorted({each.seed for each in mine})):
@@ -193,7 +202,8 @@ def draw(points: list[Point]) -> None:
         axes.set_xlabel("thousand env steps")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
-    panels[0].set_ylabel("mean return")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("mean return")
     figure.savefig(DOCS / "learning-methods.svg", metadata={"Date": None})
     plt.close(figure)
 

@@ -9,12 +9,15 @@ import json
 import sys
 import time
 
+import numpy as np
 import torch
-from stable_baselines3 import PPO, SAC
+from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import VecNormalize
 
 RECORD_STEPS = 1_000
 
@@ -22,11 +25,13 @@ RECORD_STEPS = 1_000
 class Records(BaseCallback):
     """Prints the mean return of the latest 100 training episodes.
 
-    Of SAC, whose runs have hardly 100 of them, that of 10 episodes without exploration, as our evaluator does.
+    Of what learns from a replay, whose runs have hardly 100 of them, that of 10 episodes without exploration, as our
+    evaluator does.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, environment: str, seed: int) -> None:
         super().__init__()
+        self._environment = environment
         self._seed = seed
         self._began = time.time()
         self._next = RECORD_STEPS
@@ -43,58 +48,112 @@ class Records(BaseCallback):
         return True
 
     def _mean_return(self) -> float:
-        if not isinstance(self.model, SAC):
+        if isinstance(self.model, PPO):
             returns = [each["r"] for each in self.model.ep_info_buffer]
             return sum(returns) / len(returns)
-        evaluated = make_vec_env("Pendulum-v1", 1, seed=1_000 + self._seed)
+        evaluated = make_vec_env(self._environment, 1, seed=1_000 + self._seed)
         mean, _ = evaluate_policy(self.model, evaluated, n_eval_episodes=10, deterministic=True)
         return mean
 
 
-def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
-    """Return the algorithm and its env steps.
+def cartpole_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of rl-baselines3-zoo's family for CartPole: few copies and many passes over each batch.
 
-    SAC has the settings of manifests/pendulum-sac.yaml; PPO those of rl-baselines3-zoo's family for CartPole, few
-    copies and many passes over each batch: one pass over large batches is for copies that are stepped in one array
-    operation.
+    One pass over large batches is for copies that are stepped in one array operation.
     """
-    if example == "cartpole-ppo":
-        ppo = PPO(
-            "MlpPolicy",
-            make_vec_env("CartPole-v1", 8, seed=seed),
-            n_steps=128,
-            batch_size=256,
-            n_epochs=10,
-            learning_rate=lambda left: 1e-3 * left,
-            gamma=0.98,
-            gae_lambda=0.9,
-            seed=seed,
-            device="cpu",
-        )
-        return ppo, 122_880
-    sac = SAC(
+    ppo = PPO(
         "MlpPolicy",
-        make_vec_env("Pendulum-v1", 4, seed=seed),
-        learning_rate=1e-3,
-        gamma=0.99,
-        tau=0.01,
+        make_vec_env("CartPole-v1", 8, seed=seed),
+        n_steps=128,
         batch_size=256,
-        learning_starts=1_000,
-        train_freq=4,
-        gradient_steps=8,
-        policy_kwargs={"net_arch": [64, 64]},
+        n_epochs=10,
+        learning_rate=lambda left: 1e-3 * left,
+        gamma=0.98,
+        gae_lambda=0.9,
         seed=seed,
         device="cpu",
     )
+    return ppo, 122_880
+
+
+def pendulum_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of manifests/pendulum-ppo.yaml, under VecNormalize."""
+    ppo = PPO(
+        "MlpPolicy",
+        VecNormalize(make_vec_env("Pendulum-v1", 4, seed=seed), gamma=0.9),
+        n_steps=1_024,
+        batch_size=64,
+        n_epochs=10,
+        learning_rate=1e-3,
+        gamma=0.9,
+        gae_lambda=0.95,
+        seed=seed,
+        device="cpu",
+    )
+    return ppo, 100_000
+
+
+def cartpole_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of manifests/cartpole-dqn.yaml, as far as this DQN has them: it has no double Q-learning."""
+    dqn = DQN(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", 8, seed=seed),
+        learning_rate=5e-4,
+        learning_starts=1_000,
+        batch_size=128,
+        train_freq=1,
+        gradient_steps=4,
+        target_update_interval=200,
+        exploration_fraction=8_000 / 50_000,
+        exploration_final_eps=0.05,
+        policy_kwargs={"net_arch": [128, 128]},
+        seed=seed,
+        device="cpu",
+    )
+    return dqn, 50_000
+
+
+def pendulum_sac(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of manifests/pendulum-sac.yaml."""
+    sac = SAC("MlpPolicy", make_vec_env("Pendulum-v1", 4, seed=seed), tau=0.01, **REPLAY, seed=seed)
     return sac, 20_000
+
+
+def pendulum_td3(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of manifests/pendulum-td3.yaml."""
+    noise = NormalActionNoise(np.zeros(1), np.full(1, 0.1))
+    environments = make_vec_env("Pendulum-v1", 4, seed=seed)
+    return TD3("MlpPolicy", environments, action_noise=noise, tau=0.005, **REPLAY, seed=seed), 20_000
+
+
+REPLAY = {
+    "learning_rate": 1e-3,
+    "gamma": 0.99,
+    "batch_size": 256,
+    "learning_starts": 1_000,
+    "train_freq": 4,
+    "gradient_steps": 8,
+    "policy_kwargs": {"net_arch": [64, 64]},
+    "device": "cpu",
+}
+"""What SAC and TD3 on Pendulum have in common: half an update for each env step."""
+EXAMPLES = {
+    "cartpole-ppo": ("CartPole-v1", cartpole_ppo),
+    "cartpole-dqn": ("CartPole-v1", cartpole_dqn),
+    "pendulum-ppo": ("Pendulum-v1", pendulum_ppo),
+    "pendulum-sac": ("Pendulum-v1", pendulum_sac),
+    "pendulum-td3": ("Pendulum-v1", pendulum_td3),
+}
+"""Environment and algorithm of each example."""
 
 
 def main() -> None:
     """Train one example with one seed."""
     torch.set_num_threads(1)
     seed = int(sys.argv[2])
-    algorithm, steps = make(sys.argv[1], seed)
-    algorithm.learn(steps, callback=Records(seed))
+    environment, make = EXAMPLES[sys.argv[1]]
+    algorithm, steps = make(seed)
+    algorithm.learn(steps, callback=Records(environment, seed))
 
 
 if __name__ == "__main__":
