@@ -25,8 +25,8 @@ RECORD_STEPS = 1_000
 class Records(BaseCallback):
     """Prints the mean return of the latest 100 training episodes.
 
-    Of what learns from a replay, whose runs have hardly 100 of them, that of 10 episodes without exploration, as our
-    evaluator does.
+    Of what learns from a replay, whose runs have hardly 100 of them, that of 10 episodes without exploration, as
+    our evaluator does.
     """
 
     def __init__(self, environment: str, seed: int) -> None:
