@@ -68,7 +68,7 @@ class DQN(Algorithm):
         if self.updates % self.config.target_updates == 0:
             self._target.arena.flat.copy_(self._q.arena.flat)
         self._explore()
-        return DQNStats.of(torch.cat([stats, self._q.exploration]))
+        return DQNStats.of(torch.cat([stats, self._q.exploration.detach()]))
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step on the columns of a `Batch`; return loss and mean value, and TD errors."""

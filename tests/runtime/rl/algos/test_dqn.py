@@ -125,3 +125,8 @@ def test_it_is_refused_where_actions_are_numbers_or_several():
     plan = make_plan(settings, ObsSpace(3), ActionSpace(1, (3,)))
     assert plan.n_step == 3
     assert isinstance(build(plan, 0, "cpu"), DQN)
+
+
+def test_statistics_hold_no_graph_of_gradients():
+    """On a GPU such a graph outlives the update, and its nodes belong to the stream that made them."""
+    assert not dqn().update(batch()).exploration.requires_grad
