@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from runtime.base.errors import FailedError
+from runtime.rl.device.failures import first_line
 
 WARMUP_CALLS: Final = 3
 """Calls before a capture: they allocate workspaces of cuBLAS and cuDNN and load kernels, which capture forbids.
@@ -131,7 +132,8 @@ class Captured:
             raise
         except RuntimeError as error:
             raise FailedError(
-                f"torch could not capture a CUDA graph ({error}); with cuda_graphs set to false it takes none"
+                f"torch could not capture a CUDA graph ({first_line(error)}); "
+                "with cuda_graphs set to false it takes none"
             ) from error
         self._graph = graph
 

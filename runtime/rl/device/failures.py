@@ -17,16 +17,16 @@ def device_failures() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise FailedError(
-            f"the device has too little memory: {_first_line(error)}; lower the batch, hidden, convolutions or "
+            f"the device has too little memory: {first_line(error)}; lower the batch, hidden, convolutions or "
             "replay_capacity, set replay_device to host, or place fewer processes on this GPU"
         ) from error
     # An error of a kernel is reported by some later call, and every call after it fails: only a new process helps.
     except torch.AcceleratorError as error:
         raise FailedError(
-            f"the device failed: {_first_line(error)}; a restart goes on from the newest checkpoint"
+            f"the device failed: {first_line(error)}; a restart goes on from the newest checkpoint"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return an error without the advice on debugging that torch puts behind it."""
     return (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from runtime.base.errors import FailedError
 from runtime.rl.device.captured import Captured, CapturedByShape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,3 +69,18 @@ def test_each_shape_has_buffers_of_its_own_and_a_missing_column_stays_missing() 
         assert captured(again, None).tolist() == [7.0, 7.0]
         assert [size for _, size in shapes] == [2, 3, 2]
         assert (shapes[0] == shapes[2]) is (enabled is True), "the same buffers for the same shapes"
+
+
+def test_a_capture_that_fails_is_one_line_that_ends_with_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch puts lines of advice on debugging behind CUDA's error; who shows a first line must show ours."""
+
+    class Refused:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with ...\n")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", Refused)
+    with pytest.raises(FailedError) as raised:
+        Captured(torch.neg, torch.ones(3))._record(None, ())  # type: ignore[arg-type]
+    assert "stream is capturing); with cuda_graphs set to false" in str(raised.value)
+    assert "\n" not in str(raised.value)
