@@ -15,14 +15,21 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.algorithm import Algorithm
+from runtime.rl.algos.configs import DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.minibatches import split_rows
+from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
+from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.algos.ppo import PPO
+from runtime.rl.algos.recurrent.impala import RecurrentImpala
+from runtime.rl.algos.recurrent.ppo import RecurrentPPO
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.rl.algos.test_memory import rollouts, shape_of
 from tests.runtime.rl.algos.test_onpolicy import DISCRETE, GAUSSIAN, SEVERAL, acted
 from tests.runtime.rl.algos.test_sac import make_batch
 
@@ -32,9 +39,12 @@ VECTOR = ActorShape(5, 2, (32, 24))
 PICTURE = ActorShape.of(
     ObsSpace(2, ((20, 20, 3),)), ActionSpace(2), (16,), head="squashed", convolutions=((4, 8, 4),)
 )
+CHOICES = ActorShape(5, 1, (32, 24), head="categorical", choices=(3,))
+GREEDY, DETERMINISTIC = replace(CHOICES, head="greedy"), replace(VECTOR, head="deterministic")
+GRU, LSTM = shape_of("gru"), shape_of("lstm", is_normalised=True)
 NORMALISED = replace(GAUSSIAN, is_normalised=True)
 BATCHES = 5
-Method = SAC | PPO | Impala
+Method = Algorithm
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,11 @@ def weighted(seed: int) -> Batch:
     return replace(make_batch(seed), steps=steps, weight=torch.rand(16, generator=generator))
 
 
+def chosen(seed: int, draw: Callable[[int], Batch] = make_batch) -> Batch:
+    action = torch.randint(0, 3, (16, 1), generator=torch.Generator().manual_seed(seed + 300)).float()
+    return replace(draw(seed), action=action)
+
+
 def seen_by_a_camera(seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed + 200)
     first, second = (torch.randint(0, 256, (16, PICTURE.obs_dim), generator=generator) for _ in range(2))
@@ -66,6 +81,10 @@ def seen_by_a_camera(seed: int) -> Batch:
 
 def on_policy(shape: ActorShape) -> Callable[[int], RolloutBatch]:
     return lambda seed: acted(PPO(shape, PPOConfig(hidden=shape.hidden), 8), 8, 5, seed)
+
+
+def remembered(shape: ActorShape) -> Callable[[int], RolloutBatch]:
+    return lambda seed: rollouts(RecurrentPPO(shape, PPOConfig(hidden=(7,)), 8), seed)
 
 
 def with_returns(seed: int) -> RolloutBatch:
@@ -93,6 +112,20 @@ CASES = {
     ),
     "impala": Case(partial(Impala, DISCRETE, ImpalaConfig(hidden=(16,), anneal_updates=6), 3), on_policy(DISCRETE)),
     "appo": Case(partial(Impala, GAUSSIAN, ImpalaConfig(hidden=(16,), clip=0.2, epochs=3), 3), on_policy(GAUSSIAN)),
+    "sac-choices": Case(partial(DiscreteSAC, CHOICES, SAC_CONFIG, 3), chosen),
+    "dqn": Case(
+        partial(DQN, GREEDY, DQNConfig(hidden=(32, 24), prioritised=True, n_step=3, target_updates=2), 3),
+        partial(chosen, draw=weighted),
+    ),
+    "td3": Case(
+        partial(TD3, replace(DETERMINISTIC, is_normalised=True), TD3Config(hidden=(32, 24)), 3), make_batch
+    ),
+    "ppo-gru": Case(
+        partial(RecurrentPPO, GRU, PPOConfig(hidden=(7,), minibatch_size=12, epochs=2), 3), remembered(GRU)
+    ),
+    "appo-lstm": Case(
+        partial(RecurrentImpala, LSTM, ImpalaConfig(hidden=(7,), clip=0.2, epochs=2), 3), remembered(LSTM)
+    ),
 }
 
 
