@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import partial
 
 import psutil
 import pytest
 
 from tests.cluster.conftest import NODE_IMAGE, eventually
-from tests.fakes.named_faults import SPEC, STOPS, Faults
+from tests.fakes.named_faults import DIVERGES, FULL, ON_VOLUME, SPEC, STOPS, Faults, filled, small_disk
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -49,12 +50,14 @@ def test_what_stops_or_is_cut_off_is_named_and_goes_when_it_is_over(cli, faults,
     cli.run("destroy", "faults", "--yes", "--grace", "1")
 
 
-def test_a_disk_that_is_full_at_a_checkpoint_is_named(cli, faults, volume, tmp_path):
-    output("mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", str(volume))
-    try:
-        mount = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
-        faults.begin(tmp_path, SPEC, image=IMAGE, more=f"{ON}\n{mount}")
-        faults.named("its last checkpoint could not be written", "No space left on device")
+def test_a_learning_rate_that_makes_nan_is_named(cli, faults, tmp_path):
+    faults.begin(tmp_path, DIVERGES, image=IMAGE, more=ON)
+    faults.check_not_finite(lambda pod: cli.run("logs", pod))
+    cli.run("destroy", "nan", "--yes", "--grace", "1")
+
+
+def test_a_disk_that_is_full_at_a_checkpoint_is_named_until_there_is_room(cli, faults, volume, tmp_path):
+    with small_disk(volume):
+        faults.begin(tmp_path, SPEC, image=IMAGE, more=f"{ON}\n{ON_VOLUME}")
+        faults.check_full_disk(partial(filled, volume), FULL)
         cli.run("destroy", "faults", "--yes", "--grace", "1")
-    finally:
-        output("umount", "-l", str(volume))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
 train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 4, segment_steps: 64, ppo: {{lr: 1.0e+30}}}}
 {more}
 """
+ON_VOLUME = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
+"""Part of a spec: checkpoints lie on a volume of this name."""
 BEGIN_SECONDS = 300.0
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
@@ -52,8 +55,37 @@ STOPS: tuple[Stop, ...] = (
 )
 """Role, how many of its pods, the program in them (empty for all), and parts of the sentence."""
 
+DISK_MEGABYTES = 64
+CUT_BYTES = 200_000
+FULL = "No space left on device"
 Json = Callable[..., Any]
 Wait = Callable[[str, Callable[[], Any], float], Any]
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Mount a file system of ``DISK_MEGABYTES`` at the folder. Raises CalledProcessError where one may not."""
+    options = ("-o", f"size={DISK_MEGABYTES}m,mode=777")
+    subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", folder], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True, capture_output=True)
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Fill the file system of the folder to its last byte, and free it again."""
+    filler = folder / "filler"
+    try:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12):
+                with suppress(OSError):  # it is full
+                    while file.write(bytes(size)):
+                        pass
+        yield
+    finally:
+        filler.unlink()
 
 
 class Faults:
@@ -124,3 +156,33 @@ class Faults:
             if not program:  # a simulator that hangs is replaced
                 self.send(role, signal.SIGCONT, count)
             self.learns()
+
+    @contextmanager
+    def files_cut_short(self) -> Iterator[None]:
+        """Let the learner write no file as long as a checkpoint, where no file system may be mounted."""
+        (learner,) = self.pods("learner")
+        process = self._processes(learner)[0]
+        before = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (CUT_BYTES, before[1]))
+        yield
+        process.rlimit(psutil.RLIMIT_FSIZE, before)
+
+    def check_full_disk(self, full: Callable[[], AbstractContextManager[None]], part: str) -> None:
+        """Let the disk of a run that learns be full for a while; ``part`` is the system's word for it."""
+        self.learns()
+        with full():
+            self.named("its last checkpoint could not be written", part)
+        self.learns()
+
+    def check_not_finite(self, log: Callable[[str], str]) -> None:
+        """Wait until the learner of ``DIVERGES`` says that its numbers are not finite, then for the name of that.
+
+        ``log`` returns the log of a pod.
+        """
+
+        def has_not_finite() -> bool:
+            learners = self.pods("learner")
+            return bool(learners) and "not finite" in log(learners[0]["pod"])
+
+        self._wait("numbers that are not finite", has_not_finite, BEGIN_SECONDS)
+        self.named("diverged", "lower the learning rate", run="nan")

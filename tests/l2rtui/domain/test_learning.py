@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import cycle, pairwise
 from pathlib import Path
 
 import pytest
@@ -440,6 +441,42 @@ def test_a_real_run_raises_no_false_alarm_at_any_second(name):
     assert (
         learning_state(RUN, (learner, W0, W1), RunReports(metrics, 16.0), now + 16, state).state is Learning.STALLED
     )
+
+
+DAY_SECONDS = 86_400.0
+FIELDS = ("env_steps_per_second", "idle_share", "mean_return")
+
+
+def a_day(lines):
+    """Figures of a real run, and of its second half to and fro until a day is over; counters go on."""
+    first, half = lines[0], list(pairwise(lines))[len(lines) // 2 :]
+    yield from (
+        LearnerFigures(line["time"], line["env_steps"], line["updates"], *map(line.get, FIELDS)) for line in lines
+    )
+    time, env_steps, updates = (lines[-1][field] for field in ("time", "env_steps", "updates"))
+    for earlier, line in cycle(half[::-1] + half):
+        time += line["time"] - earlier["time"]
+        env_steps += line["env_steps"] - earlier["env_steps"]
+        updates += line["updates"] - earlier["updates"]
+        if time > first["time"] + DAY_SECONDS:
+            return
+        yield LearnerFigures(time, env_steps, updates, *map(line.get, FIELDS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["cartpole-ppo", "racing-sac"])
+def test_a_day_of_a_real_run_raises_no_false_alarm_at_any_record(name):
+    lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
+    history, state = ProgressHistory(), None
+    learner = replace(LEARNER, started=lines[0]["time"] - 5)
+    for figures, following in pairwise(a_day(lines)):
+        progress = history.add(figures)
+        metrics = RunMetrics("r", env_steps=figures.env_steps, time=figures.time, progress=progress)
+        for age in (0.0, following.time - figures.time):  # as it arrives, and when the next one is due
+            state = learning_state(RUN, (learner, W0, W1), RunReports(metrics, age), figures.time + age, state)
+            assert state.state in (Learning.STARTING, Learning.LIVE), (figures, state)
+    assert figures.time > lines[0]["time"] + DAY_SECONDS - 60
 
 
 EVALUATOR = replace(W0, uid="e", name="r-eval-0", set_name="eval", role=Role.EVALUATOR)
