@@ -88,6 +88,7 @@ class _Counter:
             self._add(self._size_of(str(event.anchor)))
         elif isinstance(event, yaml.ScalarEvent):
             self._add(1)
+            _check_text(event.value)
             if event.anchor is not None:
                 self._sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -110,3 +111,14 @@ class _Counter:
         self._total += number
         if self._total > self._max_values:
             raise TooMuchError(f"it stands for more than {self._max_values} values")
+
+
+def _check_text(value: str) -> None:
+    """Refuse half a character, which an escape such as "\\ud800" makes: no file and no request can hold it."""
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(value[error.start]):04x}"
+        raise yaml.YAMLError(f"a text holds {half}, which is half a character") from error

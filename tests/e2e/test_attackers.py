@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -11,9 +12,9 @@ import psutil
 import pytest
 
 from tests.e2e.serving import DEADLINE_SECONDS, origin, serving
-from tests.fakes.attackers import Attackers, is_root
+from tests.fakes.attackers import Attackers, each, is_root, report
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600 + 3 * each(0))]
 PATHS = (
     "/",
     "/?token=",
@@ -81,10 +82,17 @@ def attack(port: int, address: str) -> int:
                 answer = request(port, method, path, **headers)
                 assert answer == b"" or answer.split(b" ", 2)[1][:1] == b"4", (method, path, headers, answer[:200])
                 number += 1
+    asked = Counter[str]()
+    for what, path in (("no token", "/"), ("another token", "/?token=wrong"), ("replay", f"/?{used.query}")):
+        for _ in range(each(10)):
+            answer = request(port, "GET", path, Host=used.netloc)
+            assert answer == b"" or answer.split(b" ", 2)[1][:1] == b"4", (path, answer[:200])
+            asked[f"{what}, HTTP"] += 1
     attackers = Attackers(port, recorded)
-    attackers.attack(180)
+    attackers.attack(each(30))
     if is_root():
-        attackers.attack_as_another_user(10, [], [])
+        attackers.attack_as_another_user(each(10), [], [])
     for answer in attackers.answers.split(b"HTTP/1.1 ")[1:]:
         assert answer.startswith(b"4"), answer[:300]
-    return number + sum(attackers.done.values())
+    report("web app", attackers.done, asked)
+    return number + sum(attackers.done.values()) + asked.total()

@@ -15,11 +15,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import zmq
 
 from tests.fakes.abuse import almost, dealer_of, noise
 
+EACH = "L2R_ATTACKERS_EACH"
+REPORT = "L2R_ATTACKERS_REPORT"
 AT_ONCE = 60
 """Connections that are held open, so that a machine's limit of descriptors does not end the test instead."""
 NOBODY = 65_534
@@ -60,6 +63,18 @@ print(json.dumps(result))
 """
 
 
+def each(usual: int) -> int:
+    """Return how many connections of each kind to make: as many as usual, or as the bench asks for."""
+    return int(os.environ.get(EACH, usual))
+
+
+def report(target: str, *counts: Counter[str]) -> None:
+    """Add the numbers of connections by their kind to the bench's file, where it runs us."""
+    if path := os.environ.get(REPORT):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"target": target, "done": sum(counts, Counter())}) + "\n")
+
+
 class Attackers:
     """Attackers of one port on this machine.
 
@@ -80,7 +95,7 @@ class Attackers:
         self._open: list[socket.socket] = []
 
     def attack(self, number: int) -> None:
-        """Open so many connections, of each kind in turn, and close them all."""
+        """Open so many connections of each kind, in turn, and close them all."""
         acts: tuple[Callable[[], None], ...] = (
             self._be_silent,
             self._drip,
@@ -90,7 +105,7 @@ class Attackers:
             self._join_with_another_token,
         )
         try:
-            for count in range(number):
+            for count in range(number * len(acts)):
                 acts[count % len(acts)]()
                 while len(self._open) > AT_ONCE:
                     self._close(self._open.pop(0))
@@ -103,9 +118,8 @@ class Attackers:
         """Do it as a user without rights, who also tries to read files and join sockets; return the outcome."""
         order: dict[str, object] = {"user": NOBODY, "number": number, "port": self._port}
         order |= {"data": self._recorded.hex(), "files": files, "sockets": sockets}
-        output = subprocess.run(
-            [sys.executable, "-c", _OTHER_USER, json.dumps(order)], capture_output=True, check=True, timeout=120
-        )
+        words = [sys.executable, "-c", _OTHER_USER, json.dumps(order)]
+        output = subprocess.run(words, capture_output=True, check=True, timeout=120 + number)
         result = json.loads(output.stdout)
         self.done["other user"] += result["connections"]
         self.answers += b"".join(bytes.fromhex(answer) for answer in result["answered"])

@@ -88,3 +88,12 @@ def test_placeholders_are_filled_once_however_many_there_are(tmp_path):
     )
     spec = spec_file.load(str(path), overrides=["SEED=7"]).spec
     assert '"7-2999"' in spec.sets[0].template
+
+
+def test_half_a_character_is_refused_with_its_escape(tmp_path):
+    with pytest.raises(yaml.YAMLError, match=r"holds \\ud800, which is half a character"):
+        bounded_yaml.load('a: {"x\\ud800y": 1}')
+    path = tmp_path / "spec.yaml"
+    path.write_text('kind: job\nname: r\njob: {command: [x]}\ntrain: {environment_options: {"\\ud800": 1}}\n')
+    with pytest.raises(SpecError, match="half a character"):
+        spec_file.load(str(path))

@@ -17,13 +17,13 @@ from runtime.exchange.transport import curve_keys
 from runtime.exchange.transport.request_reply import RequestSocket
 from runtime.jobs.elastic.round_state import decode_state
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
-from tests.fakes.attackers import Attackers, is_root, recording
+from tests.fakes.attackers import Attackers, each, is_root, recording, report
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.exchange.test_sockets import free_ports
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, part, together
 from tests.runtime.programs import Programs, wait_for
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900 + 3 * each(0))]
 TOKEN = "only processes of the run have this"
 KEY = "l2r/elastic/test-1"
 GROWTH_BYTES = 100 * 2**20
@@ -53,11 +53,11 @@ def test_nobody_ends_or_moves_an_elastic_job(programs):
         assert values.replace("l2r/elastic/recorded", '{"end":"finished"}', "")
     resident = psutil.Process(job.rendezvous.process.pid).memory_info().rss
     attackers = Attackers(port, bytes(sent))
-    attackers.attack(240)
+    attackers.attack(each(40))
     if is_root():
-        result = attackers.attack_as_another_user(10, [str(token)], [])
+        result = attackers.attack_as_another_user(each(10), [str(token)], [])
         assert result["read"] == []
-    assert sum(attackers.done.values()) >= 240
+    assert sum(attackers.done.values()) >= 6 * each(40)
     with RemoteValues(socket_at(port)) as values:
         assert values.read("l2r/elastic/recorded") == "", "a replay wrote"
         state = decode_state(values.read(KEY))
@@ -69,6 +69,7 @@ def test_nobody_ends_or_moves_an_elastic_job(programs):
     (programs.folder / "over").touch()
     assert (node.code(), job.rendezvous.code()) == (contract.EXIT_DONE, contract.EXIT_DONE)
     assert "Traceback" not in job.rendezvous.text() + node.text()
+    report("rendezvous", attackers.done)
 
 
 def socket_at(port: int) -> RequestSocket:
@@ -92,13 +93,13 @@ def test_nobody_ends_a_learner_or_trains_with_it(run: RunUnderTest, wait_until: 
     resident, before = process.memory_info().rss, learner.last("learner")
     trap = run.folder / "executed"
     attackers = [Attackers(number, bytes(sent), str(trap)) for number in (port, port + 1, port + 2)]
-    for attacker, number in zip(attackers, (160, 80, 250), strict=True):
-        attacker.attack(number)
+    for attacker, number in zip(attackers, (27, 14, 42), strict=True):
+        attacker.attack(each(number))
         if is_root():
-            result = attacker.attack_as_another_user(10, [str(token), *map(str, keys.iterdir())], [])
+            result = attacker.attack_as_another_user(each(10), [str(token), *map(str, keys.iterdir())], [])
             assert result["read"] == []
     wait_until(lambda: learner.last("learner")["updates"] > before["updates"], "more updates", log=learner)
-    assert sum(sum(attacker.done.values()) for attacker in attackers) >= 490
+    assert sum(sum(attacker.done.values()) for attacker in attackers) >= 6 * (each(27) + each(14) + each(42))
     after = learner.last("learner")
     assert after["malformed"] == before["malformed"], "of no stranger a message is even looked at"
     status = wait_until(lambda: read_status(port + 2), "an answer of the status server", log=learner)
@@ -110,6 +111,8 @@ def test_nobody_ends_a_learner_or_trains_with_it(run: RunUnderTest, wait_until: 
     assert not trap.exists()
     assert worker.end() == learner.end() == contract.EXIT_DONE
     assert "Traceback" not in learner.text()
+    for name, attacker in zip(("exchange: data", "exchange: model", "status"), attackers, strict=True):
+        report(name, attacker.done)
 
 
 def read_status(port: int) -> dict[str, Any]:

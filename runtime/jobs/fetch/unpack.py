@@ -25,8 +25,9 @@ from runtime.base.signals import Stop
 _TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _DAMAGE: Final = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
-    # Of what a header states: an unknown version or method, a password, a place outside of the file.
-    *(EOFError, OSError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError),
+    # Of what a header states: an unknown version or method, a password, a place outside of the file, and with
+    # lzma a dictionary of gigabytes that cannot be had (MemoryError, before anything was allocated).
+    *(MemoryError, EOFError, OSError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError),
 )
 _COPY_BYTES: Final = 1024 * 1024
 MAX_RATIO: Final = 200

@@ -35,6 +35,7 @@ class Mirror:
         self._copied = ""
         """Name of the newest checkpoint that is stored already."""
         self._moved = 0
+        self._has_told = False
         self._is_closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
@@ -84,6 +85,7 @@ class Mirror:
         if name <= self._copied:
             return
         there = self._place.names()
+        self._tell_of_others(name, there)
         if f"{name}.json" not in there:
             began = time.monotonic()
             data = self._folder / f"{name}.safetensors"
@@ -96,6 +98,19 @@ class Mirror:
         for old in manifests[: max(0, len(manifests) + 1 - self._keep)]:
             self._place.remove(old)  # before the arrays: without a manifest it is no checkpoint
             self._place.remove(old.replace(".json", ".safetensors"))
+
+    def _tell_of_others(self, name: str, there: list[str]) -> None:
+        """Say once that another learner writes to the same place: each would remove the checkpoints of the other."""
+        foreign = [key for key in there if is_manifest(key) and key > f"{name}.json"]
+        same = f"{name}.json"
+        if same in there and self._place.read(same) != (self._folder / same).read_bytes():
+            foreign.append(same)
+        if foreign and not self._has_told:
+            self._has_told = True
+            self._say(
+                f"{self._place.url} holds {foreign[0]}, which this learner has not made: another one writes there, and "
+                "of both the older checkpoints are removed. Give each run a place of its own"
+            )
 
     def _progress(self, count: int) -> None:
         self._moved += count

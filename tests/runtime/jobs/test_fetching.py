@@ -397,6 +397,14 @@ def test_a_long_name_of_a_gigabyte_is_refused_before_it_is_read(tmp_path):
         unpack(archive, tmp_path / "in", "a.tar", Stop())
 
 
+def test_a_dictionary_that_no_memory_holds_is_damage(tmp_path):
+    archive = tmp_path / "a.tar.xz"
+    # An old LZMA header that asks for a dictionary of 4 GiB, and a block.
+    archive.write_bytes(b".\xff\xff\xff\xff/a" + bytes(8) + b"@" + bytes(18))
+    with pytest.raises(FailedError, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "in", "a.tar.xz", Stop())
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no archive", "empty"])
 def test_a_damaged_archive_leaves_the_folder_as_it_was(tmp_path, damage):
     archive = tarred(tmp_path / "a.tar.gz", {"a": np.random.default_rng(1).bytes(100_000)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
@@ -220,19 +221,22 @@ async def _name_conflicts(api: Api, objects: Sequence[Manifest], namespace: str)
     findings = []
     for kind, names in names_by_kind.items():
         try:
-            existing = {item["metadata"]["name"] for item in await api.list(kind, namespace)}
+            existing = {item["metadata"]["name"]: item for item in await api.list(kind, namespace)}
         except ApiError as error:
             # Most often Secrets, which are named like the run's ConfigMap: that name is checked anyway.
             if not error.is_forbidden:
                 raise
             continue
-        findings += [_name_taken(kind, name) for name in names if name in existing]
+        findings += [_name_taken(kind, name, existing[name]) for name in names if name in existing]
     return findings
 
 
-def _name_taken(kind: str, name: str) -> Finding:
+def _name_taken(kind: str, name: str, existing: Manifest) -> Finding:
     subject, hint = f"{kind} {name}", "Choose another name with --name, or remove it."
-    return Finding(Severity.REFUSAL, subject, f"{subject} is there already", hint)
+    entries = (existing.get("metadata") or {}).get("managedFields") or ()
+    managers = dict.fromkeys(str(entry.get("manager", "")) for entry in entries)
+    whose = f", written by {' and '.join(filter(None, managers))}" if any(managers) else ""
+    return Finding(Severity.REFUSAL, subject, f"{subject} is there already{whose}", hint)
 
 
 async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:

@@ -82,7 +82,8 @@ def read_kubernetes_yaml(
         _read_workload(reading, item, is_learner=item is learners, is_only=len(workloads) == 1)
     extras = _extras(reading)
     stem = source.rpartition("/")[2].rpartition(".")[0] or source
-    name = name or _name(_metadata(workloads[0]).get("name", "") if len(workloads) == 1 else stem, MAX_NAME - 6)
+    own = str(_metadata(workloads[0]).get("name", "")) if len(workloads) == 1 else stem
+    name = name or _name(own, MAX_NAME - 6)
     kind = Kind.LEARNER_WORKERS if learners is not None and len(workloads) > 1 else Kind.JOB
     sets = tuple(sorted(reading.sets, key=lambda item: item.role is not Role.LEARNER))
     spec = RunSpec(kind, name, name, sets, extras=json.dumps(extras, separators=(",", ":")))

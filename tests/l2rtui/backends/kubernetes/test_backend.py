@@ -22,6 +22,7 @@ from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError
+from l2rtui.services import launcher, run_history
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
 
@@ -146,3 +147,44 @@ async def test_a_recent_snapshot_is_used_again_and_an_old_one_is_not(server, mon
     await context.server_facts()
     assert len(lists) == 2
     await api.close()
+
+
+def workers(name, replicas):
+    part = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, slots=0, restart=RestartPolicy.ALWAYS)
+    return RunSpec(Kind.JOB, name, name, (part,), image="i:1")
+
+
+async def test_a_launch_of_hundreds_of_pods_that_is_cancelled_is_taken_back_whole(backend, server):
+    specs = [workers(f"r{number}", 30) for number in range(20)]
+    prepared = await launcher.prepare_runs(backend, specs)
+    before = server.names()
+    begun = asyncio.Event()
+    server.hooks.append(lambda *_: len(server.names("Pod")) >= 300 and begun.set())
+
+    async def launch():
+        async with aclosing(launcher.launch(backend, prepared)) as steps:
+            async for _ in steps:
+                pass
+
+    task = asyncio.create_task(launch())
+    async with asyncio.timeout(60):
+        await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.names() == before
+
+
+async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, server, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    prepared = await launcher.prepare_runs(backend, [workers("r", 3)])
+    async with aclosing(backend.launch(prepared.plan)) as steps:  # no roll-back: as if it was killed
+        await anext(steps)
+    assert len(server.names("Pod")) < 3
+    run = (await backend.snapshot()).run_named("r")
+    receipt = [item async for item in launcher.destroy(backend, run)][-1]
+    assert isinstance(receipt, Receipt)
+    assert receipt.left == ()
+    again = await launcher.prepare_runs(backend, run_history.find("r"))
+    assert [done.error async for done in launcher.launch(backend, again) if done.error] == []
+    assert len(server.names("Pod")) == 3

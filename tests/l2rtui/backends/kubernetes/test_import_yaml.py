@@ -233,3 +233,8 @@ def test_tolerations_of_a_template_are_those_by_which_its_nodes_are_chosen(load)
     assert workers.pod.scheduling == Scheduling((), (Toleration("team"),))
     with pytest.raises(SpecError, match=r"tolerations"):
         load(text.replace("[{key: team, operator: Exists}]", "{key: team}"), *SET)
+
+
+def test_a_name_that_is_no_text_becomes_a_legal_one(load):
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: {a: b}}\nspec: {containers: [{name: c, image: i, command: [x]}]}\n"
+    assert load(text).spec.name == "a-b"

@@ -220,3 +220,16 @@ def test_a_learner_goes_on_from_the_bucket_when_its_folder_is_lost(
     refused = run.start("learner")
     assert refused.process.wait(60) == contract.EXIT_USAGE
     assert "resume_from: there is no whole checkpoint in s3://lab/nobody" in refused.text()
+
+
+def test_of_two_writers_of_one_place_the_second_is_told(url: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    for number, counts in enumerate(((1, 3), (2,))):  # the second writer's newest is older than what is there
+        folder = tmp_path / f"writer-{number}"
+        saved(folder, *counts)
+        mirror = Mirror(open_store(url), folder, 10, said.append)
+        for path in sorted(folder.glob("ckpt-*.json")):
+            mirror.offer(path.stem)
+        mirror.close()
+        assert any("another one writes there" in line for line in said) is (number == 1)
+    assert "Give each run a place of its own" in "".join(said)

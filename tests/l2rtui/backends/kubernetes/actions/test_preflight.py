@@ -77,6 +77,15 @@ async def test_a_name_that_is_there_already_is_said(cluster, server):
     assert (await problems(cluster, plan))["ReplicaSet r-w"] == "ReplicaSet r-w is there already"
 
 
+async def test_a_name_that_is_there_already_is_said_with_the_field_managers_that_wrote_it(cluster, server):
+    server.runs_controllers = False
+    plan = await cluster.plan(pins="n1/0.0-1")
+    writers = [{"manager": "kubectl-create"}, {"manager": "helm"}, {"manager": "kubectl-create"}]
+    server.put({"kind": "ReplicaSet", "metadata": {"name": "r-w", "managedFields": writers}, "spec": {}})
+    sentence = "ReplicaSet r-w is there already, written by kubectl-create and helm"
+    assert (await problems(cluster, plan))["ReplicaSet r-w"] == sentence
+
+
 async def test_a_server_that_fails_during_a_dry_run_is_a_warning(cluster, server):
     server.failures.append(Failure("POST", "ReplicaSet", 500, "InternalError"))
     assert (await problems(cluster))["ReplicaSet r-w"].startswith("ReplicaSets could not be tried")
