@@ -100,7 +100,7 @@ class Mirror:
             self._place.remove(old.replace(".json", ".safetensors"))
 
     def _tell_of_others(self, name: str, there: list[str]) -> None:
-        """Say once that another learner writes to the same place: each would remove the checkpoints of the other."""
+        """Say once that another learner writes there: each would remove checkpoints of the other."""
         foreign = [key for key in there if is_manifest(key) and key > f"{name}.json"]
         same = f"{name}.json"
         if same in there and self._place.read(same) != (self._folder / same).read_bytes():
@@ -108,8 +108,8 @@ class Mirror:
         if foreign and not self._has_told:
             self._has_told = True
             self._say(
-                f"{self._place.url} holds {foreign[0]}, which this learner has not made: another one writes there, and "
-                "of both the older checkpoints are removed. Give each run a place of its own"
+                f"{self._place.url} holds {foreign[0]}, which this learner has not made: another one writes there, "
+                "and of both the older checkpoints are removed. Give each run a place of its own"
             )
 
     def _progress(self, count: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels

@@ -155,11 +155,11 @@ def workers(name, replicas):
 
 
 async def test_a_launch_of_hundreds_of_pods_that_is_cancelled_is_taken_back_whole(backend, server):
-    specs = [workers(f"r{number}", 30) for number in range(20)]
+    specs = [workers(f"r{number}", 50) for number in range(6)]
     prepared = await launcher.prepare_runs(backend, specs)
     before = server.names()
     begun = asyncio.Event()
-    server.hooks.append(lambda *_: len(server.names("Pod")) >= 300 and begun.set())
+    server.hooks.append(lambda *_: len(server.names("Pod")) >= 100 and begun.set())
 
     async def launch():
         async with aclosing(launcher.launch(backend, prepared)) as steps:
