@@ -114,7 +114,7 @@ class _Counter:
 
 
 def _check_text(value: str) -> None:
-    """Refuse half a character, which an escape such as "\\ud800" makes: no file and no request can hold it."""
+    """Refuse half a character, which an escape of YAML makes: no file and no request can hold it."""
     if value.isascii():
         return
     try:
