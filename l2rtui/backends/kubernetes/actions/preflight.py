@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
@@ -245,7 +246,12 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
         created = await api.create(manifest, dry_run=True)
     except ApiError as error:
         if error.is_taken:
-            return _name_taken(manifest["kind"], name)
+            existing = None
+            with suppress(ApiError):  # who wrote it is of use, and no reason to fail
+                existing = await api.find(
+                    manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
+                )
+            return _name_taken(manifest["kind"], name, existing or {})
         # A webhook that does not support dry runs says so; that tells nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
