@@ -42,6 +42,14 @@ def _parse(text: str) -> float:
     return float(f"{number}e{exponent}") if exponent else float(number) * _SUFFIXES[suffix or ""]
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that up to 15 ASCII digits write; None for any other text.
+
+    Labels and variables of strangers' pods may hold a thousand digits, which Python refuses to read.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
 def rfc3339(seconds: float | None) -> str | None:
     """Write seconds since the epoch in UTC, to the millisecond; None for no time, or one of no calendar."""
     if not seconds:

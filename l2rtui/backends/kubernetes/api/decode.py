@@ -24,6 +24,8 @@ from l2rtui.backends.kubernetes.api.structs import (
 )
 
 T = TypeVar("T", bound=KubeObject)
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What JSON of a server may raise; the last where it is nested thousands of times."""
 # etcd refuses objects above 1.5 MiB by default, so no event of a healthy server comes near.
 _MAX_LINE_BYTES = 64 << 20
 _MAX_HEAD_BYTES = 8 << 10
@@ -147,11 +149,11 @@ class Decoder(Generic[T]):
         """Decode a page; items stay raw if the page is very long or if one of them cannot be decoded.
 
         Raises:
-            msgspec.DecodeError: it is not a list.
+            UNDECODABLE: it is not a list.
         """
         # Long pages stay raw, since one call that decodes them would block the event loop for too long.
         if len(body) <= _MAX_TYPED_PAGE_BYTES:
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            with contextlib.suppress(*UNDECODABLE):
                 return self._typed_list.decode(body)
         return self._raw_list.decode(body)
 
@@ -167,7 +169,7 @@ class Decoder(Generic[T]):
             return ""
         try:
             return self._raw_list.decode(before + b'"items":[]}').metadata.continue_ or ""
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             return ""
 
     def parts(self, page: ObjectList[T] | ObjectList[msgspec.Raw], size: int) -> Iterator[ListPage[T]]:
@@ -186,7 +188,7 @@ class Decoder(Generic[T]):
         for raw in raws:
             try:
                 items.append(self._item.decode(raw))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 undecoded = self._undecoded(raw, error)
                 if undecoded is None:
                     lost += 1
@@ -212,13 +214,13 @@ class Decoder(Generic[T]):
                     return WatchFailure(status.code or 0, status.reason or "", status.message or "")
                 case _:
                     return GarbledLine(f"an event of the unknown type {event.type!r}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             return GarbledLine(str(error))
 
     def _put(self, raw: msgspec.Raw) -> DecodedEvent[T]:
         try:
             item = self._item.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             undecoded = self._undecoded(raw, error)
             return GarbledLine(str(error)) if undecoded is None else Upsert(undecoded, undecoded.metadata)
         return Upsert(item, item.metadata)
@@ -226,9 +228,9 @@ class Decoder(Generic[T]):
     def _undecoded(self, raw: msgspec.Raw, error: Exception) -> UndecodedObject | None:
         try:
             metadata = self._meta.decode(raw).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             return None
         node = ""
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with contextlib.suppress(*UNDECODABLE):
             node = self._pod.decode(raw).spec.node_name or ""
         return UndecodedObject(metadata, str(error), node)

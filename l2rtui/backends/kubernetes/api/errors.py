@@ -172,7 +172,7 @@ def response_error(request: RequestInfo, status: int, body: bytes, retry_after: 
     reason, detail = _REASONS.get(status, ""), ""
     try:
         parsed = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         # A proxy or load balancer answered: the beginning of its page is the only hint there is.
         detail = body[:300].decode("utf-8", "replace").strip()
     else:

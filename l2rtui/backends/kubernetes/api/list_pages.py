@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from l2rtui.backends.kubernetes.api.client import PAGE, Api
-from l2rtui.backends.kubernetes.api.decode import Decoder, ListPage, UndecodedObject
+from l2rtui.backends.kubernetes.api.decode import UNDECODABLE, Decoder, ListPage, UndecodedObject
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, status_error
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import KubeObject, ObjectList, ObjectMeta
@@ -160,7 +160,7 @@ class _PageRequests(Generic[T]):
         # It stays in the queue until it has arrived, or close() would not cancel it.
         try:
             page = self._decoder.page(await self._pending[0])
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise status_error(
                 RequestInfo("GET", self._scope.path), 502, "", f"the answer is no list ({error})"
             ) from error

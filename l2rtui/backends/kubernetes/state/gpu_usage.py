@@ -27,6 +27,7 @@ from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, is
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
+from l2rtui.domain.quantity import whole_number
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -185,7 +186,8 @@ def _is_consistent(nvidia: tuple[str, ...], cuda: _Pin) -> bool:
     """
     if cuda.is_all or cuda.tokens == nvidia:
         return True
-    are_indices = all(token.isdigit() and int(token) < len(nvidia) for token in cuda.tokens)
+    indices = [whole_number(token) for token in cuda.tokens]
+    are_indices = all(index is not None and index < len(nvidia) for index in indices)
     return bool(cuda.tokens) and (are_indices or set(cuda.tokens) <= set(nvidia))
 
 
@@ -194,9 +196,8 @@ def _usage_of_tokens(
 ) -> tuple[DeviceUsage, ...]:
     usages: dict[DeviceUsage, None] = {}
     for token in tokens:
-        index: int | None = None
-        if token.isascii() and token.isdigit():
-            index = int(token)
+        index = whole_number(token)
+        if index is not None:
             if devices.gpus and (not devices.has_gpus or index >= len(devices.nvidia)):
                 flags[f"names device {index} of {devices.node}, which has no such device"] = None
                 if not devices.has_gpus:  # device 0 of such a node is its CPU, which nobody meant

@@ -26,7 +26,7 @@ from l2rtui.backends.kubernetes.api.structs import (
 )
 from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses
 from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
-from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
+from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.replica_index import (
     PlannedReplica,
     ReplicaIndexer,
@@ -280,7 +280,9 @@ class Joiner:
         blank = NodeDevices(name, ())
         rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in _OVER]
         indices = [claim.gpu for row in rows for claim in row.devices if claim.gpu is not None]
-        gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(max(indices, default=-1) + 1))
+        # A stranger's pod may name any number, and as many GPUs would be made.
+        count = max((index for index in indices if index < MOST_GPUS), default=-1) + 1
+        gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(count))
         cpu = Gpu(name, CPU, slots=self._rule.most_on_cpu, is_cpu=True) if CPU in indices else None
         message = "known from its pods alone: nodes cannot be listed"
         return Node(name, gpus, is_use_known=False, message=message, cpu=cpu)

@@ -21,11 +21,11 @@ from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quant
 from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, plugin_only
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Gpu
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_quantity, whole_number
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
 # Labels are set by anybody who may edit nodes: a typing error must not make a million slots.
-_MOST_GPUS = 64
+MOST_GPUS = 64
 _MOST_SLOTS = 64
 
 
@@ -92,7 +92,7 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     replicas = _number(meta.label(labels.GPU_REPLICAS), 1)
     count = _count(meta, capacity, replicas, len(uuids))
     cores = quantity(node.status.allocatable or capacity, "cpu")
-    cpu_slots = min(max(1, int(cores * rule.per_core)), rule.most_on_cpu)
+    cpu_slots = max(1, int(min(cores * rule.per_core, rule.most_on_cpu)))
     others = tuple(_plugin_devices(name, meta, node.status.allocatable or capacity, count))
     cpu = Gpu(name, CPU if count or others else 0, slots=cpu_slots, is_cpu=True)
     if not count:
@@ -133,7 +133,7 @@ def _count(meta: ObjectMeta, capacity: Quantities | None, replicas: int, uuid_co
     discovered = 0 if has_mig else _number(meta.label(labels.GPU_COUNT), 0)
     labelled = _number(meta.label(labels.GPUS), 0) or discovered
     shares = int(quantity(capacity, WHOLE)) or int(quantity(capacity, SHARED))
-    return min(labelled or uuid_count or -(-shares // max(1, replicas)), _MOST_GPUS)
+    return min(labelled or uuid_count or -(-shares // max(1, replicas)), MOST_GPUS)
 
 
 def _plugin_devices(node: str, meta: ObjectMeta, quantities: Quantities | None, first: int) -> Iterator[Gpu]:
@@ -141,7 +141,7 @@ def _plugin_devices(node: str, meta: ObjectMeta, quantities: Quantities | None, 
     index = first
     for resource in plugin_only(quantities or {}):
         model = meta.label(labels.AMD_PRODUCT) if resource == "amd.com/gpu" else ""
-        for _ in range(min(int(quantity(quantities, resource)), _MOST_GPUS)):
+        for _ in range(min(int(quantity(quantities, resource)), MOST_GPUS)):
             yield Gpu(node, index, model=model or resource.rpartition("/")[2], slots=1, resource=resource)
             index += 1
 
@@ -155,7 +155,7 @@ def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
     if text.startswith("["):
         try:
             devices = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         for position, device in enumerate(devices):
             if isinstance(device, dict) and isinstance(device.get("id"), str):
@@ -167,4 +167,5 @@ def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
 
 
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isascii() and text.isdigit() else otherwise
+    number = whole_number(text)
+    return otherwise if number is None else number

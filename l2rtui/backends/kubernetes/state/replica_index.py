@@ -36,7 +36,7 @@ def read_planned_replicas(meta: ObjectMeta) -> tuple[PlannedReplica, ...]:
     try:
         parsed = json.loads(text) if text else []
         return tuple(PlannedReplica(int(index), tuple(map(int, slots))) for index, slots in parsed)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return ()
 
 

@@ -27,6 +27,7 @@ from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_control
 from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
+from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import Trial
@@ -260,4 +261,4 @@ def _started(statuses: Sequence[ContainerStatus]) -> float | None:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return whole_number(text) or 0

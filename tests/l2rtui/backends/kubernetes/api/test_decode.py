@@ -7,6 +7,7 @@ import json
 import pytest
 
 from l2rtui.backends.kubernetes.api.decode import (
+    UNDECODABLE,
     Bookmark,
     Decoder,
     Deletion,
@@ -70,8 +71,17 @@ def test_events_become_values_by_their_types():
     )
 
 
+DEEP = b'{"type":"ADDED","object":' + b'{"a":' * 20_000 + b"1" + b"}" * 20_001
+
+
+def test_a_page_that_is_nested_without_end_is_no_list():
+    with pytest.raises(UNDECODABLE):
+        Decoder(ConfigMapStruct).page(b'{"items":' + b"[" * 20_000)
+
+
 @pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"type":"NEW"}', b"\xff", b'{"type":"ADDED","object":{"metadata":1}}']
+    "line",
+    [b"{", b"[]", b'{"type":"NEW"}', b"\xff", b'{"type":"ADDED","object":{"metadata":1}}', DEEP],
 )
 def test_a_line_that_is_no_event_is_a_value_as_well(line):
     assert isinstance(decoded(ConfigMapStruct, line), GarbledLine)

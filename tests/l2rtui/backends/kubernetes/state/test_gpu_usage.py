@@ -54,6 +54,7 @@ def flags(*containers, on=EIGHT, **more):
         ({NV: "GPU-00000006-aaaa"}, [6]),
         ({NV: "GPU-unknown"}, [None]),
         ({NV: "MIG-unknown"}, [None]),
+        ({NV: "9" * 5_000}, [None]),
         ({NV: "none"}, []),
         ({NV: "void"}, []),
         ({NV: ""}, []),
@@ -300,3 +301,7 @@ def test_variables_that_contradict_each_other_leave_both_gpus_unknown(cuda):
     both = claims(container({NV: "0", CU: cuda}))
     assert both == (DeviceUsage(0, is_unsure=True), DeviceUsage(7, is_unsure=True))
     assert claims(container({NV: "0", CU: ""})) == (DeviceUsage(0),)
+
+
+def test_cores_without_number_make_no_more_slots_than_the_rule_allows():
+    assert read_devices(node({"cpu": "1e308"}), RULE).gpus[0].slots == RULE.most_on_cpu

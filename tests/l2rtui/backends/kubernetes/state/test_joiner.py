@@ -176,10 +176,12 @@ def test_a_node_shows_its_metrics_its_state_and_goes(world):
 def test_nodes_that_may_not_be_listed_are_known_from_their_pods_and_never_free():
     world = World(is_use_known=False, is_derived=True)
     world.put(pod("s", ours=False, NVIDIA_VISIBLE_DEVICES="2"))
+    world.put(pod("odd", ours=False, NVIDIA_VISIBLE_DEVICES="999999999"))  # makes no thousand million GPUs
     row = world.snapshot.nodes["n"]
     assert (len(row.gpus), row.is_use_known) == (3, False)
     assert world.snapshot.ledger.free() == ()
     world.drop("s")
+    world.drop("odd")
     assert not world.snapshot.nodes
 
 
