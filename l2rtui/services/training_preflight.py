@@ -107,7 +107,7 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
     if settings.get("collect") == "device":
         sentence = f"train.collect is device, and environment {name} has no device form"
         yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"Take workers, or one of {others}.")
-    elif Role.WORKER not in roles and "collect" not in settings:
+    elif Role.WORKER not in roles and "collect" not in settings and settings.get("algorithm") != "bc":
         sentence = f"the run has no workers, and environment {name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)

@@ -124,7 +124,7 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
         "segment_steps": settings.get("segment_steps", SEGMENT_STEPS),
         "total_env_steps": settings.get("total_env_steps"),
     }
-    if algorithm in {"sac", "dqn", "td3", "random"}:
+    if algorithm in {"sac", "dqn", "td3", "bc", "random"}:
         sizes["replay_capacity"] = settings.get("replay_capacity", REPLAY_CAPACITY)
         sizes["batch_size"] = method.get("batch_size", SAC_BATCH_SIZE)
     elif algorithm in {"ppo", "impala"} and not method.get("sends_gradients", False):

@@ -21,7 +21,7 @@ class SettingsError(ValueError):
     """The settings cannot be used; the sentence names the key and what it may be."""
 
 
-ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "sgd", "random")
+ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "sgd", "random")
 _OFF_POLICY: Final = ("sac", "dqn", "td3")
 """Methods that learn from a replay, for which settings that speak of it hold."""
 _OWN: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -46,7 +46,8 @@ class Settings:
     algorithm: str = _setting(
         "sac",
         "How it is learned: sac where steps are dear, beside it dqn for choices and td3 for numbers; ppo where "
-        "steps are cheap, impala where many workers are far away; sgd learns from examples, random nothing; "
+        "steps are cheap, impala where many workers are far away; bc imitates recorded episodes; sgd learns from "
+        "examples, random nothing; "
         "package.module:Class is one's own.",
         one_of=ALGORITHMS,
     )
@@ -81,13 +82,30 @@ class Settings:
     td3: Mapping[str, Any] = _setting({}, "Settings of TD3, by name.")
     ppo: Mapping[str, Any] = _setting({}, "Settings of PPO, by name.")
     impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
+    bc: Mapping[str, Any] = _setting({}, "Settings of behaviour cloning, by name.")
     sgd: Mapping[str, Any] = _setting({}, "Settings of gradient descent on examples, by name.")
     # --- collection ---
     collect: str = _setting(
         "workers",
         "Who collects: workers, in processes of their own; or device, the learner itself, with copies of the "
-        "environment beside its networks (racing, CartPole-v1, Pendulum-v1): for thousands of copies on a GPU.",
-        one_of=("workers", "device"),
+        "environment beside its networks (racing, CartPole-v1, Pendulum-v1): for thousands of copies on a GPU; or "
+        "nobody: dataset, where the "
+        "learner reads recorded episodes.",
+        one_of=("workers", "device", "dataset"),
+    )
+    dataset: str | None = _setting(
+        None, "Folder of recorded episodes that the learner reads with collect: dataset, as algorithm bc does."
+    )
+    record_experience: str | None = _setting(
+        None,
+        "Folder into which workers write the episodes that they drive, as HDF5 in Minari's form; null writes none. "
+        "Costs the disk of all observations.",
+    )
+    clip_rewards: float | None = _setting(
+        None,
+        "Bound of the rewards that are learned from, on both sides (1 for Atari); returns in records are of the "
+        "rewards as they were. Where games score so differently that no step size serves all.",
+        least=0,
     )
     num_envs: int = _setting(
         replay_memory.NUM_ENVS,
@@ -189,6 +207,11 @@ class Settings:
         "Checkpoints of another run to begin with: s3://BUCKET/PREFIX/RUN/RUN_ID or a folder. Taken only where "
         "this run has none of its own.",
     )
+    init_policy: str | None = _setting(
+        None,
+        "A checkpoint, its folder or its bucket's URL, whose policy this run begins with, for example one of bc. "
+        "Optimisers, critics and counters begin anew. Taken only where this run has no checkpoint of its own.",
+    )
     # --- evaluation ---
     eval_seconds: float = _setting(15.0, "Seconds between two evaluations, from start to start.", least=0)
     eval_episodes: int = _setting(8, "Episodes in one evaluation, driven at the same time.", least=1)
@@ -262,6 +285,8 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
         values[name] = _frozen(value)
     if values.get("collect") == "device":
         values.setdefault("num_envs", replay_memory.DEVICE_NUM_ENVS)
+    if values.get("algorithm") == "bc":
+        values.setdefault("collect", "dataset")
     settings = Settings(**values)
     has_band = settings.collect == "workers" and settings.algorithm in _OFF_POLICY
     if has_band and settings.band_steps < 2 * settings.segment_transitions:

@@ -51,8 +51,8 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
         if form.job is not None:
             return (_set_with_program(form.job, form.job.name, Role.JOB, form.pod, folder),)
         return tuple(_steps(form.steps, form.pod, folder))
-    if form.workers and form.train.get("collect") == "device":
-        raise ValueError("train.collect is device, so the learner collects by itself; leave workers out")
+    if form.workers and not _takes_workers(form.train):
+        raise ValueError("by train.collect or algorithm bc the learner has its data by itself; leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
     sets = (
         _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
@@ -77,6 +77,8 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
     train = dict(form.train)
     if not isinstance(form, schema.LearnerWorkersForm) or form.workers != [] or "collect" in train:
         return train
+    if not _takes_workers(train):
+        return train
     # A learner of the user's own may not know the setting; ours without a device form waits for workers elsewhere.
     is_ours = form.learner.command == schema.LearnerForm().command
     if is_ours and train.get("environment", environments.DEFAULT) in environments.COLLECTED_ON_DEVICE:
@@ -87,8 +89,14 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
 def _worker_forms(form: schema.LearnerWorkersForm) -> list[schema.WorkersForm]:
     """Return the worker sets; where none are written, one of one worker, unless the learner collects by itself."""
     if form.workers is None:
-        return [] if form.train.get("collect") == "device" else [schema.WorkersForm()]
+        return [schema.WorkersForm()] if _takes_workers(form.train) else []
     return form.workers
+
+
+def _takes_workers(train: Mapping[str, Any]) -> bool:
+    """Return false where a learner collects by itself, or reads a dataset as algorithm bc always does."""
+    default = "dataset" if train.get("algorithm") == "bc" else "workers"
+    return bool(train.get("collect", default) not in ("device", "dataset"))
 
 
 def _elastic(

@@ -55,6 +55,10 @@ class Algorithm(ABC):
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, (shape.size,)."""
 
+    def begin_with(self, weights: Tensor) -> None:
+        """Begin with a policy of another run, weights (shape.size,); before the first update."""
+        self.policy_weights().detach().copy_(weights)
+
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes, by the name it has in a checkpoint."""

@@ -22,6 +22,7 @@ from runtime.rl.algos.method_config import (
     ReplayConfig,
     RolloutConfig,
     check_one_choice,
+    choice,
     number,
 )
 from runtime.rl.spaces import ActionSpace
@@ -84,6 +85,9 @@ class PPOConfig(RolloutConfig):
     """Reward for a policy that stays random, a nat."""
     value_cost: float = number(0.5, POSITIVE)
     """Weight of the value's error."""
+    value_clip: float | None = number(None, POSITIVE)
+    """How far a value may move in one update before its slope is cut (detail 9 of Huang et al. 2022); None, since
+    Andrychowicz et al. 2021 found that it rarely helps. With normalise_returns, OpenAI baselines take 0.2."""
     max_grad_norm: float = number(0.5, POSITIVE)
     """Largest norm of the gradient; longer ones are scaled down."""
     target_kl: float | None = number(None, POSITIVE)
@@ -145,6 +149,18 @@ class ImpalaConfig(RolloutConfig):
             raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
         if self.epochs > 1 and self.sends_gradients:
             raise ValueError("IMPALA: sends_gradients works with epochs of 1 alone: a gradient is applied once")
+
+
+@dataclass(frozen=True, slots=True)
+class BCConfig(ReplayConfig):
+    """Behaviour cloning of recorded episodes."""
+
+    label: ClassVar[str] = "BC"
+
+    for_method: str = choice("ppo", ("ppo", "impala", "sac", "td3"))
+    """Method whose network the policy has, so that it can go on with it (init_policy)."""
+    lr: float = number(1e-3, POSITIVE)
+    """Step size (Adam)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +253,7 @@ METHODS: Final[Mapping[str, type[MethodConfig]]] = {
     "td3": TD3Config,
     "ppo": PPOConfig,
     "impala": ImpalaConfig,
+    "bc": BCConfig,
     "sgd": SGDConfig,
 }
 """Config of each method, by the name of its settings in a spec."""
@@ -246,6 +263,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "td3": "runtime.rl.algos.off_policy.td3:TD3",
     "ppo": "runtime.rl.algos.ppo:PPO",
     "impala": "runtime.rl.algos.impala:Impala",
+    "bc": "runtime.rl.algos.cloning:BehaviourCloning",
 }
 """Class of the learner's half of each, named so that workers need not import it (and torch with it)."""
 RECURRENT: Final[Mapping[str, str]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
@@ -30,6 +30,11 @@ def number(default: Any, bounds: Mapping[str, float]) -> Any:
     return field(default=default, metadata={"bounds": bounds})
 
 
+def choice(default: str, one_of: Sequence[str]) -> Any:
+    """Declare a setting that is one of several words."""
+    return field(default=default, metadata={"one_of": tuple(one_of)})
+
+
 @dataclass(frozen=True, slots=True)
 class MethodConfig:
     """Settings of every method."""
@@ -47,6 +52,9 @@ class MethodConfig:
             raise ValueError(f"{self.label}: {sentence}")
         for setting in dataclasses.fields(self):
             bounds, value = setting.metadata.get("bounds", {}), getattr(self, setting.name)
+            if (words := setting.metadata.get("one_of")) and value not in words:
+                sentence = f"{setting.name} is {value!r}; it must be one of {', '.join(words)}"
+                raise ValueError(f"{self.label}: {sentence}")
             if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
                 limits = " and ".join(f"{bound} {limit:g}" for bound, limit in bounds.items())
                 raise ValueError(f"{self.label}: {setting.name} is {value}; it must be {limits}")
@@ -143,6 +151,8 @@ def _check_type(method: str, name: str, value: Any, declared: str) -> None:
         return
     if value is None and declared.endswith("None"):
         return
+    if declared == "str":
+        return  # one of the words that the setting declares
     if declared == "bool":
         if not isinstance(value, bool):
             raise ValueError(f"{method}: {name} is {value!r}; it must be true or false")

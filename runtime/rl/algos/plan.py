@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Store = Replay | Rollouts | DeviceRollouts | Gradients
 DEVICE_MINIBATCHES: Final = 4
 """Minibatches of an epoch of PPO where the learner collects by itself and the spec says none."""
+_BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
+"""Methods that can begin with a policy of another run."""
 _NEVER: Final = 2**50
 """Env steps before the first update of algorithm `random`, which never learns."""
 
@@ -101,6 +103,7 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         raise ValueError(
             "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
         )
+    _check_dataset(settings, plan)
     config = plan.config
     is_scaled = isinstance(config, RolloutConfig) and config.normalise_returns
     if plan.sends_gradients and (settings.normalise_observations or is_scaled):
@@ -109,6 +112,30 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
             "out normalise_observations and normalise_returns, or sends_gradients"
         )
     return plan
+
+
+def _check_dataset(settings: Settings, plan: Plan) -> None:
+    """Raise ValueError for settings about recorded experience that do not fit each other."""
+    is_read, config = settings.collect == "dataset", plan.config
+    if is_read and not (isinstance(config, ReplayConfig) and config.n_step == 1 and settings.algorithm != "random"):
+        raise ValueError("collect is dataset: a learner reads single steps, with bc, sac, dqn or td3 and n_step 1")
+    if is_read != (settings.dataset is not None):
+        raise ValueError("collect: dataset and dataset: FOLDER go together; set both or neither")
+    if isinstance(config, configs.BCConfig) and (not is_read or settings.normalise_observations):
+        raise ValueError("bc learns with collect: dataset, and without normalise_observations")
+    if settings.record_experience is not None and (settings.collect != "workers" or plan.sends_gradients):
+        raise ValueError("record_experience: workers write it, those that send what they see; leave it out here")
+    if settings.clip_rewards is not None and (settings.collect != "workers" or plan.sends_gradients):
+        raise ValueError("clip_rewards: workers clip what they send; leave it out here")
+    if settings.init_policy is None:
+        return
+    if settings.normalise_observations or settings.algorithm not in _BEGIN_WITH_POLICY:
+        names = ", ".join(_BEGIN_WITH_POLICY)
+        raise ValueError(f"init_policy is for {names}, without normalise_observations, whose moments stay behind")
+    if plan.shape.images and isinstance(config, ReplayConfig):
+        raise ValueError(f"init_policy: {settings.algorithm} sees pictures by its critic's convolutions; take ppo")
+    if plan.sends_gradients:
+        raise ValueError("init_policy: workers that send gradients need a value network too; leave out one of them")
 
 
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
@@ -161,6 +188,8 @@ def _method_of(settings: Settings) -> tuple[MethodConfig, str]:
             values = _device_batch(settings, "method", values)
         return kind.read(values), name
     values = {**shared, **getattr(settings, name)}
+    if name == "bc" and (going_on := configs.METHODS.get(values.get("for_method", "ppo"))) is not None:
+        values = {"hidden": list(going_on().hidden), **values}
     if settings.collect == "device" and name in {"ppo", "impala"}:
         values = _device_batch(settings, name, values)
     return configs.METHODS[name].read(values), configs.CLASSES.get(name, "")
@@ -192,8 +221,19 @@ def _shape(
     )
 
 
+def _cloned_shape(
+    settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig
+) -> ActorShape | None:
+    """Return the shape of the method for which a policy is cloned; None where none is."""
+    if not isinstance(config, configs.BCConfig):
+        return None
+    going_on = replace(configs.METHODS[config.for_method](), hidden=config.hidden)
+    is_tanh = isinstance(going_on, RolloutConfig) and not obs.images
+    return _shape(settings, obs, action, going_on, activation="tanh" if is_tanh else "relu")
+
+
 def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig, method: str) -> Plan:
-    shape = _shape(settings, obs, action, config)
+    shape = _cloned_shape(settings, obs, action, config) or _shape(settings, obs, action, config)
     if isinstance(config, configs.SACConfig) and config.random_shift and not obs.images:
         raise ValueError(f"sac: random_shift shifts pictures, and {settings.environment} shows none; leave it out")
     if settings.algorithm == "sac" and shape.choices:

@@ -125,10 +125,10 @@ class PPO(ActorCritic):
         config, (obs, action, log_prob_old, advantage, target) = self.config, columns
         self._refresh()
         # Normalised in the minibatch and not in the batch, as OpenAI baselines do.
-        advantage = normalised(advantage)
+        raw_advantage, advantage = advantage, normalised(advantage)
         log_prob, entropy = self._policy.evaluate(obs, action)
         objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
-        square = mse_loss(self._value(obs).squeeze(1), target)
+        square = value_error(self._value(obs).squeeze(1), target - raw_advantage, target, config.value_clip)
 
         gradient = self.mean(self._policy.arena.gradient(-objective))
         self._optimisers["policy"].step(clip_grad_norm(gradient, config.max_grad_norm))
@@ -157,6 +157,17 @@ class PPO(ActorCritic):
     def generators(self) -> dict[str, torch.Generator]:
         """Return the generator of the minibatches."""
         return {"shuffle_generator": self._shuffle}
+
+
+def value_error(value: Tensor, value_old: Tensor, target: Tensor, clip: float | None) -> Tensor:
+    """Return the mean square error of values (B,), or with ``clip`` the clipped one of OpenAI baselines.
+
+    mean max((V - R)^2, (V_old + clamp(V - V_old, -clip, clip) - R)^2): Huang et al. 2022, detail 9.
+    """
+    if clip is None:
+        return mse_loss(value, target)
+    bounded = value_old + (value - value_old).clamp(-clip, clip)
+    return torch.maximum((value - target).square(), (bounded - target).square()).mean()
 
 
 def clipped_stats(

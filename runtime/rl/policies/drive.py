@@ -14,9 +14,10 @@ from runtime.base.metrics import record
 from runtime.base.signals import Stop
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
+from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, closing_env
 from runtime.rl.policies.film import Film
-from runtime.rl.policies.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.roles.episodes import Score, drive_episodes, evaluation_seeds
 from runtime.rl.roles.launch_context import environment_plan, evaluation_options, make_environment
 
@@ -34,21 +35,32 @@ def drive(options: argparse.Namespace, config: str, stop: Stop) -> int:
     copies = min(count, run.settings.eval_episodes)
     extra = {**evaluation_options(run.settings), **(film.environment_options if film is not None else {})}
     env = make_environment(run.settings, copies, extra)
+    recorder = None if options.record is None else EpisodeRecorder(options.record, env, run.settings.environment)
     with closing_env(env, stop.is_set):
-        episodes = _drive(run, env, count, seed, film, stop)
+        episodes = _drive(run, env, count, seed, film, stop, recorder)
+    if recorder is not None:
+        recorder.flush()
     if len(episodes) < count:
         raise InterruptedWorkError(f"ended by {stop.reason} after {len(episodes)} of {count} episodes")
     figures = score_fields(episodes, env.step_seconds)
     if film is not None:
         film.write(options.video, env.step_seconds)
         figures["video"] = str(options.video)
+    if recorder is not None:
+        figures["recorded_episodes"] = recorder.episodes
     head = {"checkpoint": run.checkpoint.name, "environment": run.settings.environment, "seed": seed}
     print(record("drive", {**head, **figures}) if options.json else _table(run, figures))
     return contract.EXIT_DONE
 
 
 def _drive(
-    run: SavedRun, env: VectorEnv, count: int, seed: int, film: Film | None, stop: Stop
+    run: SavedRun,
+    env: VectorEnv,
+    count: int,
+    seed: int,
+    film: Film | None,
+    stop: Stop,
+    recorder: EpisodeRecorder | None,
 ) -> list[EpisodeSummary]:
     """Return `count` episodes; fewer if `stop` was set."""
     plan = environment_plan(run.settings, env)
@@ -67,7 +79,7 @@ def _drive(
     # The seed of evaluator 0 of the run first, so that it and this start alike.
     while len(driven) < count:
         first_seed = evaluation_seeds(seed, len(driven))[0]
-        episodes = drive_episodes(env, lambda obs: states.act(obs, None), first_seed, is_ending, states)
+        episodes = drive_episodes(env, lambda obs: states.act(obs, None), first_seed, is_ending, states, recorder)
         if episodes is None:
             break
         driven += episodes

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from runtime.base import contract
 from runtime.base.errors import FailedError, SetupError
 from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.checkpoints.saved_policy import open_run, say_aside
 from runtime.rl.envs.base import closing_env
 from runtime.rl.policies.formats import FORMATS, FileFormat
 from runtime.rl.policies.portable import PortablePolicy
-from runtime.rl.policies.saved_policy import open_run, say_aside
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 
 TOLERANCE: Final = 1e-5

@@ -43,6 +43,18 @@ onnx needs `pip install 'l2rtui[policies]'`. Torch has deprecated TorchScript; t
 """
 
 
+_DATASET: Final = """\
+say what is in a folder of recorded episodes
+Print environment, episodes, transitions and returns of files that `record_experience` or `drive --record` wrote.
+
+examples:
+  l2r-runtime dataset /l2r/expert
+  l2r-runtime dataset /l2r/expert --json
+
+Files that are damaged are named and left out. It needs `pip install 'l2rtui[datasets]'`.
+"""
+
+
 def add_parser(commands: Commands) -> None:
     """Add the commands and their options."""
     drive = add_command(commands, "drive", _DRIVE, start_drive)
@@ -51,11 +63,22 @@ def add_parser(commands: Commands) -> None:
     add("--episodes", type=int, metavar="N", help="episodes to drive (eval_episodes of the settings)")
     add("--seed", type=int, metavar="N", help="seed of the starts; that of the run starts as its evaluator did")
     add("--video", type=Path, metavar="FILE", help="film the first episode: .gif or .mp4")
+    add("--record", metavar="FOLDER", help="write the episodes there, as HDF5 in Minari's form")
     add("--json", action="store_true", help="print one JSON object")
+    dataset = add_command(commands, "dataset", _DATASET, start_dataset)
+    dataset.add_argument("folder", metavar="FOLDER")
+    dataset.add_argument("--json", action="store_true", help="print one JSON object")
     export = add_command(commands, "export", _EXPORT, start_export)
     export.add_argument("checkpoint", metavar="CHECKPOINT")
     export.add_argument("--to", choices=("onnx", "torchscript", "torch"), required=True, help="form of the file")
     export.add_argument("file", type=Path, metavar="FILE")
+
+
+def start_dataset(options: argparse.Namespace, _stop: Stop) -> int:
+    """Print what is in a dataset and return the exit code."""
+    from runtime.rl.datasets.summary import print_summary
+
+    return print_summary(options)
 
 
 def start_export(options: argparse.Namespace, _stop: Stop) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
 _SEEDS: Final = 2
@@ -61,18 +62,24 @@ def drive_episodes(
     seed: int,
     is_ending: Callable[[StepResult], bool],
     states: CopyStates | None = None,
+    recorder: EpisodeRecorder | None = None,
 ) -> list[EpisodeSummary] | None:
     """Drive one episode in every copy, begun with `seed`, and return them in the order of their ends.
 
     `is_ending` sees each step; None is returned if it is true before all episodes are over. `states` are those that
-    `act` reads, if it does.
+    `act` reads, if it does. A `recorder` gets each step.
     """
     first: dict[int, EpisodeSummary] = {}
     obs = env.reset(seed)
+    if recorder is not None:
+        recorder.reset()
     if states is not None:
         states.reset()
     while len(first) < env.num_envs:
-        result = env.step(act(obs))
+        action = act(obs)
+        result = env.step(action)
+        if recorder is not None:
+            recorder.add(obs, action, result)
         obs = result.obs
         if states is not None:
             states.advance(result.terminated | result.truncated | result.is_lost)

@@ -101,7 +101,7 @@ class Experience:
         balance = self._plan.balance
         warmup_steps = balance.warmup_steps + counters.delay_steps
         limiter = RateLimiter(warmup_steps, balance.updates_per_step, balance.band_steps)
-        return limiter.without_workers() if self._settings.collect == "device" else limiter
+        return limiter if self._settings.collect == "workers" else limiter.without_workers()
 
     def flow_terms(self) -> dict[str, int]:
         """Return the terms of a session that follow from the size of segments."""

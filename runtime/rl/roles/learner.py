@@ -40,8 +40,10 @@ from runtime.rl.buffers.rollout_buffer import Rollouts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, unpack
+from runtime.rl.checkpoints.saved_policy import open_run
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.datasets.replay_source import DatasetSource, fill_replay
 from runtime.rl.device.failures import device_failures
 from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
@@ -121,7 +123,8 @@ class Learner:
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
-        self._has_policy = self._plan.is_on_policy or self._counters.policy_version > 0
+        is_given = self._begin_with_policy()
+        self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
         """True if a policy is published before the first update; off-policy methods begin with random actions."""
         if self._keeps_version:
             self._counters.policy_version -= 1  # the first publication raises it again, to the same number
@@ -150,9 +153,7 @@ class Learner:
             policy_version=self._counters.policy_version,
         )
         self._batches = self._experience.batches(self._exchange.locked_sample)
-        self._source: DataSource = self._exchange
-        if self._collector is not None:
-            self._source = DeviceSource(self._collector, self._exchange, self._store)
+        self._source = self._data_source()
         self._inference = (
             remote_inference(context, plan, self._device, self._exchange.policies, console.say)
             if settings.remote_inference
@@ -224,8 +225,41 @@ class Learner:
         write_journal(self._folder, counters)
         return counters, accounts
 
+    def _data_source(self) -> DataSource:
+        """Return the source of data: the workers, the collector here, or a dataset, which is read now."""
+        settings, store = self._settings, self._store
+        if self._collector is not None:
+            return DeviceSource(self._collector, self._exchange, store)
+        if settings.dataset is None or not isinstance(store, Replay):
+            return self._exchange
+        fill_replay(store, self._plan, settings.dataset, self._console.say)
+        return DatasetSource(self._exchange)
+
+    def _begin_with_policy(self) -> bool:
+        """Take the policy of another run's checkpoint, where the settings say so and this run has none of its own.
+
+        SetupError if its network is not of this run's shape.
+        """
+        place = self._settings.init_policy
+        if place is None or self._counters.updates:
+            return False
+        run = open_run(place, "", self._console.say)
+        plan = environment_plan(run.settings, make_environment(run.settings, 1, {}))
+        if plan.shape != self._plan.shape:
+            raise SetupError(
+                f"init_policy: the policy of {run.checkpoint.name} has another network: {plan.shape}, and this run "
+                f"{self._plan.shape}; set hidden and bc.for_method to those of this run"
+            )
+        weights = torch.from_numpy(run.weights(plan))
+        for member in self._team.members:
+            member.begin_with(weights)
+        self._console.say(f"begins with the policy of {run.checkpoint.name} in {place}")
+        return True
+
     def _delay_updates(self, counters: Counters, accounts: Accounts) -> None:
         """Let a resumed run collect what its replay lacks before it learns again."""
+        if self._settings.collect == "dataset":
+            return
         if missing := self._experience.missing_after_resume():
             env_steps = accounts.totals.transitions
             counters.delay_steps = self._experience.delay_steps(missing, env_steps, counters.kept_updates)
@@ -395,7 +429,8 @@ class Learner:
     def _checkpoint(self) -> None:
         """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
         self._saved = time.monotonic()
-        cut = self._exchange.cut(self._settings.checkpoint_replay_bytes)
+        is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
+        cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)
         snapshot.facts["made"] = self._provenance()

@@ -18,7 +18,8 @@ from runtime.rl.algos.memory import spread_states
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED, STATE
 from runtime.rl.buffers.successors import TRUNCATED
-from runtime.rl.envs.base import EpisodeSummary, VectorEnv
+from runtime.rl.datasets.recorder import EpisodeRecorder
+from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
 Act = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float32] | None]]
 """Observations (B, width) → actions (B, size), and the log probability (B,) of each if the method asks for it."""
@@ -42,6 +43,8 @@ class Rollout:
     The arena has each observation once (`runtime.rl.buffers.successors`): those that steps began with, and in the
     tail the last one of every copy and the final one of every truncated episode, whose next step began anew.
 
+    A `recorder` gets each step as it was; rewards are bounded by `clip_rewards` on both sides where that is given.
+
     With `states`, which `act` reads, it advances them step by step, and a segment has those that it began with.
     """
 
@@ -55,6 +58,8 @@ class Rollout:
         n_step: int = 1,
         gamma: float = 1.0,
         states: CopyStates | None = None,
+        recorder: EpisodeRecorder | None = None,
+        clip_rewards: float | None = None,
     ) -> None:
         self._env = env
         self._layout = layout
@@ -62,6 +67,8 @@ class Rollout:
         self._n_step = n_step
         self._gamma = gamma
         self._states = states
+        self._recorder = recorder
+        self._clip_rewards = clip_rewards
         self.obs = env.reset(seed)
         """(B, width) observations for the next step."""
         self._last = self.obs
@@ -86,12 +93,24 @@ class Rollout:
         self._versions: tuple[int, int] | None = None
         self._episodes: list[EpisodeSummary] = []
 
+    def _advance(self, action: NDArray[Any]) -> StepResult:
+        """Step the environment, and record it where it is recorded."""
+        result = self._env.step(action)
+        if self._recorder is not None:
+            self._recorder.add(self.obs, action, result)
+        return result
+
+    def _clipped(self, reward: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return rewards that are learned from (Mnih et al. 2015, Methods: clipped)."""
+        bound = self._clip_rewards
+        return reward if bound is None else reward.clip(-bound, bound)
+
     def step(self, act: Act, policy_version: int) -> FinishedSegment | None:
         """Take one step of every copy with `act`, the policy of `policy_version`."""
         env, first, columns = self._env, self._at, self._columns
         last = first + env.num_envs
         action, log_prob = act(self.obs)
-        result = env.step(action)
+        result = self._advance(action)
         if result.is_lost:
             self.obs = result.obs
             self._episodes.extend(result.episodes)
@@ -105,11 +124,12 @@ class Rollout:
             return None
         columns["obs"][first:last] = self.obs
         columns["action"][first:last] = action
-        columns["reward"][first:last] = result.reward
+        reward = self._clipped(result.reward)
+        columns["reward"][first:last] = reward
         if log_prob is not None:
             columns["log_prob"][first:last] = log_prob
         if DISCOUNTED in columns:
-            self._discounted = np.float32(self._gamma) * self._discounted + result.reward
+            self._discounted = np.float32(self._gamma) * self._discounted + reward
             columns[DISCOUNTED][first:last] = self._discounted
             self._discounted[result.terminated | result.truncated] = 0.0
         if self._states is not None:

@@ -27,6 +27,7 @@ from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
 from runtime.rl.algos.plan import Plan
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
+from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
@@ -43,8 +44,8 @@ WORKER_SEEDS: Final = 1
 def run(context: Context, stop: Stop, console: Console) -> None:
     """Collect until the learner says that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
-    if settings.collect == "device":
-        raise SetupError("collect is device: the learner of this run collects by itself and takes no workers")
+    if settings.collect != "workers":
+        raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
     env = make_environment(settings, settings.num_envs, {})
     plan = environment_plan(settings, env)
     actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference
@@ -86,6 +87,9 @@ class RolloutWorker:
         """Its outputs for the present observations."""
         self._states = CopyStates(peer.actor, env.num_envs)
         self._rollout: Rollout | None = None
+        self._clip_rewards = context.settings.clip_rewards
+        folder = context.settings.record_experience
+        self._recorder = None if folder is None else EpisodeRecorder(folder, env, context.settings.environment)
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
         self._gpu = GpuMeter(*own_devices(os.environ))
@@ -108,6 +112,8 @@ class RolloutWorker:
             if time.monotonic() - self._recorded >= RECORD_SECONDS:
                 self._record()
         peer.leave(stop.reason or "the run is done")
+        if self._recorder is not None:
+            self._recorder.flush()
         self._record()
         self._console.say(f"worker ends: {peer.session.done or stop.reason}")
 
@@ -146,7 +152,15 @@ class RolloutWorker:
             rollouts = RolloutGradients(env, layout, steps, seed, method)
             return lambda version: rollouts.step(self._act, self._peer.actor, version)
         rollout = self._rollout = Rollout(
-            env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma, states=self._states
+            env,
+            plan.layout,
+            steps,
+            seed,
+            n_step=plan.n_step,
+            gamma=plan.gamma,
+            states=self._states,
+            recorder=self._recorder,
+            clip_rewards=self._clip_rewards,
         )
         return lambda version: rollout.step(self._act, version)
 

@@ -117,6 +117,12 @@ class TD3(Algorithm):
         """Return the policy's parameters, and the deviation of the noise of its workers."""
         return self._actor.arena.flat
 
+    def begin_with(self, weights: Tensor) -> None:
+        """Begin with a policy of another run, and with its target; the noise is that of these settings."""
+        super().begin_with(weights)
+        self._actor.drawing.detach().fill_(self.config.exploration_noise)
+        self._target_actor.arena.flat.copy_(self._actor.arena.flat)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         return {

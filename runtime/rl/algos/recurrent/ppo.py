@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor_critic import normalised
 from runtime.rl.algos.optimisers import clip_grad_norm
-from runtime.rl.algos.ppo import PPO, generalised_advantage
+from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
 from runtime.rl.algos.recurrent.policy import joint_gradient
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
@@ -56,7 +55,8 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         objective, stats = self._objective(
             log_prob, entropy, log_prob_old.flatten(), normalised(advantage.flatten())
         )
-        square = mse_loss(self._values(states), target.flatten())
+        value_old = (target - advantage).flatten()
+        square = value_error(self._values(states), value_old, target.flatten(), config.value_clip)
 
         arenas = self._policy.arena, self._value.arena
         gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))

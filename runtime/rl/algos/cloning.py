@@ -1,0 +1,84 @@
+"""Behaviour cloning: supervised learning of a policy from recorded actions.
+
+Pomerleau, *Efficient Training of Artificial Neural Networks for Autonomous Navigation* (1991). Choices: cross
+entropy, -log pi(a | s). Numbers: the square of the distance between the policy's likeliest action and the recorded
+one, a Gaussian's likelihood of constant spread; the spread itself stays as it began, so that what is tuned further
+by reinforcement still explores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.configs import BCConfig
+from runtime.rl.algos.networks import Network
+from runtime.rl.algos.optimisers import Adam
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.device.precision import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class BCStats(Stats):
+    """Of one update; 0-d tensors."""
+
+    bc_loss: Tensor
+    """Cross entropy, nats, or mean square."""
+
+
+class BehaviourCloning(Algorithm):
+    """Behaviour cloning: recorded batches in, weights out."""
+
+    def __init__(
+        self,
+        shape: ActorShape,
+        config: BCConfig,
+        seed: int,
+        device: str = "cpu",
+        *,
+        precision: str = "float32",
+        capture: bool | None = None,
+    ) -> None:
+        super().__init__(shape, capture)
+        self.config = config
+        # As those of the method that goes on with it: small first actions where it is on-policy.
+        gain = 0.01 if config.for_method in ("ppo", "impala") else None
+        initial = torch.Generator().manual_seed(seed)
+        self._policy = Network(shape, initial, device, last_gain=gain, dtype=DTYPES[precision])
+        self._adam = Adam(self._policy.arena.flat, config.lr)
+        self._step = self.captured(self._learn)
+
+    def update(self, batch: Batch) -> BCStats:
+        """One gradient step towards the recorded actions."""
+        stats = self._step(batch.obs, batch.action)
+        self.updates += 1
+        return BCStats.of(stats)
+
+    def _learn(self, obs: Tensor, action: Tensor) -> Tensor:
+        self._policy.arena.refresh()
+        loss = cloning_loss(self.shape, self._policy(obs), action)
+        self._adam.step(self.mean(self._policy.arena.gradient(loss)))
+        return loss.detach().reshape(1)
+
+    def policy_weights(self) -> Tensor:
+        """Return the policy's parameters."""
+        return self._policy.arena.flat
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that an update changes."""
+        return {"policy": self._policy.arena.flat, **optimiser_tensors({"adam": self._adam})}
+
+
+def cloning_loss(shape: ActorShape, out: Tensor, action: Tensor) -> Tensor:
+    """Return the mean loss of a policy's outputs (B, outputs) for recorded actions (B, act_dim)."""
+    if shape.choices:
+        logits = torch.split(out, list(shape.choices), dim=1)
+        losses = [cross_entropy(part, action[:, column].long()) for column, part in enumerate(logits)]
+        return torch.stack(losses).sum()
+    mean = out[:, : shape.act_dim]
+    return mse_loss(mean if shape.head == "gaussian" else mean.tanh(), action)

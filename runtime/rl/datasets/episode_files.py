@@ -1,0 +1,150 @@
+"""Files of recorded episodes: HDF5 with a group for each episode, as Minari's (minari.farama.org, `episode_0` ...).
+
+A group has `observations` (T + 1), of which the last follows the last action, `actions`, `rewards`, `terminations`
+and `truncations` (T). Where there are pictures, `observations` is a group of `vector` and `image_0` ... A file is
+written beside its name and moved there whole, so one that can be seen is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.base.errors import SetupError
+from runtime.rl.spaces import ActionSpace, ObsSpace
+
+SUFFIX: Final = ".hdf5"
+_NEEDED: Final = "recorded experience needs h5py; pip install 'l2rtui[datasets]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode, or the part of it that was recorded."""
+
+    obs: NDArray[Any]
+    """(T + 1, width) observations; the last is the one before any reset."""
+    action: NDArray[Any]
+    """(T, size) actions of the policy: numbers in [-1, 1], or choices."""
+    reward: NDArray[np.float32]
+    """(T,)"""
+    terminated: bool
+    """True if the episode ended by the rules; otherwise it was cut after its last step."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """Facts that each file states, which a learner compares with its environment."""
+
+    environment: str
+    obs: ObsSpace
+    action: ActionSpace
+
+
+def require_h5py() -> Any:
+    """Return the module h5py. SetupError where it is not installed."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise SetupError(_NEEDED) from error
+    return h5py
+
+
+def write_episodes(path: Path, facts: DatasetFacts, episodes: Sequence[Episode]) -> None:
+    """Write a file of episodes, whole or not at all."""
+    h5py, beside = require_h5py(), path.with_suffix(".part")
+    with h5py.File(beside, "w") as file:
+        file.attrs["environment"] = facts.environment
+        file.attrs["vector"] = facts.obs.vector
+        file.attrs["images"] = np.array(facts.obs.images, dtype=np.int64).reshape(-1, 3)
+        file.attrs["action_size"] = facts.action.size
+        file.attrs["choices"] = np.array(facts.action.choices, dtype=np.int64)
+        file.attrs["total_episodes"] = len(episodes)
+        file.attrs["total_steps"] = sum(map(len, episodes))
+        for number, episode in enumerate(episodes):
+            _write(file.create_group(f"episode_{number}"), facts, episode, number)
+    beside.replace(path)
+
+
+def _write(group: Any, facts: DatasetFacts, episode: Episode, number: int) -> None:
+    count, last = len(episode), np.zeros(len(episode), dtype=np.bool_)
+    group.attrs["id"], group.attrs["total_steps"] = number, count
+    vector, images = facts.obs.split(episode.obs)
+    if images:
+        parts = group.create_group("observations")
+        parts["vector"] = vector
+        for index, image in enumerate(images):
+            parts.create_dataset(f"image_{index}", data=image, compression="lzf")
+    else:
+        group["observations"] = vector
+    # One choice is a number and not a row of one, as Gymnasium's Discrete has it.
+    is_discrete = len(facts.action.choices) == 1
+    group["actions"] = episode.action[:, 0].astype(np.int64) if is_discrete else episode.action
+    group["rewards"] = episode.reward
+    last[-1] = True
+    group["terminations"], group["truncations"] = last & episode.terminated, last & (not episode.terminated)
+
+
+class EpisodeFile:
+    """A file of episodes, open for reading. ValueError, a sentence, if it is none."""
+
+    def __init__(self, path: Path) -> None:
+        h5py = require_h5py()
+        try:
+            self._file = h5py.File(path, "r")
+        except OSError as error:
+            raise ValueError(f"{path} is no whole HDF5 file: {error}") from error
+        try:
+            attrs = self._file.attrs
+            images = tuple((int(h), int(w), int(c)) for h, w, c in attrs["images"])
+            choices = tuple(map(int, attrs["choices"]))
+            action = ActionSpace(int(attrs["action_size"]), choices)
+            self.facts = DatasetFacts(str(attrs["environment"]), ObsSpace(int(attrs["vector"]), images), action)
+            self.episodes, self.steps = int(attrs["total_episodes"]), int(attrs["total_steps"])
+        except (KeyError, TypeError, ValueError) as error:
+            self._file.close()
+            raise ValueError(f"{path} was not recorded by l2r-runtime: {error}") from error
+
+    def read(self) -> Iterator[Episode]:
+        """Yield the episodes, one in memory at a time. ValueError for one whose arrays do not fit each other."""
+        for number in range(self.episodes):
+            try:
+                yield self._episode(self._file[f"episode_{number}"])
+            except (KeyError, OSError, TypeError) as error:
+                raise ValueError(f"{self._file.filename}: episode {number} cannot be read: {error}") from error
+
+    def _episode(self, group: Any) -> Episode:
+        space, action_space, parts = self.facts.obs, self.facts.action, group["observations"]
+        if space.images:
+            images = [parts[f"image_{index}"][()] for index in range(len(space.images))]
+            obs = space.pack(parts["vector"][()].astype(np.float32), images)
+        else:
+            obs = parts[()].astype(np.float32)
+        reward = group["rewards"][()].astype(np.float32)
+        action = group["actions"][()].astype(action_space.dtype).reshape(len(reward), -1)
+        if not len(reward) or obs.shape != (len(reward) + 1, space.width) or action.shape[1] != action_space.size:
+            raise ValueError(f"{self._file.filename}: {group.name} has arrays that do not fit each other")
+        if action_space.choices and not ((action >= 0) & (action < np.array(action_space.choices))).all():
+            raise ValueError(f"{self._file.filename}: {group.name} has a choice that its environment does not")
+        if not all(np.isfinite(part).all() for part in (reward, action, space.split(obs)[0])):
+            raise ValueError(f"{self._file.filename}: {group.name} has numbers that are not finite")
+        return Episode(obs, action, reward, bool(group["terminations"][-1]))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def dataset_files(folder: str) -> list[Path]:
+    """Return the files of a dataset, those of all folders in it. SetupError if there are none."""
+    paths = sorted(Path(folder).rglob(f"*{SUFFIX}"))
+    if not paths:
+        raise SetupError(f"there are no recorded episodes (*{SUFFIX}) in {folder}")
+    return paths

@@ -1,0 +1,70 @@
+"""Source of a learner's data that is a dataset: all of it is put into the replay before the first update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from runtime.base.errors import SetupError
+from runtime.exchange.learner_server import LearnerServer
+from runtime.rl.algos.plan import Plan
+from runtime.rl.buffers.replay import Replay
+from runtime.rl.buffers.successors import GOES_ON, TERMINATED, TRUNCATED
+from runtime.rl.datasets.episode_files import Episode, EpisodeFile, dataset_files
+
+
+def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], None]) -> None:
+    """Put all recorded episodes of ``folder`` into ``replay``.
+
+    A file that cannot be read is left out with a sentence. SetupError if nothing is left, if the spaces are not
+    those of the run's environment, or if there is more than the replay holds.
+    """
+    episodes = 0
+    for path in dataset_files(folder):
+        try:
+            file = EpisodeFile(path)
+        except ValueError as error:
+            say(f"left out: {error}")
+            continue
+        try:
+            if (file.facts.obs, file.facts.action) != (plan.shape.obs_space, plan.action_space):
+                raise SetupError(
+                    f"{path} was recorded in {file.facts.environment}, whose observations or actions are not those "
+                    "of this run's environment"
+                )
+            if len(replay) + file.steps > replay.capacity:
+                raise SetupError(
+                    f"{folder} has more than replay_capacity = {replay.capacity} transitions; raise it, or take "
+                    "fewer files"
+                )
+            for episode in file.read():
+                replay.put(_columns(episode))
+                episodes += 1
+        except ValueError as error:
+            say(f"left out the rest: {error}")
+        finally:
+            file.close()
+    if not episodes:
+        raise SetupError(f"no episode in {folder} can be read")
+    say(f"dataset {folder}: {episodes} episodes, {len(replay)} transitions")
+
+
+def _columns(episode: Episode) -> tuple[np.ndarray, ...]:
+    """Return an episode as a segment of one copy; see `runtime.rl.buffers.successors`."""
+    ended = np.full(len(episode), GOES_ON, dtype=np.uint8)
+    ended[-1] = TERMINATED if episode.terminated else TRUNCATED
+    tail = episode.obs[-1:] if episode.terminated else episode.obs[[-1, -1]]
+    return episode.obs[:-1], episode.action, episode.reward, ended, tail
+
+
+class DatasetSource:
+    """Source of data in place of workers: an update never waits."""
+
+    def __init__(self, exchange: LearnerServer) -> None:
+        self._exchange = exchange
+
+    def await_data(self, updates: int, timeout_seconds: float) -> bool:  # noqa: ARG002  (nothing to wait for)
+        """Return true. RuntimeError if the exchange with the evaluators has failed."""
+        self._exchange.await_data(updates, 0.0)
+        return True
