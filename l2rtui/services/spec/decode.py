@@ -52,7 +52,9 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
             return (_set_with_program(form.job, form.job.name, Role.JOB, form.pod, folder),)
         return tuple(_steps(form.steps, form.pod, folder))
     if form.workers and not _takes_workers(form.train):
-        raise ValueError("by train.collect or algorithm bc the learner has its data by itself; leave workers out")
+        if form.train.get("collect") == "device":
+            raise ValueError("train.collect is device, so the learner collects by itself; leave workers out")
+        raise ValueError("the learner reads a dataset (train.collect, algorithm bc); leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
     sets = (
         _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),

@@ -507,3 +507,9 @@ def test_what_only_a_learner_can_do_is_refused_to_a_job(tmp_path, fields, senten
     path.write_text(f"kind: job\nname: j\njob: {{command: [x]}}\n{fields}\n")
     with pytest.raises(SpecError, match=sentence):
         spec_file.load(str(path))
+
+
+def test_workers_of_a_learner_that_reads_a_dataset_are_refused(write):
+    text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {algorithm: bc}\n"
+    with pytest.raises(SpecError, match="reads a dataset"):
+        spec_file.load(write(text))
