@@ -32,7 +32,7 @@ examples:
   L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
 
 exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
-143 ended by SIGTERM before the work was done (drive, elastic, classify, step, fetch, ps, ps-worker)
+143 ended by SIGTERM before the work was done (drive, encode, elastic, classify, step, fetch, ps, ps-worker)
 """
 _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step")
 """Roles that run a command, which follows ``--``."""
@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     from runtime.jobs.fetch import options as fetching
     from runtime.jobs.parameter_server import options as ps
     from runtime.jobs.steps import options as steps
+    from runtime.rl.encoding import options as encoders
     from runtime.rl.policies import options as policies
     from runtime.sim.control import control_cli
     from runtime.sim.reference import options as simulator
@@ -114,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
     evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
-    for module in (policies, simulator, control_cli, elastic, classify, ps, steps, fetching):
+    for module in (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, fetching):
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
@@ -125,7 +126,13 @@ def _parser() -> argparse.ArgumentParser:
         "--copies", action="store_true", help="measure how many num_envs a worker needs here, for some seconds"
     )
     config.set_defaults(start=_config)
-    for command in (learner, worker, evaluator, config, roles.choices["drive"], roles.choices["export"]):
+    for command in (
+        learner,
+        worker,
+        evaluator,
+        config,
+        *(roles.choices[name] for name in ("drive", "export", "encode")),
+    ):
         command.add_argument("--program", metavar="FILE", help="Python file with classes that the settings name")
     alert = roles.add_parser("alert", help="send a test to the targets of L2R_ALERTS, or report a dead learner")
     what = alert.add_mutually_exclusive_group(required=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from typing import Final
+
+CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""Regular expression of a class of one's own: package.module:Class."""
 
 
 def load_class(name: str) -> type:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from runtime.base import replay_memory
+from runtime.rl.class_names import CLASS_NAME
 
 
 class SettingsError(ValueError):
@@ -24,8 +25,6 @@ class SettingsError(ValueError):
 ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "sgd", "random")
 _OFF_POLICY: Final = ("sac", "dqn", "td3")
 """Methods that learn from a replay, for which settings that speak of it hold."""
-_OWN: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""A class of one's own: package.module:Class."""
 
 
 def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: Sequence[str] = ()) -> Any:
@@ -62,6 +61,12 @@ class Settings:
         ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
         "Channels, kernel side and stride of each convolution that an image goes through. Fewer for small images.",
         least=1,
+    )
+    encoder: str | Mapping[str, Any] | None = _setting(
+        None,
+        "What pictures go through: convolutions, which the run learns; or an encoder that was trained before and "
+        "stays as it is, so that replay and networks see its latents alone: an object with name vae and weights, a "
+        "path in each worker (l2r-runtime encode makes them), or package.module:Class of one's own.",
     )
     memory: str | Mapping[str, Any] | None = _setting(
         None,
@@ -320,7 +325,7 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
     for number in numbers:
         if least is not None and number is not None and (number <= least if above else number < least):
             raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
-    is_own = name == "algorithm" and _OWN.fullmatch(str(value)) is not None
+    is_own = name == "algorithm" and re.fullmatch(CLASS_NAME, str(value)) is not None
     if one_of and value not in one_of and not is_own:
         raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(one_of)}")
 

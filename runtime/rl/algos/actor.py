@@ -313,7 +313,7 @@ class NumpyActor:
             depth = len(self.shape.convolutions)
             kernels = self._kernels[number * depth : (number + 1) * depth]
             for (weight, bias), (_, side, stride) in zip(kernels, self.shape.convolutions, strict=True):
-                hidden = _convolve(hidden, weight, bias, side, stride)
+                hidden = convolve(hidden, weight, bias, side, stride)
             features.append(hidden.reshape(len(obs), -1))
         return np.concatenate([*features, self._normalised(vector)], axis=1)
 
@@ -353,7 +353,7 @@ class NumpyActor:
         return action, log_prob
 
 
-def _convolve(
+def convolve(
     images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32], side: int, stride: int
 ) -> NDArray[np.float32]:
     """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""

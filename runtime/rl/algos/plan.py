@@ -92,6 +92,10 @@ class Plan:
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
     plan = _plan(settings, obs, action)
+    if settings.collect == "device" and settings.encoder not in (None, "convolutions"):
+        raise ValueError(
+            "encoder: with collect: device the learner sees pictures itself; take workers, or convolutions"
+        )
     if settings.collect == "device" and (
         plan.sends_gradients or settings.remote_inference or settings.lockstep or settings.algorithm == "random"
     ):

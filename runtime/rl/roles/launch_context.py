@@ -11,6 +11,7 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.rl import settings
+from runtime.rl.envs.base import HoldsProcesses
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
@@ -64,10 +65,21 @@ def _set_threads(count: int) -> None:
 
 def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
     """Make `num_envs` copies of the run's environment, with `extra` over its options. Raises SetupError."""
+    from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
     from runtime.rl.envs.registry import make_vector_env
 
+    options = {**training.environment_options, **extra}
     try:
-        return make_vector_env(training.environment, num_envs, options={**training.environment_options, **extra})
+        encoding = EncoderSetting.of(training.encoder)
+        env = make_vector_env(training.environment, num_envs, options=options)
+        if encoding is None:
+            return env
+        try:
+            return EncodedVectorEnv(env, encoding.load(env.obs_space.images), encoding.name)
+        except ValueError:
+            if isinstance(env, HoldsProcesses):
+                env.close()
+            raise
     except (TypeError, ValueError) as error:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 

@@ -14,10 +14,18 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 def check_settings(training: Settings) -> None:
     """Raise SetupError for an environment, an option or a method's setting that cannot be."""
     from runtime.rl.algos.plan import make_plan, method_of
+    from runtime.rl.encoders.encoder import EncoderSetting
 
     try:
         method_of(training)  # also where only the environment itself knows whether the plan fits it
+        encoding = EncoderSetting.of(training.encoder)
         spaces = _spaces(training)
+        if spaces is not None and encoding is not None:
+            obs, action = spaces
+            if not obs.images:
+                encoding.load(())  # says that there are no pictures
+            # The weights may be readable in the workers alone; how many latents there are makes no plan impossible.
+            spaces = ObsSpace(obs.vector + 1), action
         if spaces is not None:
             make_plan(training, *spaces)
     except (TypeError, ValueError) as error:

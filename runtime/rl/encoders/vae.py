@@ -1,0 +1,125 @@
+"""Encoder of Learn-to-Race's variational autoencoder, forward only, in NumPy.
+
+Convolutions of 4 x 4 with stride 2 and padding 1, each with a ReLU, then one dense layer to the mean of the latents:
+of 144 x 144 x 3 pixels the lab's makes 32 numbers. Weights are read by the keys of its state dict:
+``encoder.0.weight``, ``encoder.2.weight`` and so on, and ``fc1`` for means; ``fc2`` (log variances), ``fc3`` and
+``decoder`` are for training alone.
+The lab draws latents at random about the means; the means themselves are the same picture without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from runtime.rl.algos.actor import convolve
+from runtime.rl.spaces import Image
+
+Arrays = Mapping[str, NDArray[np.float32]]
+STRIDE: Final = 2
+SIDE: Final = 4
+PADDING: Final = 1
+
+
+class VAE:
+    """Means of the latents of every picture of an observation, one after the other."""
+
+    def __init__(self, images: Sequence[Image], weights: str) -> None:
+        """Read the state dict at the path ``weights``. ValueError if it does not fit pictures of these sizes."""
+        arrays = read_state_dict(weights)
+        self._kernels = _kernels(arrays, weights)
+        self._dense, self._bias = _pair(arrays, "fc1", weights)
+        channels = self._kernels[0][0].shape[2]
+        for height, width, depth in images:
+            if depth != channels:
+                colour = "grey" if channels == 1 else f"of {channels} channels"
+                raise ValueError(f"{weights} is for pictures that are {colour}, and these have {depth} channels")
+            sides = [size // STRIDE ** len(self._kernels) for size in (height, width)]
+            if sides[0] * sides[1] * self._kernels[-1][0].shape[3] != self._dense.shape[1]:
+                raise ValueError(
+                    f"{weights} is for pictures of another size than {height} x {width}; set the camera's resize "
+                    "to that which it was trained on, of Learn-to-Race [144, 144]"
+                )
+        if len({image[:2] for image in images}) > 1:
+            raise ValueError(
+                f"pictures of {list(images)} differ in size, and {weights} is for one; set their resize"
+            )
+        self._latents = len(self._bias)
+        self.size = self._latents * len(images)
+
+    def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """Return the means (B, size) of pictures (B, height, width, channels)."""
+        return np.concatenate([self._means(picture) for picture in pictures], axis=1)
+
+    def _means(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+        hidden: NDArray[np.float32] = pictures.astype(np.float32) * np.float32(1 / 255)
+        for weight, bias in self._kernels:
+            hidden = _convolve(hidden, weight, bias)
+        # torch flattens (channels, height, width).
+        flat = hidden.transpose(0, 3, 1, 2).reshape(len(hidden), -1)
+        means: NDArray[np.float32] = flat @ self._dense.T + self._bias
+        return means
+
+
+def read_state_dict(path: str) -> Arrays:
+    """Return the arrays of a file of safetensors, or of a state dict that torch saved. ValueError for others."""
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}; weights must be readable in each worker (image or mount)")
+    try:
+        from safetensors.numpy import load_file
+
+        arrays = load_file(path)
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError):
+        arrays = _read_torch(path)
+    return {key: np.asarray(array, np.float32) for key, array in arrays.items()}
+
+
+def _read_torch(path: str) -> dict[str, Any]:
+    """Return the arrays of a file of torch; nothing in it is executed."""
+    import torch
+
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    # Its reader fails in as many ways as there are damaged files.
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is neither safetensors nor a state dict of torch: {reason}") from error
+    if not isinstance(saved, dict) or not all(isinstance(part, torch.Tensor) for part in saved.values()):
+        raise ValueError(f"{path} holds no state dict: a dictionary of tensors by their names")
+    return {str(key): tensor.float().numpy() for key, tensor in saved.items()}
+
+
+def _kernels(arrays: Arrays, path: str) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return each kernel (side, side, in, out) and its bias; they stand at even places, a ReLU behind each."""
+    kernels: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+    while f"encoder.{2 * len(kernels)}.weight" in arrays or not kernels:
+        weight, bias = _pair(arrays, f"encoder.{2 * len(kernels)}", path)
+        if weight.ndim != 4 or weight.shape[2:] != (SIDE, SIDE):
+            raise ValueError(
+                f"{path}: encoder.{2 * len(kernels)} is {weight.shape}, not a kernel of {SIDE} x {SIDE}"
+            )
+        kernels.append((np.ascontiguousarray(weight.transpose(2, 3, 1, 0)), bias))
+    return kernels
+
+
+def _pair(arrays: Arrays, layer: str, path: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return weight and bias of a layer. ValueError if there is none, or if it holds what is no number."""
+    for key in (f"{layer}.weight", f"{layer}.bias"):
+        if key not in arrays:
+            raise ValueError(f"{path} has no {key}; it has {', '.join(sorted(arrays)[:8])}")
+        if not np.isfinite(arrays[key]).all():
+            raise ValueError(f"{path}: {key} holds values that are not finite")
+    return arrays[f"{layer}.weight"], arrays[f"{layer}.bias"]
+
+
+def _convolve(
+    images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
+    padded = np.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)))
+    return convolve(padded, weight, bias, SIDE, STRIDE)
