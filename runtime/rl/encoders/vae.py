@@ -1,7 +1,7 @@
 """Encoder of Learn-to-Race's variational autoencoder, forward only, in NumPy.
 
-Convolutions of 4 x 4 with stride 2 and padding 1, each with a ReLU, then one dense layer to the mean of the latents:
-of 144 x 144 x 3 pixels the lab's makes 32 numbers. Weights are read by the keys of its state dict:
+Convolutions of 4 x 4 with stride 2 and padding 1, each with a ReLU, then one dense layer to the mean of the
+latents: of 144 x 144 x 3 pixels the lab's makes 32 numbers. Weights are read by the keys of its state dict:
 ``encoder.0.weight``, ``encoder.2.weight`` and so on, and ``fc1`` for means; ``fc2`` (log variances), ``fc3`` and
 ``decoder`` are for training alone.
 The lab draws latents at random about the means; the means themselves are the same picture without noise.

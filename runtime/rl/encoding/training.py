@@ -22,8 +22,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from runtime.base.atomic_files import write_atomic
 from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
-from runtime.rl.encoding.recording import Frames
 from runtime.rl.encoders.vae import PADDING, SIDE, STRIDE
+from runtime.rl.encoding.recording import Frames
 
 BATCH: Final = 64
 LEARNING_RATE: Final = 1e-3

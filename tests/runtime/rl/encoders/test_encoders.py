@@ -1,0 +1,170 @@
+"""Frozen encoders: a VAE has torch's latents, a file that does not fit is refused, one's own runs as documented."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.base.errors import SetupError
+from runtime.base.signals import Stop
+from runtime.cli import main
+from runtime.rl import settings
+from runtime.rl.encoders.encoder import EncoderSetting
+from runtime.rl.encoders.vae import VAE
+from runtime.rl.encoding.training import Autoencoder, Training, train
+from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.settings_check import check_settings
+
+PAGE = Path(__file__).parents[4] / "docs" / "own-methods.md"
+VIEW = {"environment": "racing", "environment_options": {"observation": "view"}, "num_envs": 2}
+
+
+def lab_file(path: Path, image=(144, 144, 3), training: Training | None = None) -> Autoencoder:
+    """Weights of an untrained network of the lab's size, saved as torch does."""
+    torch.manual_seed(0)
+    model = Autoencoder(image, training or Training())
+    torch.save(model.state_dict(), path)
+    return model
+
+
+def test_the_state_dict_has_the_keys_and_sizes_of_learn_to_race(tmp_path):
+    model = lab_file(tmp_path / "vae.statedict")
+    sizes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items() if key.endswith("weight")}
+    assert sizes == {
+        "encoder.0.weight": (32, 3, 4, 4),
+        "encoder.2.weight": (64, 32, 4, 4),
+        "encoder.4.weight": (128, 64, 4, 4),
+        "encoder.6.weight": (256, 128, 4, 4),
+        "fc1.weight": (32, 20736),
+        "fc2.weight": (32, 20736),
+        "fc3.weight": (20736, 32),
+        "decoder.1.weight": (256, 128, 4, 4),
+        "decoder.3.weight": (128, 64, 4, 4),
+        "decoder.5.weight": (64, 32, 4, 4),
+        "decoder.7.weight": (32, 3, 4, 4),
+    }
+
+
+def test_latents_in_numpy_are_those_of_torch(tmp_path):
+    model = lab_file(tmp_path / "vae.statedict")
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 144, 144, 3), dtype=np.uint8)
+    encoder = VAE([(144, 144, 3)], str(tmp_path / "vae.statedict"))
+    with torch.no_grad():
+        means = model.fc1(model.encoder(torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255.0))
+    assert encoder.size == 32
+    np.testing.assert_allclose(encoder.encode([pictures]), means.numpy(), atol=1e-5)
+
+
+class Payload:
+    """What a pickle may do: this one writes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_file_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
+    torch.save({"encoder.0.weight": Payload(tmp_path / "ran")}, tmp_path / "bad.statedict")
+    with pytest.raises(ValueError, match="neither safetensors nor a state dict"):
+        VAE([(144, 144, 3)], str(tmp_path / "bad.statedict"))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [((32, 64, 3), r"another size than 32 x 64; .*\[144, 144\]"), ((144, 144, 1), "3 channels, and these have 1")],
+)
+def test_pictures_that_do_not_fit_the_weights_are_refused(tmp_path, image, sentence):
+    lab_file(tmp_path / "vae.statedict")
+    with pytest.raises(ValueError, match=sentence):
+        VAE([image], str(tmp_path / "vae.statedict"))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "sentence"),
+    [
+        ("vae", "needs weights"),
+        ("resnet", "must be convolutions, vae or package.module:Class"),
+        ({"name": "vae", "weights": "x", "frozen": False}, "frozen can be true alone"),
+        ({"name": "convolutions", "size": 3}, "has no option 'size'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_the_check(encoder, sentence):
+    with pytest.raises(SetupError, match=sentence):
+        check_settings(settings.from_mapping({**VIEW, "encoder": encoder}))
+
+
+def test_an_environment_without_pictures_is_refused():
+    training = settings.from_mapping({"environment": "racing", "encoder": {"name": "vae", "weights": "x"}})
+    with pytest.raises(SetupError, match="shows none"):
+        check_settings(training)
+
+
+def test_weights_that_are_not_there_are_named(tmp_path):
+    training = settings.from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(tmp_path / "none")}})
+    with pytest.raises(SetupError, match="there is no file"):
+        make_environment(training, 1, {})
+
+
+def test_training_lowers_the_loss_and_its_file_is_an_encoder(tmp_path, capsys):
+    rows = np.arange(32)[:, None, None]
+    frames = np.stack([np.where(rows > edge, 220, 20) * np.ones((32, 32, 1)) for edge in np.arange(200) % 32])
+    path = tmp_path / "edge.safetensors"
+    train(frames.astype(np.uint8), Training(epochs=60, latents=2, channels=(8, 8)), path, Stop())
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
+    assert losses[-1] < 0.8 * losses[0]
+    latents = VAE([(32, 32, 1)], str(path)).encode([frames[:32].astype(np.uint8)])
+    assert latents.std(axis=0).max() > 0.1
+
+
+def test_the_command_records_trains_and_writes_what_a_run_loads(tmp_path, monkeypatch):
+    path = tmp_path / "view.safetensors"
+    monkeypatch.setenv("L2R_CONFIG", json.dumps(VIEW))
+    small = ["--frames", "128", "--epochs", "1", "--latents", "4", "--channels", "4"]
+    assert main(["encode", str(path), *small]) == 0
+    training = settings.from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(path)}})
+    seen = make_environment(replace(training, encoder=None), 2, {})
+    env = make_environment(training, 2, {})
+    vector = seen.obs_space.split(seen.reset(3))[0]
+    obs = env.reset(3)
+    assert env.obs_space.images == ()
+    assert obs.shape == (2, 4 * len(seen.obs_space.images) + vector.shape[1])
+    np.testing.assert_array_equal(obs[:, -vector.shape[1] :] if vector.shape[1] else obs[:, :0], vector)
+    # All behind the encoder is a vector, so every method takes it.
+    for algorithm, others in (("sac", {}), ("ppo", {"segment_steps": 64}), ("td3", {})):
+        plan = environment_plan(replace(training, algorithm=algorithm, **others), env)
+        assert plan.shape.images == ()
+
+
+def example(word: str) -> str:
+    """The block of Python of the page that has a word in it."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return next(block for block in blocks if word in block)
+
+
+def test_the_encoder_of_the_page_is_used_as_it_stands_there(tmp_path, monkeypatch):
+    (tmp_path / "halves.py").write_text(example("class Halves"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "halves", raising=False)
+    training = settings.from_mapping({**VIEW, "encoder": {"name": "halves:Halves", "parts": 2}})
+    env = make_environment(training, 2, {})
+    first = env.reset(0)
+    result = env.step(np.zeros((2, 2), np.float32))
+    assert first.shape == result.obs.shape == (2, env.obs_space.width)
+    assert np.isfinite(result.obs).all()
+
+
+def test_an_encoder_of_ones_own_that_fails_gets_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "broken_encoder.py").write_text("class Broken:\n    def __init__(self, images):\n        1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"broken_encoder:Broken cannot be made .*ZeroDivisionError"):
+        EncoderSetting.of("broken_encoder:Broken").load([(4, 4, 1)])
