@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.sim.reference.car import VEHICLE_CLASS, Car
 from runtime.sim.wire import protocol
-from runtime.tracks.maps import LAB_LEVELS, STAND_INS, TrackMap, own_map, plain_name, short_name
+from runtime.tracks.maps import FILE_FAMILIES, LAB_LEVELS, STAND_INS, TrackMap, own_map, plain_name, short_name
 from runtime.tracks.track import COURSES
 
 GRID_GAP: Final = 8.0
@@ -36,15 +36,38 @@ class World:
 
     def levels(self) -> list[str]:
         """Return the names that ``open`` accepts; it accepts paths that contain them too."""
-        return [*self._maps, *(name for name in (*COURSES, *LAB_LEVELS) if plain_name(name) not in self._maps)]
+        names = (name for name in (*COURSES, *LAB_LEVELS) if plain_name(name) not in self._maps)
+        lab_names = set(LAB_LEVELS)
+        return [
+            *self._maps,
+            *(name for name in names if name not in lab_names or self._is_offered(plain_name(name))),
+        ]
+
+    def _is_offered(self, level: str) -> bool:
+        """Say whether one of the lab's levels can be opened: from a file, or a course where no file was named."""
+        return not self._maps or self._from_file(level) is not None
+
+    def _from_file(self, level: str) -> TrackMap | None:
+        """Return the map from the file of a level, or from one whose name says that it is of that level."""
+        if level in self._maps or level not in FILE_FAMILIES:
+            return self._maps.get(level)
+        family = FILE_FAMILIES[level]
+        return next((track_map for name, track_map in self._maps.items() if name.startswith(family)), None)
 
     def open(self, level: str) -> None:
         """Open a level and put all cars on its grid. Raises KeyError for an unknown one."""
         plain = plain_name(level)
-        if plain in self._maps:
-            self.map = self._maps[plain]
-        elif plain in COURSES or plain in STAND_INS:
-            self.map = own_map(STAND_INS.get(plain, plain))
+        if (track_map := self._from_file(plain)) is not None:
+            self.map = track_map
+        elif plain in COURSES:
+            self.map = own_map(plain)
+        elif plain in STAND_INS and self._is_offered(plain):
+            self.map = own_map(STAND_INS[plain])
+            print(
+                f"simulator: no --track file for level {plain}; the course {STAND_INS[plain]} stands in, elsewhere on "
+                "the earth",
+                flush=True,
+            )
         else:
             raise KeyError(level)
         self.level = short_name(level).removesuffix(".json")

@@ -251,3 +251,41 @@ def test_a_track_that_is_printed_is_the_track_that_is_read(simulators, tmp_path)
         assert client.control.call("get_level") == "mine"
     finally:
         client.close()
+
+
+def test_a_file_named_as_learn_to_race_names_it_is_the_level_that_its_client_opens(simulators, tmp_path):
+    file = tmp_path / "ThruxtonFromGoogle_2.json"
+    course = own_map("ridge").to_json()
+    course["ReferencePoint"] = [51.2079397, -1.60859, 0.0]
+    # Its other fields, and heights in points, as in the published file.
+    course |= {"Name": "ThruxtonGoogle", "Version": "2", "Direction": 0, "Zone": [{"Type": 0, "ID": 0}]}
+    course["Centre"] = [[*point, 0.0] for point in course["Centre"]]
+    file.write_text(json.dumps(course))
+    client = LabClient(simulators.start("--menu", "--track", str(file)), json.loads(file.read_text()))
+    try:
+        client.configure("Thruxton", {})
+        client.reset()
+        centre = np.array(client.track["Centre"])[:, :2]
+        distances = []
+        for _ in range(60):
+            client.act(0.0, 1.0)
+            time.sleep(0.02)
+            distances.append(np.hypot(*(centre - client.observe()[[16, 15]]).T).min())
+    finally:
+        client.close()
+    assert max(distances) < 30.0
+
+
+def test_a_level_without_a_file_is_the_protocols_error_where_a_file_is_named(simulators, tmp_path):
+    file = tmp_path / "ThruxtonOfficial.json"
+    file.write_text(json.dumps(own_map("ridge").to_json()))
+    client = LabClient(simulators.start("--menu", "--track", str(file)))
+    try:
+        client.control.send(
+            json.dumps(
+                {"jsonrpc": "2.0", "method": "open_level", "params": {"level_name": "VegasNorthRoad"}, "id": 1}
+            )
+        )
+        assert "error" in json.loads(client.control.receive())
+    finally:
+        client.close()
