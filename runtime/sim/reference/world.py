@@ -36,12 +36,8 @@ class World:
 
     def levels(self) -> list[str]:
         """Return the names that ``open`` accepts; it accepts paths that contain them too."""
-        names = (name for name in (*COURSES, *LAB_LEVELS) if plain_name(name) not in self._maps)
-        lab_names = set(LAB_LEVELS)
-        return [
-            *self._maps,
-            *(name for name in names if name not in lab_names or self._is_offered(plain_name(name))),
-        ]
+        names = [*COURSES, *(name for name in LAB_LEVELS if self._is_offered(plain_name(name)))]
+        return [*self._maps, *(name for name in names if plain_name(name) not in self._maps)]
 
     def _is_offered(self, level: str) -> bool:
         """Say whether one of the lab's levels can be opened: from a file, or a course where no file was named."""
