@@ -59,11 +59,8 @@ class World:
             self.map = own_map(plain)
         elif plain in STAND_INS and self._is_offered(plain):
             self.map = own_map(STAND_INS[plain])
-            print(
-                f"simulator: no --track file for level {plain}; the course {STAND_INS[plain]} stands in, elsewhere on "
-                "the earth",
-                flush=True,
-            )
+            course = STAND_INS[plain]
+            print(f"simulator: level {plain} has no --track file; course {course} stands in, elsewhere", flush=True)
         else:
             raise KeyError(level)
         self.level = short_name(level).removesuffix(".json")

@@ -128,7 +128,7 @@ def test_training_lowers_the_loss_and_its_file_is_an_encoder(tmp_path, capsys):
     rows = np.arange(32)[:, None, None]
     frames = np.stack([np.where(rows > edge, 220, 20) * np.ones((32, 32, 1)) for edge in np.arange(200) % 32])
     path = tmp_path / "edge.safetensors"
-    train(frames.astype(np.uint8), Training(epochs=20, latents=2, channels=(8, 8)), path, Stop())
+    train(frames.astype(np.uint8), Training(epochs=40, latents=2, channels=(8, 8)), path, Stop())
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
     assert losses[-1] < 0.8 * losses[0]
     latents = VAE([(32, 32, 1)], str(path)).encode([frames[:32].astype(np.uint8)])
