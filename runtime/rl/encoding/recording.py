@@ -14,8 +14,8 @@ from runtime.base.signals import Stop
 from runtime.rl import settings
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.envs.base import VectorEnv, closing_env
-from runtime.rl.policies.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import Settings
 
