@@ -21,7 +21,14 @@ import numpy as np
 
 from l2rtui.backends.docker.logs import LogFrameDecoder
 from l2rtui.backends.kubernetes.api import kubeconfig, websocket
-from l2rtui.backends.kubernetes.api.decode import Decoder, LineBuffer, ListPage, UndecodedObject, Upsert
+from l2rtui.backends.kubernetes.api.decode import (
+    UNDECODABLE,
+    Decoder,
+    LineBuffer,
+    ListPage,
+    UndecodedObject,
+    Upsert,
+)
 from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
     ControllerStruct,
@@ -352,7 +359,7 @@ def _read_objects(data: bytes) -> None:
             objects.append(event.item)
     try:
         page = decoder.page(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         pass
     else:
         parts: list[ListPage[Any]] = list(decoder.parts(page, 10))
