@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Sequence
-from fnmatch import fnmatchcase
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
@@ -18,20 +17,9 @@ from l2rtui.cli.targets import listed
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
+from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import NotFoundError, UsageError
-
-_WILDCARDS = frozenset("*?[")
-
-
-def is_pattern(name: str) -> bool:
-    """Return True if a name has a wildcard of the shell."""
-    return not _WILDCARDS.isdisjoint(name)
-
-
-def matches_any(names: Iterable[str], patterns: Collection[str]) -> bool:
-    """Return True if one of the names matches one of the patterns."""
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 class RowSelection:

@@ -8,7 +8,6 @@ from typing import Final
 
 from l2rtui.cli import history_output
 from l2rtui.cli.output import Document, cell_text
-from l2rtui.cli.selection import is_pattern, matches_any
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome
@@ -16,6 +15,7 @@ from l2rtui.domain.quantity import counted
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
+from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
 from l2rtui.domain.workload import name_problem
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended
