@@ -8,11 +8,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from l2rtui.backends.base import Backend
 from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, nearest, user_name
 from l2rtui.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
 
 _log = logging.getLogger(__name__)
 _NO_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
@@ -92,6 +94,8 @@ ALL_CONTEXTS: Final = "*"
 """Stands for every context of the kubeconfig: no context has this name."""
 _UNQUEUED: Final = ("demo",)
 """Backends that live in the memory of one process: nobody could start what waits for them."""
+UNSHARED: Final = ("local", "docker", "demo")
+"""Backends whose runs only this machine's own history knows: their ``records`` are None."""
 BACKENDS: tuple[str, ...] = tuple(_FACTORIES)
 """Values of ``--backend``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -95,5 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Ask whether one of the candidates was meant; empty when none is near."""
+    import difflib  # for mistakes alone
+
     matches = difflib.get_close_matches(word, list(candidates), n=2, cutoff=0.5)
     return f"Did you mean {' or '.join(matches)}?" if matches else ""

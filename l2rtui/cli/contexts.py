@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from l2rtui.backends.base import Backend
 from l2rtui.backends.registry import compose, named_contexts
 from l2rtui.config import Settings
 from l2rtui.errors import UsageError
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
 
 LISTS: Final = ("nodes", "slots", "pods", "runs")
 """Verbs that list several contexts at once; a verb that changes something acts in one, which its question names."""

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, TextIO
 
 from l2rtui.domain.sanitize import HIDDEN, sanitize
@@ -24,6 +25,8 @@ Document = Mapping[str, Any]
 
 _NUMBER_WIDTH = 8
 """Width of a column of numbers in a stream, whose later rows are unknown."""
+_FIRST_ROWS = 100
+"""Rows that set the widths of a table of many, and are written before the others are made."""
 _COLOURS = {Level.OK: "32", Level.WAIT: "36", Level.WARN: "33", Level.BAD: "31", Level.DONE: "2"}
 
 
@@ -108,6 +111,29 @@ class Output:
         else:
             self.dump(list(documents))
 
+    def show_rows(self, view: View, documents: Iterable[Document]) -> int:
+        """Write many objects as they come, and return their number; JSON and YAML are one list, at the end.
+
+        A table is as wide as its first rows need it: a longer cell below moves the rest of its row.
+        """
+        if self.form in ("json", "yaml"):
+            every = list(documents)
+            self.dump(every)
+            return len(every)
+        rows = iter(documents)
+        first = list(islice(rows, _FIRST_ROWS))
+        if self.form != "name":
+            self._header(columns := self._columns(view), _fitting(columns, [_cells(columns, row) for row in first]))
+        number = 0
+        for number, document in enumerate(chain(first, rows), 1):
+            if self.form == "name":
+                self._names(view, [document])
+            else:
+                self._row_of_stream(view, document)
+            if number == len(first):
+                self.stream.flush()
+        return number
+
     def show_one(self, view: View, document: Document) -> None:
         """Write one object: no list in JSON and YAML."""
         if self.form in ("json", "yaml"):
@@ -163,8 +189,8 @@ class Output:
             limit: Characters of a line, without its colours; what is longer is cut with a sign.
         """
         columns = self._columns(view)
-        rows = [[cell_text(column.cell(document)) for column in columns] for document in documents]
-        widths = [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
+        rows = [_cells(columns, document) for document in documents]
+        widths = _fitting(columns, rows)
         header = self._aligned(columns, widths, [column.header for column in columns], limit=limit)
         pairs = zip(rows, documents, strict=True)
         return [header, *(self._aligned(columns, widths, row, document, limit) for row, document in pairs)]
@@ -177,21 +203,21 @@ class Output:
         columns = self._columns(view)
         if not self._widths:
             self._open_stream(columns, [document])
-        self.line(
-            self._aligned(columns, self._widths, [cell_text(column.cell(document)) for column in columns], document)
-        )
+        self.line(self._aligned(columns, self._widths, _cells(columns, document), document))
 
     def _open_stream(self, columns: Sequence[Column], documents: Sequence[Document]) -> None:
         # Later rows are not known: leave room for growing numbers.
-        self._widths = [
-            max(
-                len(column.header),
-                _NUMBER_WIDTH * column.is_number,
-                2 + max(len(cell_text(column.cell(document))) for document in documents),
-            )
-            for column in columns
+        rows = [_cells(columns, document) for document in documents]
+        widths = [
+            max(len(column.header), _NUMBER_WIDTH * column.is_number, 2 + max(len(row[n]) for row in rows))
+            for n, column in enumerate(columns)
         ]
-        self.line(self._aligned(columns, self._widths, [column.header for column in columns]))
+        self._header(columns, widths)
+
+    def _header(self, columns: Sequence[Column], widths: list[int]) -> None:
+        """Write the header of a table whose rows follow one by one."""
+        self._widths = widths
+        self.line(self._aligned(columns, widths, [column.header for column in columns]))
 
     def _aligned(
         self,
@@ -280,6 +306,15 @@ def _columns_of_terminal() -> int:
     import shutil
 
     return shutil.get_terminal_size().columns
+
+
+def _cells(columns: Sequence[Column], document: Document) -> list[str]:
+    return [cell_text(column.cell(document)) for column in columns]
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the widths that headers and cells need."""
+    return [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
 
 
 def _cut(cell: str, room: int) -> str:

@@ -17,13 +17,16 @@ import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-from l2rtui.backends.base import Backend
 from l2rtui.backends.registry import chosen_backend, make_backend
 from l2rtui.cli.contexts import composed_backend, contexts_of
 from l2rtui.cli.output import Output, StderrReporter, can_ask
 from l2rtui.config import Settings, load_settings, state_dir
 from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

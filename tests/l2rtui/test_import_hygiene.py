@@ -11,6 +11,8 @@ import sys
 import pytest
 from aiohttp import web
 
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
+from l2rtui.services.history.store import HistoryStore
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 
 pytestmark = pytest.mark.process
@@ -47,6 +49,26 @@ def test_the_command_line_imports_nothing_heavy(module):
 def test_verbs_that_look_do_not_pay_for_spec_files_or_the_app(verb):
     loaded = imported(f"from l2rtui.cli.main import main; main(['{verb}', '--backend', 'demo', '-o', 'name'])")
     assert not {*HEAVY, "msgspec"} & set(loaded)
+
+
+@pytest.mark.parametrize("words", [["history"], ["diff", "race-s0", "race-s1"]])
+def test_verbs_that_look_back_make_no_backend_where_no_run_is_open(tmp_path, monkeypatch, words):
+    for name in ("XDG_STATE_HOME", "HOME", "KUBECONFIG"):
+        monkeypatch.setenv(name, str(tmp_path) if name != "KUBECONFIG" else "")
+    with HistoryStore() as store:
+        for seed, state in enumerate((RunOutcome.DONE, RunOutcome.FAILED)):
+            entry = HistoryEntry(f"race-s{seed}", f"{seed:032x}", "race", seed, state, 1e9)
+            store.put([HistoryRecord(entry, LaunchFacts())])
+    done = python(
+        f"from l2rtui.cli.main import main; assert main({words!r}) == 0\n"
+        "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, modules = done.stdout.splitlines()
+    assert any("race-s1" in line for line in lines)
+    loaded = set(json.loads(modules))
+    assert not {*HEAVY, "l2rtui.backends.base", "l2rtui.domain.plan", "importlib.metadata"} & loaded
+    assert "msgspec" not in loaded or words[0] == "diff"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["launch", "--help"], ["slots", "--help"]])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
+from l2rtui.backends.registry import UNSHARED, chosen_backend
 from l2rtui.cli import history_output
 from l2rtui.cli.output import Document, cell_text
 from l2rtui.cli.session import Session
@@ -16,11 +18,9 @@ from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
 from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
-from l2rtui.domain.workload import name_problem
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
-from l2rtui.services.history.completion import complete_ended
+from l2rtui.services.history.completion import complete_ended, has_open_runs
 from l2rtui.services.history.lookup import compared, find_entry, find_record, spec_document
-from l2rtui.services.history.recorder import is_shared
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 
 _LOOK_SECONDS: Final = 10.0
@@ -42,24 +42,28 @@ async def run_history(session: Session) -> int:
             "An export needs its tracker, and only an export has one.",
             "`l2rtui history export [NAME…] --to mlflow`, or `l2rtui history -o csv`.",
         )
-    documents = await _selected(session, names)
+    await _complete(session)
+    documents, number = _selected(session, names), 0
     if session.out.form == "csv":
         for line in history_output.csv_rows(documents):
             session.out.text(line)
+            number += 1
     else:
-        session.out.show_all(history_output.ROWS, documents)
-    if not documents:
+        number = session.out.show_rows(history_output.ROWS, documents)
+    if not number:
         session.talk.say("The history has no such run." if _narrows(session) else "The history is empty.")
     return EXIT_DONE
 
 
-async def _selected(session: Session, names: Sequence[str]) -> Sequence[Document]:
-    """Return the rows that names and options select, newest first."""
-    await _complete(session)
+def _selected(session: Session, names: Sequence[str]) -> Iterator[Document]:
+    """Yield the rows that names and options select, newest first, each as soon as it is read."""
     with HistoryStore() as store:
         _say_problem(session, store)
-        entries = _chosen(session, store, names)
-    return _filtered(session, [history_output.history_document(entry) for entry in entries])
+        is_chosen = _filter_of(session)
+        for entry in _chosen(session, store, names):
+            document = history_output.history_document(entry)
+            if is_chosen(document):
+                yield document
 
 
 async def run_diff(session: Session) -> int:
@@ -86,6 +90,7 @@ async def run_report(session: Session) -> int:
     # Charts and the page itself: no other verb of the history needs them.
     from l2rtui.cli.verbs.curves import write_text
     from l2rtui.domain.report.page import page_text
+    from l2rtui.domain.workload import name_problem
     from l2rtui.services.history.report import experiment_report
 
     name = session.args.experiment
@@ -124,6 +129,10 @@ async def run_sweep(session: Session) -> int:
 async def _complete(session: Session) -> None:
     """Record ends that nobody has seen yet, and runs of others; a cluster out of reach only costs a sentence."""
     try:
+        if _is_complete(session):
+            return
+        from l2rtui.services.history.recorder import is_shared
+
         async with asyncio.timeout(_LOOK_SECONDS):
             if is_shared(session.backend):
                 from l2rtui.services.history.sharing import receive
@@ -137,6 +146,13 @@ async def _complete(session: Session) -> None:
         session.talk.say(f"Runs that ended meanwhile may read as running: {str(error) or 'no answer in time'}")
 
 
+def _is_complete(session: Session) -> bool:
+    """Return True where no run is open and nobody else writes records: no backend is made to ask it."""
+    settings = session.settings
+    is_unshared = (settings.backend or chosen_backend(settings)) in UNSHARED and not settings.history_to
+    return is_unshared and not has_open_runs()
+
+
 def _say_problem(session: Session, store: HistoryStore) -> None:
     if store.problem:
         session.talk.say(store.problem)
@@ -148,7 +164,7 @@ def _narrows(session: Session) -> bool:
 
 
 # --- list ------------------------------------------------------------------------------------------------------
-def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> list[HistoryEntry]:
+def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iterable[HistoryEntry]:
     args = session.args
     exact = tuple(name for name in names if not is_pattern(name))
     states = tuple(_state(word) for word in args.state.split(",") if word.strip())
@@ -157,10 +173,13 @@ def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> list
     by_name = exact if len(exact) == len(names) else ()
     left = _left(session) if args.since_left else None
     limit = 0 if names or left is not None else args.last
-    entries = store.entries(HistoryFilter(by_name, states, owner, limit=limit, touched_since=left))
+    rows = store.each(HistoryFilter(by_name, states, owner, limit=limit, touched_since=left))
     if left is not None:  # and not what merely runs
-        entries = [entry for entry in entries if (entry.ended or entry.started) > left]
-    if names and not by_name:
+        rows = (entry for entry in rows if (entry.ended or entry.started) > left)
+    if not names:
+        return islice(rows, args.last or None)
+    entries = list(rows)
+    if not by_name:
         entries = [entry for entry in entries if matches_any((entry.run, entry.experiment), names)]
     # The beginning of an id means a run, too; and a typo must not look like a run that never was.
     matched = {word for entry in entries for word in (entry.run, entry.experiment, entry.run_id)}
@@ -190,20 +209,21 @@ def _state(word: str) -> RunOutcome:
         raise UsageError(f"{word!r} is no state of the history.", f"They are {', '.join(RunOutcome)}.") from None
 
 
-def _filtered(session: Session, documents: Sequence[Document]) -> Sequence[Document]:
+def _filter_of(session: Session) -> Callable[[Document], bool]:
+    """Return the test of the option --filter on a row."""
     text, columns = session.args.filter, history_output.ROWS.columns
     names = [column.header.casefold() for column in columns]
     test = compile_filter(text, names)
     if test is None:
-        return documents
+        return lambda _: True
     if problem := misread_columns(text, names):
         session.talk.say(problem)
-    chosen = []
-    for document in documents:
+
+    def passes(document: Document) -> bool:
         cells = [cell_text(column.cell(document)).casefold() for column in columns]
-        if test(cells.__getitem__, " ".join(cells)):
-            chosen.append(document)
-    return chosen
+        return test(cells.__getitem__, " ".join(cells))
+
+    return passes
 
 
 # --- one record ------------------------------------------------------------------------------------------------
@@ -225,7 +245,8 @@ async def _export(session: Session, names: Sequence[str]) -> int:
     """Copy the selected runs, the oldest first, and print the names of those that were written."""
     from l2rtui.services.history.exports.trackers import Tracker, export_runs
 
-    documents = await _selected(session, names)
+    await _complete(session)
+    documents = list(_selected(session, names))
     if not documents:
         session.talk.say("The history has no such run.")
         return EXIT_DONE

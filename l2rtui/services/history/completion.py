@@ -6,20 +6,29 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from l2rtui.backends.base import Backend
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
-from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
 from l2rtui.services.history import recorder
-from l2rtui.services.history.launch_facts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
+    from l2rtui.domain.snapshot import ClusterSnapshot
 
 LOST_SECONDS: Final = 600.0
 """Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
 _AT_ONCE: Final = 4
 _log = logging.getLogger(__name__)
+
+
+def has_open_runs() -> bool:
+    """Return whether the history believes that any run is running, wherever that may be."""
+    if not history_path().exists():
+        return False
+    with HistoryStore() as store:
+        return bool(store.entries(HistoryFilter(states=(RunOutcome.RUNNING,), limit=1)))
 
 
 async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = None) -> int:
@@ -30,6 +39,8 @@ async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = No
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0
+    from l2rtui.services.history.launch_facts import context_of
+
     ends: dict[str, Ending] = {}
     try:
         open_runs = await asyncio.to_thread(_open_entries, backend.name, context_of(backend))

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 import time
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from l2rtui import __version__
-from l2rtui.backends.base import Backend
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
-from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
 from l2rtui.domain.secret import SECRET_FORMS
-from l2rtui.domain.snapshot import RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.services.history.source_state import source_state
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
+    from l2rtui.domain.plan import LaunchPlan, RunPlan
+    from l2rtui.domain.snapshot import RunView
 
 _PACKAGES: Final = ("torch", "numpy", "gymnasium")
 """Packages whose versions decide what a run computes, where processes of this machine are launched."""
@@ -86,6 +86,8 @@ def context_of(backend: Backend) -> str:
 
 def versions_of(backend: Backend) -> tuple[tuple[str, str], ...]:
     """Return the versions of l2rtui, Python, and, for processes of this machine, of what they compute with."""
+    import platform  # for a launch alone
+
     versions = [("l2rtui", __version__), ("python", platform.python_version())]
     if backend.name == "local":  # elsewhere the image has its own, and its digest stands for them
         versions += ((name, version) for name in _PACKAGES if (version := _installed(name)))
@@ -93,6 +95,8 @@ def versions_of(backend: Backend) -> tuple[tuple[str, str], ...]:
 
 
 def _installed(package: str) -> str:
+    from importlib import metadata  # for a launch alone
+
     # By the metadata alone: importing torch takes seconds.
     try:
         return metadata.version(package)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
 from l2rtui.errors import NotFoundError, UsageError
-from l2rtui.services.history.launch_facts import spec_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 
 if TYPE_CHECKING:
@@ -51,7 +48,11 @@ def find_record(store: HistoryStore, word: str) -> HistoryRecord:
 
 def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
     """Return the spec of a record as a spec file has it; as it was stored where this version cannot read it."""
-    from l2rtui.services.spec.encode import to_document  # 20 ms, which a list has no use for
+    # 20 ms, which a list has no use for.
+    import msgspec
+
+    from l2rtui.services.history.launch_facts import spec_of
+    from l2rtui.services.spec.encode import to_document
 
     spec = spec_of(record.launch.spec)
     if spec is not None:

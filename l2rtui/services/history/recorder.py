@@ -11,14 +11,16 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from l2rtui.backends.base import Backend
 from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
-from l2rtui.domain.plan import LaunchPlan
-from l2rtui.domain.receipt import Receipt
-from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import L2RError
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
+    from l2rtui.domain.plan import LaunchPlan
+    from l2rtui.domain.receipt import Receipt
+    from l2rtui.domain.snapshot import RunView
 
 WRITE_SECONDS: Final = 3.0
 """Time for which a complete launch waits for its record; the thread goes on, and ends before the program."""

@@ -20,8 +20,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import msgspec
-
 from l2rtui.config import state_dir
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, merged_ending
 from l2rtui.errors import BackendError, NotFoundError
@@ -32,6 +30,8 @@ BUSY_SECONDS: Final = 10.0
 """Time for which a writer waits for others."""
 MAX_BYTES: Final = 450 << 20
 """Size beyond which the oldest diffs, curves and log lines are removed; the rows of their runs stay."""
+FIRST_ROWS: Final = 100
+"""Rows that a list gets before the others are read."""
 _DIFF: Final = "diff"
 _LAUNCH: Final = "launch"
 _ENDING: Final = "ending"
@@ -169,13 +169,27 @@ class HistoryStore:
         Raises:
             HistoryError: the file cannot be read.
         """
+        return list(self.each(selection))
+
+    def each(self, selection: HistoryFilter = ALL) -> Iterator[HistoryEntry]:
+        """Yield runs, newest first; the first of them before the others are read.
+
+        Raises:
+            HistoryError: the file cannot be read.
+        """
         conditions, values = _conditions(selection)
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         limit = f"LIMIT {selection.limit:d}" if selection.limit else ""
         # The text is made of this module's own names; every value is bound.
         query = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY started DESC, run DESC {limit}"  # noqa: S608
         with self._guarded("read"):
-            return [_entry_of(row) for row in self._connection.execute(query, values)]
+            cursor = self._connection.execute(query, values)
+            rows = cursor.fetchmany(FIRST_ROWS)
+        yield from map(_entry_of, rows)
+        # The others at once: a reader who pages for hours must not hold up the writers' log.
+        with self._guarded("read"):
+            rows = cursor.fetchall()
+        yield from map(_entry_of, rows)
 
     def get(self, run_id: str) -> HistoryRecord:
         """Return the record of a run by its id.
@@ -271,7 +285,7 @@ class HistoryStore:
     def _guarded(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, msgspec.MsgspecError, zlib.error) as error:
+        except (sqlite3.Error, zlib.error) as error:
             if isinstance(error, sqlite3.Error) and _is_damage(error):
                 self.close()
                 self._connection = self._begun_anew()
@@ -304,6 +318,8 @@ class HistoryStore:
     def _put_part(self, run_id: str, name: str, value: object) -> None:
         if not value:
             return
+        import msgspec  # lists have no use for it
+
         body = msgspec.json.encode(value)
         digest = hashlib.sha256(body).digest()
         execute = self._connection.execute
@@ -321,7 +337,14 @@ class HistoryStore:
     def _part(self, run_id: str, name: str, of_type: type[_T]) -> _T | None:
         query = "SELECT body FROM bodies JOIN parts USING (digest) WHERE run_id = ? AND name = ?"
         row = self._connection.execute(query, (run_id, name)).fetchone()
-        return None if row is None else msgspec.json.decode(zlib.decompress(row[0]), type=of_type)
+        if row is None:
+            return None
+        import msgspec
+
+        try:
+            return msgspec.json.decode(zlib.decompress(row[0]), type=of_type)
+        except msgspec.MsgspecError as error:
+            raise HistoryError(f"The history {self.path} cannot be read: {error}.") from error
 
     def _shrink(self) -> None:
         """Remove what is long of the oldest runs while the file is too large; one tenth of them at a time."""

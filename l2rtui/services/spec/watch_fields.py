@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
-from l2rtui.services.spec.yaml_lines import Locations
 from runtime.base.alert_rules import AlertRule
 from runtime.base.limits import Limits, limits_of, parse_duration
+
+if TYPE_CHECKING:
+    from l2rtui.services.spec.yaml_lines import Locations  # with the parser of YAML, which a comparison needs not
 
 
 def limits_in(form: schema.SpecForm, locations: Locations, defaults: Limits) -> Limits | None:

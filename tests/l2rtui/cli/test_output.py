@@ -107,6 +107,26 @@ def test_a_stream_is_one_object_a_line_in_json_and_a_document_each_in_yaml():
         assert load(stream.getvalue()) == rows
 
 
+def test_rows_are_written_as_they_come_as_wide_as_the_first_of_them():
+    with _Sink("table") as (out, stream):
+
+        def rows():
+            for number in range(300):
+                yield {"name": "long name" if number == 1 else "x", "n": number}
+                if number == 200:
+                    assert "\nx          99\n" in stream.getvalue()
+            yield {"name": "a longer name", "n": 1}
+
+        assert out.show_rows(VIEW, rows()) == 301
+    lines = stream.getvalue().splitlines()
+    assert lines[:3] == ["NAME        N", "x           0", "long name   1"]
+    assert lines[-2:] == ["x          299", "a longer name   1"]
+    for form, written in (("json", "[]"), ("name", ""), ("table", "NAME  N")):
+        with _Sink(form) as (out, stream):
+            assert out.show_rows(VIEW, iter(())) == 0
+        assert stream.getvalue().strip() == written
+
+
 def test_a_stream_as_a_table_has_one_header():
     with _Sink("table") as (out, stream):
         for number in (1, 22):
