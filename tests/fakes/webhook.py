@@ -1,4 +1,4 @@
-"""Webhook on loopback that answers, fails, hangs or redirects on request, and stores what it gets."""
+"""Webhook of this machine that answers, fails, hangs or redirects on request, and stores what it gets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any, Self
 
 
 class Webhook:
-    """Server of one path per behaviour: ``/ok``, ``/fail``, ``/moved`` and ``/hang``; use it in a with block."""
+    """Server of one path per behaviour: ``/ok``, ``/fail``, ``/moved`` and ``/hang``; use it in a with block.
 
-    def __init__(self) -> None:
+    Args:
+        host: Address to listen on; loopback is reached by this machine alone, docker0 also by containers and pods.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.bodies: list[dict[str, Any]] = []
         """Bodies of the requests to ``/ok``."""
         self.paths: list[str] = []
@@ -36,15 +40,20 @@ class Webhook:
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property
+    def host(self) -> str:
+        """Address on which it listens."""
+        return str(self._server.server_address[0])
+
+    @property
     def url(self) -> str:
         """Address without a path."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self.host}:{self._server.server_port}"
 
     @property
     def texts(self) -> list[str]:

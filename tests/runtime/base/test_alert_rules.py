@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 
 import pytest
@@ -98,6 +99,33 @@ def test_a_thousand_changes_a_minute_send_what_the_rules_say_and_nothing_twice()
         "limit near",
         "stalled",
     ]
+
+
+def test_an_hour_of_a_thousand_changes_a_minute_agrees_with_the_rule_as_written():
+    """A state is news when it was not so within the last ten minutes; what lasts, once for all."""
+    rng, ledger, sent, expected = random.Random(7), AlertLedger(), [], []
+    is_on = dict.fromkeys(("diverged", "failed", "done"), False)
+    latest = dict.fromkeys(is_on, float("-inf"))
+    calm_until = 0.0
+    for step in range(60_000):
+        now = step * 0.06
+        if step % 15_000 == 0:  # calm for a while, so that a state may be over for long enough
+            calm_until = now + rng.uniform(0.7, 1.4) * REARM_SECONDS
+            is_on = dict.fromkeys(is_on, False)
+        elif now >= calm_until:
+            name = rng.choice(list(is_on))
+            is_on[name] = not is_on[name]
+        for name, value in is_on.items():
+            if value:
+                if now - latest[name] >= REARM_SECONDS:
+                    expected.append((step, name))
+                latest[name] = float("inf") if name == "done" else now
+        reasons = {name: "x" if value else "" for name, value in is_on.items()}
+        sent += [(step, sentence.partition(":")[0]) for sentence in sentences(ledger, now, **reasons)]
+        if step % 100 == 0:
+            ledger = AlertLedger.from_facts(json.loads(json.dumps(ledger.facts())))
+    assert sorted(sent) == sorted(expected)
+    assert 3 < len(sent) < 9, "some were told again after they were over for long, and some were not"
 
 
 def test_a_state_that_was_over_for_long_is_news_again_and_a_lasting_one_never():
