@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.cluster.conftest import IMAGE, NODE_IMAGE, Cli, eventually
 from tests.cluster.test_docker import DockerCli, docker
+from tests.fakes.webhook import Webhook
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -21,7 +25,7 @@ SPEC = """\
 kind: learner-workers
 name: {name}
 image: {image}
-pod: {{mounts: [{{path: /l2r, {volume}}}]}}
+pod: {{mounts: [{{path: /l2r, {volume}}}]{pod}}}
 learner: {{resources: {{cpu: 0.2}}}}
 workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
 train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 2, segment_steps: 32}}
@@ -30,15 +34,28 @@ alerts:
   - when: [learned=-1e9, limit, done, failed]
     to: command
     command: [sh, -c, 'cat >> /l2r/said; echo >> /l2r/said']
+  - when: [learned=-1e9, limit, done, failed]
+    to: webhook
+    form: json
+    {address}
 """
 
 
-def launched(cli, folder, prefix, kinds, volume, **fields):
+@pytest.fixture
+def hook() -> Iterator[Webhook]:
+    """Webhook of the test at the address by which containers and pods reach this machine."""
+    bridge = psutil.net_if_addrs()["docker0"]
+    with Webhook(next(item.address for item in bridge if item.family is socket.AF_INET)) as webhook:
+        yield webhook
+
+
+def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
     """Start a run for each kind of limit, and let the one that is to be idle lose its worker."""
     names = {f"{prefix}-{kind}": LIMITS[kind] for kind in kinds}
     for name, (limits, _) in names.items():
         path = folder / f"{name}.yaml"
-        spec = SPEC.format(name=name, image=NODE_IMAGE, volume=volume.format(name), limits=limits)
+        texts = {"limits": limits, "address": address, "pod": pod}
+        spec = SPEC.format(name=name, image=NODE_IMAGE, volume=volume.format(name), **texts)
         path.write_text(spec + "".join(f"{key}: {value}\n" for key, value in fields.items()))
         cli.run("launch", "-f", str(path), "--yes")
     idle = f"{prefix}-idle"
@@ -52,7 +69,7 @@ def ended(cli, names):
     return rows if all(rows[name]["learning"] == "done" for name in names) else None
 
 
-def check(cli, labels, said, *, says_limit=True):
+def check(cli, labels, said, hook, *, says_limit=True):
     rows = eventually("the end of every run", lambda: ended(cli, labels), 240)
     for name, label in labels.items():
         if says_limit:
@@ -64,17 +81,23 @@ def check(cli, labels, said, *, says_limit=True):
         assert [word["text"] for word in told if word["state"] == "limit"][-1] == f"{name}: ended by {label}"
         assert len({word["text"] for word in told}) == len(told), "nothing is sent twice"
         assert "failed" not in states
+        # The webhook got the same, once each; the two rules send side by side, so only their sets agree in order.
+        posted = [body for body in hook.bodies if body["run"] == name]
+        assert sorted(body["text"] for body in posted) == sorted(word["text"] for word in told)
+        assert {body["run_id"] for body in posted} == {word["run_id"] for word in told}
     for name in labels:
         receipt = cli.json("destroy", name, "--yes")
         assert (receipt["left"], receipt["leftovers"]) == (0, [])
 
 
-def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, tmp_path):
+def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, hook, tmp_path):
+    cli.run("secret", "create", "hook", "--from-env", "HOOK", HOOK=f"{hook.url}/ok")
     for kind in LIMITS:
         (volume / f"lim-{kind}").mkdir()
         (volume / f"lim-{kind}").chmod(0o777)  # the pods run as a user of their own
-    labels = launched(cli, tmp_path, "lim", LIMITS, "claim: l2r-data, sub_path: {}", placement="{on: phortx0/0-7}")
-    check(cli, labels, lambda name: (volume / name / "said").read_text())
+    claim, place = "claim: l2r-data, sub_path: {}", "{on: phortx0/0-7}"
+    labels = launched(cli, tmp_path, "lim", LIMITS, claim, "url_from: HOOK", ", secrets: [hook]", placement=place)
+    check(cli, labels, lambda name: (volume / name / "said").read_text(), hook)
     for name in labels:
         assert list((volume / name).rglob("ckpt-*.safetensors"))
 
@@ -90,15 +113,20 @@ class Docker(DockerCli):
         return done.stdout
 
 
-def test_runs_of_an_engine_end_by_their_limits(image, tmp_path):
+def test_runs_of_an_engine_end_by_their_limits(image, hook, tmp_path):
     cli = Docker(tmp_path / "state")
     kinds = ("wall", "idle")
+    # No secret as a variable there: the address lies in the run's own volume.
+    put = f"echo {hook.url}/ok > /l2r/hook; chmod -R 777 /l2r"
     try:
-        labels = launched(cli, tmp_path, "dk", kinds, "claim: {}-data")
+        for kind in kinds:
+            docker("run", "--rm", "-v", f"dk-{kind}-data:/l2r", IMAGE, "sh", "-c", put)
+        labels = launched(cli, tmp_path, "dk", kinds, "claim: {}-data", "url_file: /l2r/hook")
         check(
             cli,
             labels,
             lambda name: docker("run", "--rm", "-v", f"{name}-data:/l2r", IMAGE, "cat", "/l2r/said"),
+            hook,
             says_limit=False,
         )
     finally:
