@@ -40,12 +40,15 @@ class SACConfig(ReplayConfig):
     """Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving."""
     tau: float = number(0.01, SHARE)
     """Share of the critics that the target critics take over in one update; the paper's 0.005 is calmer."""
+    target_updates: int = number(1, COUNT)
+    """Updates between two steps of the target critics. With `tau: 1` they are copies and stand still in between, as
+    those of DQN do, which is calmer where values are large beside their differences."""
     actor_lr: float = number(5e-4, POSITIVE)
     """Step size of the actor (Adam). 1e-3 laps as soon, but forgets how to again and again in a long run."""
     critic_lr: float = number(5e-4, POSITIVE)
     """Step size of the critics (Adam). Lower both to 3e-4 where the returns swing."""
-    alpha_lr: float = number(1e-3, POSITIVE)
-    """Step size of the temperature's logarithm (Adam)."""
+    alpha_lr: float = number(1e-3, NOT_NEGATIVE)
+    """Step size of the temperature's logarithm (Adam). 0 keeps `init_alpha` for good."""
     init_alpha: float = number(0.1, POSITIVE)
     """Temperature at the start; a few percent of the largest reward explores without drowning it."""
     target_entropy: float | None = None

@@ -85,10 +85,13 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         }
 
     def update(self, batch: Batch) -> SACStats:
-        """One gradient step for critics, actor and temperature, then one step of the target critics."""
+        """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
         stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
         self.updates += 1
+        if self.updates % self.config.target_updates == 0:
+            # Polyak averaging of all parameters, kernels included, in one call over the arena.
+            self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
         return SACStats.of(stats)
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,8 +124,6 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         entropy = self.mean(entropy)
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
-        # Polyak averaging of all parameters, kernels included, in one call over the arena.
-        self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
         if self._moments is not None:
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
             self._moments.write([network.moments for network in (self._actor, self._critic, self._target)])

@@ -162,6 +162,21 @@ def test_target_critics_follow_by_tau():
     assert after["target_critic"].numpy() == pytest.approx(expected.numpy(), abs=1e-7)
 
 
+def test_target_critics_stand_still_between_their_steps():
+    sac = SAC(SHAPE, replace(SMALL, tau=1.0, target_updates=2), seed=0)
+    start = sac.state()["target_critic"].clone()
+    sac.update(make_batch(0))
+    assert torch.equal(sac.state()["target_critic"], start)
+    sac.update(make_batch(1))
+    assert torch.equal(sac.state()["target_critic"], sac.state()["critic"])
+
+
+def test_a_temperature_that_does_not_learn_stays_as_it_began():
+    sac = SAC(SHAPE, replace(SMALL, init_alpha=0.01, alpha_lr=0.0), seed=0)
+    alphas = [sac.update(make_batch(seed)).floats()["alpha"] for seed in range(3)]
+    assert alphas == pytest.approx([0.01] * 3)
+
+
 def test_temperature_falls_while_the_policy_is_more_random_than_asked():
     calm, wild = (SAC(SHAPE, replace(SMALL, target_entropy=h), seed=0) for h in (-20.0, 20.0))
     for sac in (calm, wild):
