@@ -128,6 +128,13 @@ def broken(text: str, width: int, line: int) -> str:
     return lines[line] if line < len(lines) else ""
 
 
+def flow(hints: Sequence[str], width: int) -> list[str]:
+    """Join hints of keys into lines of a width in characters; a key is never parted from what it does."""
+    # Only blanks between hints are places to break at; the library takes a no-break space for none.
+    text = "   ".join(hint.replace(" ", "\N{NO-BREAK SPACE}") for hint in hints)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(text, max(10, width))]
+
+
 @lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each would wrap the whole text
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))

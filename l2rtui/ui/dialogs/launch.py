@@ -29,9 +29,9 @@ _FIELDS: Final = (
     ("spec", "spec", "path of a YAML file, or name of a template"),
     ("name", "name", "as the file says"),
     ("seeds", "seeds", "as the file says; 0-11 or 1,5,7: one run each"),
-    ("policy", "policy", "as the file says; pack, spread, free-memory or least-busy devices first"),
+    ("policy", "policy", "as the file says; pack, spread, free-memory or least-busy"),
     ("on", "on slots", "any free; n1/0-3 or n1/3.2 or n1/0,n2/0"),
-    ("wave", "waves", "all pods at once; 8: the next eight when the eight before run"),
+    ("wave", "waves", "all pods at once; 8: eight more once the last eight run"),
 )
 
 

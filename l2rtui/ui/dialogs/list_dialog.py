@@ -15,7 +15,7 @@ from l2rtui.errors import L2RError
 from l2rtui.ui.dialogs.dialog import Answer, Dialog
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.text import Line, Span, TextStyle, flow
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.table_model import Row, TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -121,8 +121,15 @@ class ListDialog(Dialog[Answer]):
         self.show("title", [self._title])
         self.show_command(self._command_line)
         hints = [f"{key.face} {key.label}" for key in self._ctx.keys.of(self.KEY_CONTEXT)]
-        keys = Span("   ".join([*self.ROW_HINTS, *hints, "c copy", "esc close"]), TextStyle.DIM)
-        self.show("hint", [(Span(self._prompt) if self._prompt else keys,)])
+        # Before the first layout there is no width: then the whole terminal's, until on_resize.
+        width = self.query_one("#hint").size.width or self.app.size.width
+        keys = flow([*self.ROW_HINTS, *hints, "c copy", "esc close"], width)
+        question: list[Line] = [(Span(self._prompt),)]
+        self.show("hint", question if self._prompt else [(Span(line, TextStyle.DIM),) for line in keys])
+
+    def on_resize(self) -> None:
+        """Break the line of keys anew, once the widgets have their new widths."""
+        self.call_after_refresh(self._update_texts)
 
     def _show_progress(self, text: str, *, is_step: bool = True) -> None:  # noqa: ARG002  (a screen shows each)
         # Transfers outlive the dialog, and report to it as long as it is there.

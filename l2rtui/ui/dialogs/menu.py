@@ -19,6 +19,8 @@ from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
 
 _MOVES: Final = ("view.menu", "view.command", "view.back", "view.older", "view.newer", "view.toggle")
+_WIDE: Final = 100
+"""Columns of a terminal from which there is room for notes beside the entries."""
 
 
 class MenuScreen(Dialog[str | None]):
@@ -46,13 +48,18 @@ class MenuScreen(Dialog[str | None]):
         hint = Span("   enter does it   c copies   esc closes", TextStyle.DIM)
         self.show("title", [(Span("Menu", TextStyle.STRONG), hint)])
         choices = self.query_one("#choices", OptionList)
+        has_notes = self.app.size.width >= _WIDE
         for key in self._keys:
             reason = self._ctx.forbidden(key.action)
-            command = f"off: {reason}" if reason else self._command_line(key.action)
+            note = f"off: {reason}" if reason else self._command_line(key.action)
+            text = key.tooltip
+            if not has_notes:
+                # A command cut after three letters says nothing; why a key is off must be read all the same.
+                text, note = f"{key.name} is {note}" if reason else text, ""
             line = (
                 Span(f"{key.face:<8}", TextStyle.DIM if reason else TextStyle.ACCENT),
-                Span(f"{key.tooltip:<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
-                Span(sanitize(command), TextStyle.DIM),
+                Span(f"{sanitize(text):<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
+                Span(sanitize(note), TextStyle.DIM),
             )
             choices.add_option(Option(to_text(self.app, [line]), id=key.id, disabled=bool(reason)))
         choices.highlighted = 0

@@ -54,8 +54,8 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1
 """Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
-_CORNERS: Final = 4
-"""Columns of a border that its title leaves free."""
+_CORNERS: Final = 6
+"""Columns of a border that its title leaves free: corners, and two at each side."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
 _NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
 

@@ -98,11 +98,12 @@ def _head_line(editor: PlacementEditor, ledger: Ledger, num_missing: int) -> Lin
     if editor.request is None:
         return (Span(" PLACE ", TextStyle.STRONG), Span(" reading the spec files", TextStyle.DIM))
     facts = (
-        ("spec", Path(options.path).name),
-        ("name", options.name or editor.request.spec.name),
+        # Numbers first: where the line is too narrow, a name is cut and not a number.
         ("staged", f"{len(draft.seats)}/{len(draft.seats) + num_missing}"),
-        ("seeds", options.seeds or "one"),
         ("free after", f"{ledger.count(SlotState.FREE) - len(draft.taken())}"),
+        ("seeds", options.seeds or "one"),
+        ("name", options.name or editor.request.spec.name),
+        ("spec", Path(options.path).name),
     )
     spans = [Span(" PLACE ", TextStyle.STRONG)]
     for label, value in facts:

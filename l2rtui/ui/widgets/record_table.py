@@ -21,6 +21,8 @@ MAX_COLUMNS: Final = 48
 _WIDEST_TEXT: Final = 24
 _WIDEST_NUMBER: Final = 15
 _GAP: Final = "  "
+_WHOLE_RATE: Final = 100.0
+"""Rate from which it is written without a fraction."""
 _LEFT_OUT: Final = frozenset(("l2r", "time"))
 """The kind has a column of its own where it says something, and `t` shows the time of every line."""
 _FIRST: Final = (
@@ -103,7 +105,7 @@ class RecordTable:
                 continue
             if name not in self._columns and len(self._columns) < MAX_COLUMNS:
                 self._add(name, value)
-            self._widen(name, _text(value))
+            self._widen(name, _field_text(name, value))
         after = [(name, column.width) for name, column in self._columns.items()]
         # A new last column leaves every row that has no value there as it is.
         return after[: len(before)] != before
@@ -143,12 +145,19 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
     if name not in record:
         return ""
     value = record[name]
-    text = _text(value)
+    text = _field_text(name, value)
     if len(text) > column.width and isinstance(value, int | float):
         # A number is never cut: digits would be missing. It is rounded until it fits.
         shorter = (f"{value:.{digits}g}" for digits in (6, 4, 3, 2, 1))
         return next((short for short in shorter if len(short) <= column.width), "…")
     return text
+
+
+def _field_text(name: str, value: object) -> str:
+    """Write a value; a rate of hundreds is whole, as in the other tables: its fractions are noise."""
+    if name.endswith("_per_second") and isinstance(value, float) and abs(value) >= _WHOLE_RATE:
+        return count(value)
+    return _text(value)
 
 
 def _text(value: object) -> str:

@@ -29,6 +29,14 @@ def record(kind: str, **values: object) -> str:
     return json.dumps({"l2r": kind, "time": 1.0, **values}, separators=(",", ":"))
 
 
+def test_a_rate_of_hundreds_is_whole_and_a_small_one_keeps_its_fraction():
+    table = RecordTable()
+    records = [{"l2r": "worker", "env_steps_per_second": rate} for rate in (482.1, 1852.4, 7.25)]
+    for record in records:
+        table.learn("a", record)
+    assert [table.row(record).split()[-1] for record in records] == ["482", "1,852", "7.25"]
+
+
 def test_columns_that_people_look_for_come_first_and_cells_stand_below_their_headings():
     table = RecordTable()
     assert not table

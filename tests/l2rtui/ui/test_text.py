@@ -292,3 +292,11 @@ def test_names_are_cut_where_they_agree(names, shown):
     short = text.apart(names, 16)
     assert [short[name] for name in names] == [name.replace("racin…-sac", "racin…sac") for name in shown]
     assert all(len(name) <= 16 for name in short.values())
+
+
+@pytest.mark.parametrize("width", [12, 20, 33, 80])
+def test_hints_break_between_keys_and_never_within_one(width):
+    hints = ["enter show", "d diff", "c copy", "esc close"]
+    lines = flow(hints, width)
+    assert [hint for line in lines for hint in line.split("   ")] == hints
+    assert all(len(line) <= width for line in lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, style_of_level
+from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten, style_of_level
 
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -85,7 +85,7 @@ def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -
     worst = max(figures, key=lambda own: (own.level is Level.BAD, own.level is Level.WARN, bool(own.age)))
     if worst.level in (Level.BAD, Level.WARN):
         full = f"{GLYPHS[worst.level]} {worst.word}"
-        text = full if len(full) <= room else f"{GLYPHS[worst.level]}{worst.word}"[:room]
+        text = full if len(full) <= room else shorten(f"{GLYPHS[worst.level]}{worst.word}", room)
         return (*heads, Span(" " * (width - len(heads) - len(text))), Span(text, style_of_level(worst.level)))
     if worst.age:
         text = f"silent {worst.age}" if len(worst.age) + 7 <= room else f"▲{worst.age}"
