@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,3 +222,24 @@ async def test_on_a_low_terminal_a_rule_takes_the_place_of_the_frame(desk):
         await one.until(lambda: "phortx1" in one.words() and "free 37" in one.words())
         await one.pilot.resize_terminal(80, 24)
         await one.until(lambda: "┏" in one.words(), "a frame")
+
+
+async def test_on_a_narrow_terminal_nothing_is_parted_from_what_it_belongs_to(desk):
+    async with desk(size=(80, 24)) as one:
+        await one.press("H")
+        await one.until(
+            lambda: "esc close" in one.words() and "R repeat" in one.words(), "the hints in one piece each"
+        )
+        await one.press("escape", "m")
+        await one.until(lambda: one.top == "MenuScreen", "the menu")
+        assert "l2r…" not in one.words(), "no column for commands that are all cut"
+        await one.press("escape", "question_mark")
+        await one.until(lambda: "input its output" in one.words(), "the help")
+        row = next(line for line in one.words().splitlines() if line.strip(" │┃").startswith("alone"))
+        assert row.index("alone") == next(
+            line.index("Type into") for line in one.words().splitlines() if "Type into" in line
+        ), "the second row begins below the first"
+        await one.press("escape", "P")
+        await one.until(lambda: one.top == "PlaceScreen" and "free after" in one.words(), "place mode")
+        free = re.search(r"free after (\d+)  seeds", one.words())
+        assert free is not None, "a number is whole"

@@ -297,6 +297,6 @@ def test_names_are_cut_where_they_agree(names, shown):
 @pytest.mark.parametrize("width", [12, 20, 33, 80])
 def test_hints_break_between_keys_and_never_within_one(width):
     hints = ["enter show", "d diff", "c copy", "esc close"]
-    lines = flow(hints, width)
+    lines = text.flow(hints, width)
     assert [hint for line in lines for hint in line.split("   ")] == hints
     assert all(len(line) <= width for line in lines)
