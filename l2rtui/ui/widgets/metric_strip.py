@@ -140,8 +140,10 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
         return ()
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
     word = Span(f"{status_text(learning.state, learning.level)}{since}  ", style_of_level(learning.level))
-    rows = textwrap.wrap(f"{'_' * len(word.text)}{sanitize(learning.reason)}", max(20, width - _LABEL - 4)) or [""]
-    rest = [_field("", row) for row in rows[1:3]]
+    text = f"{'_' * len(word.text)}{sanitize(learning.reason)}"
+    # A sentence that ends early says so.
+    rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]
+    rest = [_field("", row) for row in rows[1:]]
     return ((*_field("learning", "")[:1], word, Span(rows[0].lstrip("_"))), *rest)
 
 
