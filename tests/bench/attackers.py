@@ -1,7 +1,7 @@
 """Attackers by the thousand: of each kind to the rendezvous, the exchange, the status port and the web app.
 
 The tests of attackers with more of them: what may not end, move or be read is asserted there, and a table says how
-many connections of which kind were made. All targets are attacked at once.
+many connections of which kind were made. One target comes after the other, each with its line as it is done.
 
     python -m tests.bench.attackers --each 1000
 """
@@ -14,14 +14,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests.fakes.attackers import EACH, REPORT
 
-TESTS = (
-    "tests/runtime/test_attackers.py::test_nobody_ends_or_moves_an_elastic_job",
-    "tests/runtime/test_attackers.py::test_nobody_ends_a_learner_or_trains_with_it",
-    "tests/e2e/test_attackers.py",
+TESTS = {
+    "rendezvous": "tests/runtime/test_attackers.py::test_nobody_ends_or_moves_an_elastic_job",
+    "exchange and status": "tests/runtime/test_attackers.py::test_nobody_ends_a_learner_or_trains_with_it",
+    "web app": "tests/e2e/test_attackers.py",
+}
+COLUMNS = (
+    *("no token", "another token", "replay", "garbage", "silent", "drip", "other user"),
+    *("no token, HTTP", "another token, HTTP", "replay, HTTP"),
 )
 
 
@@ -30,22 +35,38 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=1_000, help="connections of each kind to each port")
     options = parser.parse_args(arguments)
+    print("| to | " + " | ".join(COLUMNS) + " | all | ended, moved, read |")
+    print("| --- |" + " --- |" * (len(COLUMNS) + 2), flush=True)
+    failed = [name for name, test in TESTS.items() if not attack(name, test, options.each)]
+    return int(bool(failed))
+
+
+def attack(name: str, test: str, each: int) -> bool:
+    """Run one test with so many connections of each kind, and print a line for each port that it attacked."""
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report"
         path.touch()
-        env = {**os.environ, EACH: str(options.each), REPORT: str(path)}
-        words = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
-        running = [subprocess.Popen([*words, test], env=env) for test in TESTS]
-        codes = [process.wait() for process in running]
+        words = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", test]
+        done = subprocess.run(
+            words,
+            env={**os.environ, EACH: str(each), REPORT: str(path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-    kinds = sorted({kind for line in lines for kind in line["done"]})
-    print(f"{'':>20}", *(f"{line['target']:>16}" for line in lines), sep="")
-    for kind in kinds:
-        numbers = (f"{line['done'].get(kind, 0):>16,}" for line in lines)
-        print(f"{kind:>20}", *numbers, sep="")
-    total = sum(sum(line["done"].values()) for line in lines)
-    print(f"{total:,} connections; {'nothing ended, moved or was read' if not any(codes) else 'a test FAILED'}")
-    return int(any(codes))
+    outcome = "a test FAILED" if done.returncode else "0, 0, 0"
+    for line in lines:
+        counts = line["done"]
+        numbers = " | ".join(f"{counts[kind]:,}" if kind in counts else "" for kind in COLUMNS)
+        print(f"| {line['target']} | {numbers} | {sum(counts.values()):,} | {outcome} |")
+    if done.returncode:
+        print(done.stdout)
+    print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -20,6 +21,9 @@ from runtime.exchange.transport import curve_keys
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 """How a ZMTP 3.0 peer without security begins: what comes after it is taken for commands and messages."""
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+
+
+keys_of = functools.cache(curve_keys.from_token)  # scrypt makes each derivation expensive
 
 
 class Trap:
@@ -89,7 +93,7 @@ def dealer_of(context: zmq.Context[zmq.Socket[bytes]], port: int, token: str | N
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.SNDHWM, 100)
     if token is not None:
-        _, mine = curve_keys.from_token(token)
+        _, mine = keys_of(token)
         dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
         dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)

@@ -24,7 +24,7 @@ from tests.fakes.abuse import almost, dealer_of, noise
 EACH = "L2R_ATTACKERS_EACH"
 REPORT = "L2R_ATTACKERS_REPORT"
 AT_ONCE = 60
-"""Connections that are held open, so that a machine's limit of descriptors does not end the test instead."""
+"""Connections of each sort that are held open, so that a machine's limit of descriptors does not end the test."""
 NOBODY = 65_534
 _OTHER_USER = """
 import encodings.idna, json, os, socket, sys  # all before it may read no library any more
@@ -33,19 +33,25 @@ os.setgroups([])
 os.setgid(order["user"])
 os.setuid(order["user"])
 result = {"connections": 0, "answered": [], "read": [], "joined": []}
-for _ in range(order["number"]):
-    try:
-        with socket.create_connection(("127.0.0.1", order["port"]), 5) as stream:
+held = []
+for count in range(order["number"] + order["at_once"]):
+    if count < order["number"]:
+        try:
+            stream = socket.create_connection(("127.0.0.1", order["port"]), 5)
             result["connections"] += 1
             stream.settimeout(0.05)
+            held.append(stream)
             stream.sendall(bytes.fromhex(order["data"]))
+        except OSError:
+            pass
+    if held and (count >= order["number"] or len(held) > order["at_once"]):
+        with held.pop(0) as stream:
+            stream.settimeout(0.05 if count >= order["number"] else 0)
             try:
                 while block := stream.recv(65536):
                     result["answered"].append(block.hex())
             except OSError:
                 pass
-    except OSError:
-        pass
 for path in order["files"]:
     try:
         with open(path, "rb") as file:
@@ -93,30 +99,29 @@ class Attackers:
         self._random = random.Random(seed)
         self._noise = noise(self._random, trap)
         self._open: list[socket.socket] = []
+        self._peers: list[zmq.Socket[bytes]] = []
 
     def attack(self, number: int) -> None:
         """Open so many connections of each kind, in turn, and close them all."""
-        acts: tuple[Callable[[], None], ...] = (
-            self._be_silent,
-            self._drip,
-            self._send_garbage,
-            self._replay,
-            self._join_without_token,
-            self._join_with_another_token,
-        )
-        try:
-            for count in range(number * len(acts)):
-                acts[count % len(acts)]()
-                while len(self._open) > AT_ONCE:
-                    self._close(self._open.pop(0))
-        finally:
-            for stream in self._open:
-                self._close(stream)
-            self._open.clear()
+        with zmq.Context() as context:
+            acts: tuple[Callable[[], None], ...] = (
+                self._be_silent,
+                self._drip,
+                self._send_garbage,
+                self._replay,
+                lambda: self._join(context, None),
+                lambda: self._join(context, "another token"),
+            )
+            try:
+                for count in range(number * len(acts)):
+                    acts[count % len(acts)]()
+                    self._close_down_to(AT_ONCE, patience_seconds=0.0)  # they had the time of all that came after
+            finally:
+                self._close_down_to(0, patience_seconds=0.01)
 
     def attack_as_another_user(self, number: int, files: list[str], sockets: list[str]) -> dict:
         """Do it as a user without rights, who also tries to read files and join sockets; return the outcome."""
-        order: dict[str, object] = {"user": NOBODY, "number": number, "port": self._port}
+        order: dict[str, object] = {"user": NOBODY, "number": number, "at_once": AT_ONCE, "port": self._port}
         order |= {"data": self._recorded.hex(), "files": files, "sockets": sockets}
         words = [sys.executable, "-c", _OTHER_USER, json.dumps(order)]
         output = subprocess.run(words, capture_output=True, check=True, timeout=120 + number)
@@ -146,28 +151,14 @@ class Attackers:
             self.done["replay"] += 1
             self._send(stream, self._recorded)
 
-    def _join_without_token(self) -> None:
-        self._join(None)
-        self.done["no token"] += 1
-
-    def _join_with_another_token(self) -> None:
-        self._join("another token")
-        self.done["another token"] += 1
-
-    def _join(self, token: str | None) -> None:
+    def _join(self, context: zmq.Context[zmq.Socket[bytes]], token: str | None) -> None:
         """Connect as a peer of ZeroMQ, and say what a peer says."""
-        context = zmq.Context()
-        try:
-            dealer = dealer_of(context, self._port, token)
-            dealer.setsockopt(zmq.RCVTIMEO, 50)
-            with contextlib.suppress(zmq.Again):
-                dealer.send_multipart([b"12345678", b"read", b"l2r/elastic/test-1"], zmq.NOBLOCK)
-                dealer.send_multipart(almost(self._random, self._trap), zmq.NOBLOCK)
-            with contextlib.suppress(zmq.Again):
-                self.answers += b"".join(dealer.recv_multipart())
-            dealer.close()
-        finally:
-            context.term()
+        self.done[token or "no token"] += 1
+        dealer = dealer_of(context, self._port, token)
+        self._peers.append(dealer)
+        with contextlib.suppress(zmq.Again):
+            dealer.send_multipart([b"12345678", b"read", b"l2r/elastic/test-1"], zmq.NOBLOCK)
+            dealer.send_multipart(almost(self._random, self._trap), zmq.NOBLOCK)
 
     def _connect(self) -> socket.socket | None:
         try:
@@ -182,11 +173,17 @@ class Attackers:
         with contextlib.suppress(OSError):
             stream.sendall(data)
 
-    def _close(self, stream: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while block := stream.recv(65_536):
-                self.answers += block
-        stream.close()
+    def _close_down_to(self, number: int, patience_seconds: float) -> None:
+        """Close the oldest connections of each sort, and keep what they were sent."""
+        while len(self._open) > number:
+            with self._open.pop(0) as stream, contextlib.suppress(OSError):
+                stream.settimeout(patience_seconds)
+                while block := stream.recv(65_536):
+                    self.answers += block
+        while len(self._peers) > number:
+            with self._peers.pop(0) as dealer:
+                while dealer.poll(round(1000 * patience_seconds)):
+                    self.answers += b"".join(dealer.recv_multipart())
 
 
 @contextlib.contextmanager
