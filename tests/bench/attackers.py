@@ -3,7 +3,7 @@
 The tests of attackers with more of them: what may not end, move or be read is asserted there, and a table says how
 many connections of which kind were made. One target comes after the other, each with its line as it is done.
 
-    python -m tests.bench.attackers --each 1000
+    python -m tests.bench.attackers --each 1000 [TARGET …]
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ def main(arguments: list[str]) -> int:
     """Attack and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=1_000, help="connections of each kind to each port")
+    parser.add_argument("targets", nargs="*", default=list(TESTS), help=f"of {', '.join(TESTS)}; else all")
     options = parser.parse_args(arguments)
+    if unknown := set(options.targets) - TESTS.keys():
+        parser.error(f"no target is called {', '.join(sorted(unknown))}")
     print("| to | " + " | ".join(COLUMNS) + " | all | ended, moved, read |")
     print("| --- |" + " --- |" * (len(COLUMNS) + 2), flush=True)
-    failed = [name for name, test in TESTS.items() if not attack(name, test, options.each)]
+    failed = [name for name in options.targets if not attack(name, TESTS[name], options.each)]
     return int(bool(failed))
 
 

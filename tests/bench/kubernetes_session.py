@@ -1,9 +1,11 @@
 """Cost of the official library as the session: its import, and 10,000 pods listed through it beside bare aiohttp.
 
 Interleaved in one run, CPU seconds of each process and the least of the rounds. The typed list is read once, with a
-tenth of the pods, as it takes seconds.
+tenth of the pods, as it takes seconds. With ``--before``, another checkout and this one by turns, on the cluster
+of $KUBECONFIG: `l2rtui pods` from start to end, and the app from start to the row of its last node.
 
     python -m tests.bench kubernetes_session
+    python -m tests.bench.kubernetes_session --before ../before --row NODE
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench.startup import Terminal
 
 PODS = 10_000
 POD = {
@@ -121,7 +129,15 @@ def main(arguments: list[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args(arguments).rounds
+    parser.add_argument(
+        "--before", type=Path, help="another checkout to compare with, on the cluster of $KUBECONFIG"
+    )
+    parser.add_argument("--row", default="", help="what only a row of the app shows, such as a node's name")
+    options = parser.parse_args(arguments)
+    rounds = options.rounds
+    if options.before is not None:
+        compare(options.before, options.row, rounds)
+        return 0
     imports = {name: min(cpu_seconds(code) for _ in range(rounds)) for name, code in IMPORTS.items()}
     for name, seconds in imports.items():
         print(f"import {name:34} {seconds:6.2f} s CPU")
@@ -136,6 +152,51 @@ def main(arguments: list[str]) -> int:
     for name, seconds in lists.items():
         print(f"{PODS:,} pods by {name:24} {min(seconds):6.2f} s CPU, {min(seconds) / bare:5.2f} of bare aiohttp")
     return 0
+
+
+def compare(before: Path, row: str, rounds: int) -> None:
+    """Measure the rows of two checkouts by turns, and print wall and CPU seconds of each."""
+    trees = {"before": before.resolve(), "now": Path(__file__).resolve().parents[2]}
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as home:
+        for turn in range(rounds + 1):
+            for name, tree in list(trees.items())[:: 1 if turn % 2 else -1]:
+                env = {**os.environ, "PYTHONPATH": str(tree), "TERM": "xterm-256color"}
+                env |= {"XDG_STATE_HOME": home, "XDG_CONFIG_HOME": home}
+                for what, measured in (("pods", command(env)), ("app", app(env, row.encode()))):
+                    if turn:  # the first turn compiles and fills the caches
+                        times.setdefault((what, name), []).append(measured)
+    for (what, name), pairs in sorted(times.items()):
+        walls, busy = zip(*pairs, strict=True)
+        print(
+            f"{what:5} {name:7} wall: least {min(walls):5.2f} s, median {statistics.median(walls):5.2f} s; "
+            f"CPU: least {min(busy):5.2f} s, median {statistics.median(busy):5.2f} s"
+        )
+
+
+def command(env: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds of `l2rtui pods`."""
+    began = time.monotonic()
+    words = [sys.executable, "-m", "l2rtui", "pods", "--backend", "kubernetes"]
+    process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"`l2rtui pods` gave {process.returncode}.")
+    return time.monotonic() - began, usage.ru_utime + usage.ru_stime
+
+
+def app(env: dict[str, str], row: bytes) -> tuple[float, float]:
+    """Wall and CPU seconds from the start of the app until its terminal has got a row."""
+    began = time.monotonic()
+    terminal = Terminal(["-m", "l2rtui", "--backend", "kubernetes"], env)
+    try:
+        terminal.read(60.0, until=row)
+        if row not in terminal.screen:
+            raise SystemExit(f"The app did not draw {row.decode()} within 60 s.")
+        return time.monotonic() - began, terminal.cpu()
+    finally:
+        terminal.close()
 
 
 @contextmanager
