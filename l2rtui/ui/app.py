@@ -465,6 +465,14 @@ class L2RApp(KeyQueueApp):
         self.cluster.content.titles.show_keys()
         self.background.say(sentence)
 
+    def action_redraw(self) -> None:
+        """Draw everything again: something else has written to the terminal."""
+        from l2rtui.ui.terminal_guard import CLEAN_SCREEN
+
+        if self._driver is not None:
+            self._driver.write(CLEAN_SCREEN)
+        self.refresh()
+
     # --- the end -----------------------------------------------------------------------------------------------
     def action_leave(self) -> None:
         """Leave, after a question if work goes on; runs go on."""

@@ -29,6 +29,14 @@ RESTORE: Final = (
     "\x1b[0m"
 )
 
+CLEAN_SCREEN: Final = (
+    "\x1b[?1049h"  # the app's screen, where something has left it
+    "\x1b[r\x1b[?6l\x1b[?7h\x1b[4l"  # the whole of it scrolls, lines break, nothing is inserted
+    "\x1b(B\x0f"  # letters are letters
+    "\x1b[?25l\x1b[0m\x1b[2J"
+)
+"""Undoes what somebody else has written to the terminal of the app, which then draws everything."""
+
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
 _RESTORES_ITSELF: Final = {128 + number for number in _FORWARDED}
 

@@ -88,26 +88,22 @@ def terminal(cli: Cli, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], i
         os.close(master)
 
 
-def test_a_slot_that_is_set_aside_is_refused_to_others_until_it_is_given_back(
-    cli: Cli, namespace: str, tmp_path: Path
-) -> None:
+def test_a_slot_that_is_set_aside_is_refused_to_others_until_it_is_given_back(cli: Cli, namespace: str) -> None:
     slot = f"{NODE}/7"
     cli.run("reserve", slot, "--for", "30m", "--note", "figures")
     (kept,) = [
         item
         for item in kubectl_json("-n", namespace, "get", "configmaps")["items"]
-        if "reservation" in item["metadata"]["name"]
+        if item["metadata"]["name"] == f"l2r-reserved-{NODE}"
     ]
     assert "figures" in str(kept["data"])
-    other = {"L2RTUI_OWNER": "somebody-else"}
+    other = {"LOGNAME": "somebody-else"}
     refused = cli.call("reserve", slot, "--for", "30m", **other)
     assert refused.returncode != 0
     assert slot in refused.stderr
     assert cli.call("unreserve", slot, "--yes", **other).returncode != 0
-    states = {row["slot"]: row["state"] for row in cli.json("slots", **other) if row["slot"].startswith(slot)}
+    states = {row["id"]: row["state"] for row in cli.json("slots", **other) if row["id"].startswith(slot)}
     assert set(states.values()) == {"reserved"}
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC.format(image=IMAGE, tty="false"))
     cli.run("unreserve", slot, "--yes")
     assert "figures" not in kubectl("-n", namespace, "get", "configmaps", "-o", "yaml")
     cli.run("reserve", slot, "--for", "30m", **other)

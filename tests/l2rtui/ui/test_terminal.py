@@ -12,9 +12,12 @@ import struct
 import sys
 import termios
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+
+from l2rtui.ui.terminal_guard import CLEAN_SCREEN
 
 pytestmark = pytest.mark.process
 
@@ -90,9 +93,9 @@ class Terminal:
             self.is_over = not block
         return not self.is_over
 
-    def until(self, text: bytes) -> None:
+    def until(self, text: bytes, start: int = 0) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while text not in self.written:
+        while text not in self.written[start:]:
             assert self.read(), f"ended before {text!r}: {self.written[-2000:]!r}"
             assert time.monotonic() < deadline, f"no {text!r} in {self.written[-2000:]!r}"
 
@@ -212,6 +215,25 @@ def test_a_defect_is_reported_without_values_and_the_terminal_is_restored(termin
     assert LEFT_ALTERNATE_SCREEN in one.written
     assert b"ZeroDivisionError" in one.written
     assert b"hunter2" not in one.written
+
+
+def test_what_others_write_to_the_terminal_stays_until_ctrl_l_draws_everything_again(terminal):
+    one = terminal()
+    one.until(b"racing-sac-s1")
+    # The app's own descriptor: what a library in C or a child process writes there passes Python by.
+    with Path(f"/proc/{child_of(one)}/fd/1").open("wb", buffering=0) as stray:
+        stray.write(b"\x1b[5;9r\x1b[31mstray words\r\n" * 40)
+    one.until(b"stray words")
+    before = len(one.written)
+    one.type("\x0c")
+    one.until(CLEAN_SCREEN.encode(), before)
+    drawn = one.written.index(CLEAN_SCREEN.encode(), before)
+    one.until(b"\x1b[30;1H", drawn)  # each line of the terminal is drawn, down to the last
+    rows = {int(row) for row in re.findall(rb"\x1b\[(\d+);1H", one.written[drawn:])}
+    assert rows == set(range(1, 31))
+    one.until(b"racing-sac-s1", drawn)
+    one.type("q")
+    assert one.end() == 0
 
 
 @pytest.mark.timeout(400)

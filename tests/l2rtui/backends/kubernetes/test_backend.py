@@ -154,6 +154,7 @@ def workers(name, replicas):
     return RunSpec(Kind.JOB, name, name, (part,), image="i:1")
 
 
+@pytest.mark.slow
 async def test_a_launch_of_hundreds_of_pods_that_is_cancelled_is_taken_back_whole(backend, server):
     specs = [workers(f"r{number}", 50) for number in range(6)]
     prepared = await launcher.prepare_runs(backend, specs)
