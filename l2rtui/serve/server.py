@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server, to_int
 
 from l2rtui.domain.sanitize import sanitize
@@ -30,6 +31,8 @@ from l2rtui.serve.guard import Guard
 from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
 
 _log = logging.getLogger(__name__)
+_http_log = _log.getChild("http")
+"""aiohttp's own has no handler, so its records would reach stderr, and a reader of it that stalls stops the server."""
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0
@@ -114,8 +117,12 @@ def serve(command: Sequence[str], port: int, announce: Callable[[str], None]) ->
 
 async def _serve(command: str, listener: socket.socket, announce: Callable[[str], None]) -> int:
     guard = Guard()
+    _http_log.addFilter(_is_ours)
     runner = web.AppRunner(
-        await GuardedServer(command, guard).make_app(), access_log=None, shutdown_timeout=_CLOSE_SECONDS
+        await GuardedServer(command, guard).make_app(),
+        access_log=None,
+        logger=_http_log,
+        shutdown_timeout=_CLOSE_SECONDS,
     )
     await runner.setup()
     with _signals() as stopped:
@@ -125,6 +132,11 @@ async def _serve(command: str, listener: socket.socket, announce: Callable[[str]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(runner.cleanup(), _CLOSE_SECONDS * 2)
     return 128 + number
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether a record tells of more than bytes that are no HTTP: of those anybody may send any number."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 @contextlib.contextmanager

@@ -65,6 +65,8 @@ async def test_nobody_gets_in_and_the_one_who_is_in_stays(tmp_path):
             await asyncio.wait_for(terminal.receive(), DEADLINE_SECONDS)
             assert not terminal.closed
         assert process.returncode is None
+        process.terminate()
+        assert await asyncio.wait_for(process.stderr.read(), DEADLINE_SECONDS) == b"", "strangers fill no log"
 
 
 def attack(port: int, address: str) -> int:
