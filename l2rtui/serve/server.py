@@ -32,7 +32,7 @@ from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
 
 _log = logging.getLogger(__name__)
 _http_log = _log.getChild("http")
-"""aiohttp's own has no handler, so its records would reach stderr, and a reader of it that stalls stops the server."""
+"""aiohttp's own has no handler: its records would reach stderr, and a reader that stalls would stop the server."""
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0

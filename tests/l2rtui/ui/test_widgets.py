@@ -199,6 +199,22 @@ async def test_a_changed_row_draws_its_own_line_and_rows_out_of_sight_draw_nothi
         assert table.cursor_key == "uid-10"
 
 
+async def test_a_hundred_events_a_second_on_thousands_of_rows_paint_the_rows_in_sight_that_changed():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (app, pilot):
+        table.set_rows(row(number) for number in range(5_000))
+        await pilot.pause()
+        app.drawn.clear()
+        changed = [number * 47 % 5_000 for number in range(1, 1_001)]  # ten seconds of them, in batches of a tenth
+        in_sight = [number for number in changed if number < 5]
+        for start in range(0, len(changed), 10):
+            table.update_rows([row(number, "no") for number in changed[start : start + 10]])
+            await pilot.pause()
+        assert in_sight
+        assert sorted(app.drawn) == sorted(number + 1 for number in changed if number < table.size.height - 1)
+        assert all("no" in app.shown()[number + 1] for number in in_sight)
+
+
 async def test_a_cell_that_widens_its_column_draws_the_table_anew_and_the_column_shrinks_when_its_row_goes():
     table = VirtualTable(COLUMNS)
     async with stage(table) as (app, pilot):
