@@ -173,6 +173,8 @@ def learning_state(
         before: The state a moment ago, whose ``since`` stays while the state does.
     """
     state = _by_pods(run, pods, reports, now) or _by_records(run, pods, reports, now)
+    if state.state is Learning.STARTING:  # a learner that has just ended runs again at once, and would look new
+        state = _not_finite(_centre(run, pods), now) or state
     if before is not None and before.state is state.state:
         return replace(state, since=before.since)
     return state
@@ -193,13 +195,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     failing = [pod for pod in centre if pod.is_failing]
     # A group goes on with those that are left; a learner or a step that fails is the end of its run.
     if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
-        sentence = f"{failing[0].name} {failing[0].status.sentence}: see `l2rtui logs {failing[0].name}`"
-        if failing[0].exit_code == EXIT_NOT_FINITE:
-            sentence = (
-                f"its numbers are not finite any more: lower the learning rate, or bound the rewards; {sentence}"
-            )
-            return LearningState(Learning.DIVERGED, now, sentence)
-        return LearningState(Learning.FAILED, now, sentence)
+        sentence = _ended(failing[0])
+        return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
     # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
@@ -211,6 +208,19 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     first = next((pod for pod in centre if not pod.phase.is_over), None)
     sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
     return LearningState(Learning.STARTING, run.created or now, sentence)
+
+
+def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
+    """Return the state of a run whose learner has ended with numbers that are not finite; None where none has."""
+    pod = next((pod for pod in centre if pod.exit_code == EXIT_NOT_FINITE), None)
+    if pod is None:
+        return None
+    sentence = "its numbers are not finite any more: lower the learning rate, or bound the rewards"
+    return LearningState(Learning.DIVERGED, now, f"{sentence}; {_ended(pod)}")
+
+
+def _ended(pod: PodView) -> str:
+    return f"{pod.name} {pod.status.sentence}: see `l2rtui logs {pod.name}`"
 
 
 def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -> str:

@@ -161,6 +161,24 @@ def test_what_the_learners_records_say(progress, age, state, reason, since):
     assert learning.since == pytest.approx(since)
 
 
+def test_a_learner_that_ended_with_numbers_that_are_not_finite_runs_again_and_is_no_new_one_until_it_updates():
+    again = replace(LEARNER, started=NOW - 9, restarts=1, exit_code=65)
+    before = replace(again, ready=False)  # between its end and its next start
+    for pods, reports in (
+        ((before, W0), NO_REPORTS),
+        ((again, W0), NO_REPORTS),
+        ((again, W0), RunReports(RunMetrics("r", time=NOW, progress=NEVER))),
+    ):
+        state = learning_state(RUN, pods, reports, NOW)
+        assert state.state is Learning.DIVERGED
+        assert state.reason == (
+            "its numbers are not finite any more: lower the learning rate, or bound the rewards; "
+            "r-l runs, 1 restart, last ended with exit 65: see `l2rtui logs r-l`"
+        )
+    assert of(STEADY, pods=(again, W0, W1)).reason == "learns"
+    assert of(NEVER, pods=(replace(again, exit_code=137), W0)).state is Learning.STARTING
+
+
 def test_a_learner_that_compiles_is_silent_before_its_first_update_and_starts():
     young = (replace(LEARNER, started=NOW - 60), W0, W1)
     assert of(NEVER, age=40.0, pods=young).state is Learning.STARTING
