@@ -38,6 +38,12 @@ _USUAL: Final = 150
 _LEAST_USUAL: Final = 30
 """Records before a usual rate is known."""
 _GAPS: Final = 9
+_MEDIANS: Final = 5.0
+"""Usual intervals without a record that count as silence."""
+_LONGEST: Final = 3.0
+"""The same in the longest of the latest intervals: one that writes regularly every five seconds is missed earlier.
+Alone it would wait for minutes after each outage.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class LearnerProgress:
     """Learner's progress over its latest records. All times are those of its records, 0 for never.
 
     Attributes:
-        interval_seconds: Median time between two records.
+        interval_seconds: Median time between two records. longest_seconds: the longest of the latest.
         update_gap_seconds: Median time between two records with more updates than the one before.
         updated_at, stepped_at: Time of the newest record with more updates, and more env steps, than before.
         idle_share: Mean share of the time in which it waited for data, over three records; None if unknown.
@@ -68,6 +74,12 @@ class LearnerProgress:
     trend: ReturnTrend | None = None
     broken: tuple[str, ...] = ()
     broken_since: float = 0.0
+    longest_seconds: float = 0.0
+
+    @property
+    def silence_seconds(self) -> float:
+        """Time without a record that no longer fits the writer's pace, regular or not; 0 before its second record."""
+        return min(_MEDIANS * self.interval_seconds, _LONGEST * self.longest_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,7 @@ class ProgressHistory:
             _trend(old.trend, figures),
             figures.broken,
             (old.broken_since or now) if figures.broken else 0.0,
+            max(self._gaps, default=0.0),
         )
         return self._progress
 

@@ -62,8 +62,9 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
 STARTING_SECONDS: Final = 300.0
 """Time after its start within which a learner may be without an update: it loads, compiles and fills its replay."""
 SILENT_SECONDS: Final = 15.0
-"""Least time without a record, or without progress, that counts; a slow writer gets ``_INTERVALS`` of its own."""
+"""Least time without a record, or without progress, that counts; a slow writer gets more, by its own pace."""
 _INTERVALS: Final = 5.0
+"""Usual intervals without progress that count."""
 PEER_SILENT_SECONDS: Final = 60.0
 """The same of elastic nodes and parameter servers, which evaluate and save between two records."""
 RESTARTED_SECONDS: Final = 30.0
@@ -321,7 +322,7 @@ def _of_learner(
         names = ", ".join(progress.broken[:_MOST_NAMED])
         sentence = f"{names} is not a finite number: lower the learning rate and launch it again"
         return LearningState(Learning.DIVERGED, look.at(progress.broken_since), sentence)
-    if look.age > max(SILENT_SECONDS, _INTERVALS * progress.interval_seconds):
+    if look.age > max(SILENT_SECONDS, progress.silence_seconds):
         if not look.has_updated and look.running < STARTING_SECONDS:
             return LearningState(Learning.STARTING, now - look.running, "its learner has made no update yet")
         sentence = f"its learner has printed nothing for {age(look.age)}: see its log; once killed, it resumes"

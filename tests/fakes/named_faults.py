@@ -45,6 +45,8 @@ train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 4, segment_steps: 6
 ON_VOLUME = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
 """Part of a spec: checkpoints lie on a volume of this name."""
 BEGIN_SECONDS = 300.0
+NAMED_SECONDS = 45.0
+"""Time for a fault's name, twice the 20 s that it takes at most on a quiet machine; a test prints what it took."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
     ("learner", None, "", ("stalled", "its learner has printed nothing for")),
@@ -128,18 +130,21 @@ class Faults:
 
     def named(self, *parts: str, run: str = RUN) -> float:
         """Wait for a reason with these parts; the seconds that took."""
-        began, seen = time.monotonic(), []
+        began, seen, looks = time.monotonic(), [], []
 
         def has_parts() -> bool:
+            at = time.monotonic()
             row = self.state(run)
+            looks.append(time.monotonic() - at)
             seen.append(f"{row['learning']}: {row['learning_reason']}")
             return all(part in seen[-1] for part in parts)
 
         try:
-            self._wait(f"a reason with {parts}", has_parts, 90.0)
+            self._wait(f"a reason with {parts}", has_parts, NAMED_SECONDS)
         finally:
             seconds = time.monotonic() - began
-            print(json.dumps({"fault": parts, "seconds": round(seconds, 1), "reasons": list(dict.fromkeys(seen))}))
+            figures = {"seconds": round(seconds, 1), "slowest_look": round(max(looks, default=0.0), 1)}
+            print(json.dumps({"fault": parts, **figures, "reasons": list(dict.fromkeys(seen))}))
         return seconds
 
     def learns(self) -> None:

@@ -108,8 +108,13 @@ def test_what_the_pods_alone_say(run, pods, reports, state, reason):
         (STEADY, 15.0, Learning.LIVE, "learns", START),
         (STEADY, 16.0, Learning.STALLED, "its learner has printed nothing for 10s", NOW - 16),
         # A learner that writes every ten seconds is not silent after fifteen.
-        (replace(STEADY, interval_seconds=10.0), 40.0, Learning.LIVE, "learns", START),
-        (replace(STEADY, interval_seconds=10.0), 51.0, Learning.STALLED, "has printed nothing for 50s", NOW - 51),
+        (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 32.0, Learning.LIVE, "learns", START),
+        (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 34.0, Learning.STALLED, "for 30s", NOW - 34),
+        # Nor is one that pauses now and then, for as long as it usually does; a single long outage gives it no more.
+        (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 24.0, Learning.LIVE, "learns", START),
+        (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 26.0, Learning.STALLED, "20s", NOW - 26),
+        # One that writes every five seconds without fail is missed as early as one that writes every two.
+        (replace(STEADY, interval_seconds=5.0, longest_seconds=5.0), 16.0, Learning.STALLED, "for 10s", NOW - 16),
         (replace(STEADY, updated_at=NOW - 20), 0.0, Learning.STALLED, "no update for 20s though", NOW - 20),
         (replace(STEADY, updated_at=NOW - 20, update_gap_seconds=9.0), 0.0, Learning.LIVE, "learns", START),
         (NEVER, 0.0, Learning.STARTING, "collects its first data: 1,200 env steps, no update yet", START),
