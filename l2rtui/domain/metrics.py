@@ -78,7 +78,7 @@ class LearnerProgress:
 
     @property
     def silence_seconds(self) -> float:
-        """Time without a record that no longer fits the writer's pace, regular or not; 0 before its second record."""
+        """Time without a record that no longer fits the writer's pace; 0 before its second record."""
         return min(_MEDIANS * self.interval_seconds, _LONGEST * self.longest_seconds)
 
 

@@ -45,13 +45,14 @@ train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 4, segment_steps: 6
 ON_VOLUME = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
 """Part of a spec: checkpoints lie on a volume of this name."""
 BEGIN_SECONDS = 300.0
-NAMED_SECONDS = 45.0
-"""Time for a fault's name, twice the 20 s that it takes at most on a quiet machine; a test prints what it took."""
+NAMED_SECONDS = 90.0
+"""Time for a fault's name where others load the machine; a test prints what it took, and its slowest look at that."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
     ("learner", None, "", ("stalled", "its learner has printed nothing for")),
     ("worker", 1, "", ("1 of 2 workers sends nothing", "has printed nothing for")),
-    ("worker", None, "", ("starved", "2 of 2 workers send nothing", "has printed nothing for")),
+    # The learner goes on with what its replay holds: it is slow before it is starved.
+    ("worker", None, "", ("2 of 2 workers send nothing", "has printed nothing for")),
     ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
     ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
 )

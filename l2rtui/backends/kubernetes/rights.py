@@ -111,6 +111,7 @@ _QUEUE: Final = "queue of volcano or coscheduling"
 _JOB_SET: Final = "queue of jobset"
 _DRA: Final = "binding dra"
 _CLAIMED: Final = "runs whose slots are claimed"
+_NO_QUOTA: Final = "quotas are neither shown nor compared with a plan"
 _NO_CLAIMS: Final = "GPUs of resource claims read unknown"
 _NO_RECORD: Final = "the record of a run does not travel with it: colleagues see the run without its history"
 _STATE: Final = "descriptions say that it is unknown"
@@ -198,7 +199,7 @@ _RESEARCHER: Final = (
     _Line(RoleScope.RESEARCHER, "delete", "ResourceClaimTemplate", "destroy", only_for=_DRA),
     # --- what pods refer to
     _Line(RoleScope.RESEARCHER, "get", "ServiceAccount", "plan", without=_NO_CHECK),
-    _Line(RoleScope.RESEARCHER, "list", "ResourceQuota", "plan", without="quotas are not compared with a plan"),
+    _Line(RoleScope.RESEARCHER, "list", "ResourceQuota", "plan check", without=_NO_QUOTA),
     _Line(RoleScope.RESEARCHER, "list", "Endpoints EndpointSlice", "destroy", without=_NOT_COUNTED),
     # --- volumes, secrets, processes
     _Line(RoleScope.RESEARCHER, "get", "PersistentVolumeClaim", "volume"),

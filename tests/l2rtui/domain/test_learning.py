@@ -110,7 +110,7 @@ def test_what_the_pods_alone_say(run, pods, reports, state, reason):
         # A learner that writes every ten seconds is not silent after fifteen.
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 32.0, Learning.LIVE, "learns", START),
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 34.0, Learning.STALLED, "for 30s", NOW - 34),
-        # Nor is one that pauses now and then, for as long as it usually does; a single long outage gives it no more.
+        # Nor is one that pauses now and then; a single long outage gives it no more time.
         (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 24.0, Learning.LIVE, "learns", START),
         (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 26.0, Learning.STALLED, "20s", NOW - 26),
         # One that writes every five seconds without fail is missed as early as one that writes every two.

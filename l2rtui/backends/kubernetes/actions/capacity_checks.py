@@ -112,17 +112,14 @@ async def _volume(api: Api, namespace: str, name: str, nodes: Mapping[str, int])
 
 async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
     """Check that the namespace's ResourceQuotas leave room for the whole plan."""
-    try:
-        items = await api.list("ResourceQuota", namespace)
-    except ApiError as error:
-        if error.is_forbidden:
-            return [Finding(Severity.WARNING, "quota", f"you may not list the quotas of {namespace}")]
-        raise
+    items = await _quotas_of(api, namespace)
+    if items is None:
+        return [Finding(Severity.WARNING, "quota", f"you may not list the quotas of {namespace}")]
     needed = _needed(objects)
     findings = []
     for quota in items:
         name, status = quota["metadata"]["name"], quota.get("status") or {}
-        if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
+        if _is_scoped(quota):
             continue  # for some pods only: the dry run of a pod is refused if it applies
         hard, used = status.get("hard") or {}, status.get("used") or {}
         for resource, limit in hard.items():
@@ -135,6 +132,42 @@ async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Itera
     if items and not findings:
         findings.append(Finding(Severity.OK, "quota", f"the quotas of {namespace} leave room"))
     return findings
+
+
+async def quota_usage(api: Api, namespace: str) -> list[Finding]:
+    """Return what is used of each quota of the namespace; empty where they may not be read."""
+    findings = []
+    for quota in await _quotas_of(api, namespace) or ():
+        status = quota.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        parts, full = [], []
+        for resource, limit in sorted(hard.items()):
+            most, amount = parse_quantity(limit), parse_quantity(used.get(resource, 0))
+            parts.append(f"{resource} {_shown(resource, amount)} of {_shown(resource, most)}")
+            if 0 < most <= amount:  # a limit of 0 forbids a resource, which was not used up
+                full.append(resource)
+        for_some = ", for some pods only" if _is_scoped(quota) else ""
+        sentence = f"{', '.join(parts)} used in {namespace}{for_some}" if parts else "limits nothing yet"
+        severity = Severity.WARNING if full else Severity.OK
+        hint = f"No {' or '.join(full)} left: destroy runs, or ask for more." if full else ""
+        findings.append(Finding(severity, f"quota {quota['metadata']['name']}", sentence, hint))
+    return findings
+
+
+async def _quotas_of(api: Api, namespace: str) -> list[Manifest] | None:
+    """Return the ResourceQuotas of the namespace; None where they may not be listed."""
+    try:
+        return list(await api.list("ResourceQuota", namespace))
+    except ApiError as error:
+        if error.is_forbidden:
+            return None
+        raise
+
+
+def _is_scoped(quota: Manifest) -> bool:
+    """Return True for a quota of some pods only."""
+    spec = quota.get("spec") or {}
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
 def _needed(objects: Sequence[Manifest]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Diagnosis of a cluster: rights, slot Leases, and whether a pod pinned by variables gets its GPU.
+"""Diagnosis of a cluster: rights, slot Leases, quotas, and whether a pod pinned by variables gets its GPU.
 
 An administrator can disable the variables (``accept-nvidia-visible-devices-envvar-when-unprivileged`` of NVIDIA's
 container runtime); pods then run without a GPU and without an error. Only a pod can find that out, so a probe is
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.capacity_checks import quota_usage
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
@@ -52,6 +53,7 @@ async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
     else:
         sentence = f"you may not use Leases in {leases}: slots are not claimed before a launch"
         findings.append(Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")])))
+    findings += await quota_usage(api, namespace)
     findings.append(await _binding(api, namespace, tuple(nodes), context.settings.image))
     return tuple(findings)
 

@@ -266,6 +266,39 @@ async def test_a_diagnosis_names_rights_claims_and_the_binding(server):
     assert "not probed" in results["binding env"].sentence
 
 
+async def test_a_diagnosis_shows_what_is_used_of_each_quota(server):
+    hard = {"pods": "10", "requests.nvidia.com/gpu": "4", "requests.memory": "8Gi", "services.loadbalancers": "0"}
+    used = {"pods": "3", "requests.nvidia.com/gpu": "4", "requests.memory": "2Gi", "services.loadbalancers": "0"}
+    server.put(
+        {"kind": "ResourceQuota", "metadata": {"name": "a"}, "spec": {}, "status": {"hard": hard, "used": used}}
+    )
+    status = {"hard": {"count/jobs.batch": "2"}, "used": {"count/jobs.batch": "1"}}
+    server.put(
+        {"kind": "ResourceQuota", "metadata": {"name": "b"}, "spec": {"scopes": ["BestEffort"]}, "status": status}
+    )
+    server.put({"kind": "ResourceQuota", "metadata": {"name": "c"}, "spec": {}})
+    api = server.api()
+    results = {item.subject: item for item in await diagnose(ClusterContext(api))}
+    server.denied.add(("list", "resourcequotas"))
+    denied_api = server.api()
+    without = [
+        item for item in await diagnose(ClusterContext(denied_api)) if "quota" in item.subject + item.sentence
+    ]
+    await api.close()
+    await denied_api.close()
+    assert results["quota a"].sentence == (
+        "pods 3 of 10, requests.memory 2Gi of 8Gi, requests.nvidia.com/gpu 4 of 4, "
+        "services.loadbalancers 0 of 0 used in ml"
+    )
+    assert results["quota a"].severity is Severity.WARNING
+    assert results["quota a"].hint == "No requests.nvidia.com/gpu left: destroy runs, or ask for more."
+    assert results["quota b"].sentence == "count/jobs.batch 1 of 2 used in ml, for some pods only"
+    assert results["quota b"].severity is results["quota c"].severity is Severity.OK
+    assert results["quota c"].sentence == "limits nothing yet"
+    assert [item.subject for item in without] == ["optional rights"]
+    assert "you may not list resourcequotas: quotas are neither shown" in without[0].sentence
+
+
 async def test_optional_rights_are_named_with_what_is_lost_where_the_server_has_their_kinds(server):
     server.denied |= {("create", "networkpolicies"), ("create", "podgroups"), ("list", "secrets")}
     server.missing_groups |= {"scheduling.x-k8s.io", "scheduling.volcano.sh"}
