@@ -46,7 +46,7 @@ ON_VOLUME = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
 """Part of a spec: checkpoints lie on a volume of this name."""
 BEGIN_SECONDS = 300.0
 NAMED_SECONDS = 90.0
-"""Time for a fault's name where others load the machine; a test prints what it took, and its slowest look at that."""
+"""Time for a fault's name where others load the machine; a test prints what it took, and its slowest look."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
     ("learner", None, "", ("stalled", "its learner has printed nothing for")),
