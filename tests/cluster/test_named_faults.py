@@ -40,7 +40,7 @@ def faults(cli, image):
 
 def test_what_stops_or_is_cut_off_is_named_and_goes_when_it_is_over(cli, faults, tmp_path):
     faults.begin(tmp_path, SPEC, image=IMAGE, more=ON)
-    # Clocks and logs are of other machines here: the learner is judged by them. The other stops look as on one machine.
+    # Two of them: the others look the same here as on one machine, and take a minute more.
     faults.check_stopped_processes((STOPS[0], STOPS[-1]))
 
     first, *_ = faults.pods("worker")
