@@ -2,7 +2,8 @@
 
 A group has `observations` (T + 1), of which the last follows the last action, `actions`, `rewards`, `terminations`
 and `truncations` (T). Where there are pictures, `observations` is a group of `vector` and `image_0` ... A file is
-written beside its name and moved there whole, so one that can be seen is complete.
+written beside its name and moved there whole, so one that can be seen is complete. Episodes that wait for theirs
+stand in a journal of the same name (`runtime.rl.datasets.journal`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    def check(self, facts: DatasetFacts, where: str) -> None:
+        """ValueError with a sentence that opens with `where` if its arrays cannot be of such a dataset."""
+        space, action_space, count = facts.obs, facts.action, len(self)
+        if (
+            not count
+            or self.obs.shape != (count + 1, space.width)
+            or self.action.shape != (count, action_space.size)
+        ):
+            raise ValueError(f"{where} has arrays that do not fit each other")
+        if action_space.choices and not ((self.action >= 0) & (self.action < np.array(action_space.choices))).all():
+            raise ValueError(f"{where} has a choice that its environment does not")
+        if not all(np.isfinite(part).all() for part in (self.reward, self.action, space.split(self.obs)[0])):
+            raise ValueError(f"{where} has numbers that are not finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +144,10 @@ class EpisodeFile:
             obs = parts[()].astype(np.float32)
         reward = group["rewards"][()].astype(np.float32)
         action = group["actions"][()].astype(action_space.dtype).reshape(len(reward), -1)
-        if not len(reward) or obs.shape != (len(reward) + 1, space.width) or action.shape[1] != action_space.size:
-            raise ValueError(f"{self._file.filename}: {group.name} has arrays that do not fit each other")
-        if action_space.choices and not ((action >= 0) & (action < np.array(action_space.choices))).all():
-            raise ValueError(f"{self._file.filename}: {group.name} has a choice that its environment does not")
-        if not all(np.isfinite(part).all() for part in (reward, action, space.split(obs)[0])):
-            raise ValueError(f"{self._file.filename}: {group.name} has numbers that are not finite")
-        return Episode(obs, action, reward, bool(group["terminations"][-1]))
+        episode = Episode(obs, action, reward, bool(group["terminations"][-1:].any()))
+        episode.check(self.facts, f"{self._file.filename}: {group.name}")
+        return episode
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def dataset_files(folder: str) -> list[Path]:
-    """Return the files of a dataset, those of all folders in it. SetupError if there are none."""
-    paths = sorted(Path(folder).rglob(f"*{SUFFIX}"))
-    if not paths:
-        raise SetupError(f"there are no recorded episodes (*{SUFFIX}) in {folder}")
-    return paths

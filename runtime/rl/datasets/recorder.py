@@ -1,4 +1,4 @@
-"""Recorder of episodes while they are driven: each copy's steps in memory until its episode ends, then a file."""
+"""Recorder of episodes while they are driven: in memory until an episode ends, then a journal, then a file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import time
 import uuid
 from collections import deque
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.datasets.episode_files import SUFFIX, DatasetFacts, Episode, require_h5py, write_episodes
+from runtime.rl.datasets.journal import JournalWriter
 from runtime.rl.envs.base import StepResult, VectorEnv
 
 WRITE_SECONDS: Final = 5.0
-"""Longest time that finished episodes wait for others to share a file; a process that is killed loses those."""
+"""Longest time that finished episodes wait for others to share a file; until then they stand in a journal."""
 FILE_BYTES: Final = 32 * 1024 * 1024
 """Bytes of episodes after which a file is written at once."""
 MEMORY_BYTES: Final = 256 * 1024 * 1024
@@ -25,7 +26,10 @@ _Step = tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[Any]]
 
 
 class EpisodeRecorder:
-    """Writer of what the copies of an environment do to files in a folder."""
+    """Writer of what the copies of an environment do to files in a folder.
+
+    As a context it writes the episodes that have ended however its block ends.
+    """
 
     def __init__(self, folder: str, env: VectorEnv, environment: str, *, memory_bytes: int = MEMORY_BYTES) -> None:
         """SetupError without h5py, OSError for a folder that cannot be written."""
@@ -43,8 +47,15 @@ class EpisodeRecorder:
         self._finished: list[Episode] = []
         self._bytes = 0
         self._files = 0
+        self._journal: JournalWriter | None = None
         self._written = time.monotonic()
         self.episodes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
 
     def add(self, obs: NDArray[Any], action: NDArray[Any], result: StepResult) -> None:
         """Take one step of all copies: what they saw, what they did, and what came of it."""
@@ -70,11 +81,12 @@ class EpisodeRecorder:
         self._begins[:] = self._first
 
     def flush(self) -> None:
-        """Write the episodes that have ended."""
-        if self._finished:
+        """Write the file of the episodes that have ended."""
+        if self._journal is not None:
+            write_episodes(self._path, self._facts, self._finished)
+            self._journal.remove()
+            self._journal = None
             self._files += 1
-            path = self._folder / f"{self._name}-{self._files:06}{SUFFIX}"
-            write_episodes(path, self._facts, self._finished)
             self._finished, self._bytes = [], 0
         self._written = time.monotonic()
 
@@ -84,10 +96,19 @@ class EpisodeRecorder:
         obs = np.stack([step[0][copy] for step in steps] + [steps[-1][3][copy]])
         action = np.stack([step[1][copy] for step in steps])
         reward = np.array([step[2][copy] for step in steps], dtype=np.float32)
-        self._finished.append(Episode(obs, action, reward, is_terminated))
+        episode = Episode(obs, action, reward, is_terminated)
+        if self._journal is None:
+            self._journal = JournalWriter(self._path, self._facts)
+        self._journal.append(episode)
+        self._finished.append(episode)
         self._begins[copy] = number
         self._bytes += obs.nbytes
         self.episodes += 1
+
+    @property
+    def _path(self) -> Path:
+        """Path of the next file."""
+        return self._folder / f"{self._name}-{self._files + 1:06}{SUFFIX}"
 
     def _forget(self) -> None:
         """Let go of steps that belong to no present episode."""

@@ -11,7 +11,8 @@ from runtime.exchange.learner_server import LearnerServer
 from runtime.rl.algos.plan import Plan
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.successors import GOES_ON, TERMINATED, TRUNCATED
-from runtime.rl.datasets.episode_files import Episode, EpisodeFile, dataset_files
+from runtime.rl.datasets.episode_files import Episode
+from runtime.rl.datasets.journal import dataset_files, open_episodes
 
 
 def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], None]) -> None:
@@ -23,7 +24,7 @@ def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], No
     episodes = 0
     for path in dataset_files(folder):
         try:
-            file = EpisodeFile(path)
+            file = open_episodes(path)
         except ValueError as error:
             say(f"left out: {error}")
             continue

@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.rl.datasets.episode_files import EpisodeFile, dataset_files
+from runtime.rl.datasets.journal import dataset_files, open_episodes
 
 
 def print_summary(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def summary(folder: str) -> dict[str, Any]:
     paths = dataset_files(folder)
     for path in paths:
         try:
-            file = EpisodeFile(path)
+            file = open_episodes(path)
             environments[file.facts.environment] = None
             for episode in file.read():
                 returns.append(float(episode.reward.sum()))

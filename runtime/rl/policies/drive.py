@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,11 @@ def drive(options: argparse.Namespace, config: str, stop: Stop) -> int:
     copies = min(count, run.settings.eval_episodes)
     extra = {**evaluation_options(run.settings), **(film.environment_options if film is not None else {})}
     env = make_environment(run.settings, copies, extra)
-    recorder = None if options.record is None else EpisodeRecorder(options.record, env, run.settings.environment)
-    with closing_env(env, stop.is_set):
+    recording = (
+        nullcontext() if options.record is None else EpisodeRecorder(options.record, env, run.settings.environment)
+    )
+    with closing_env(env, stop.is_set), recording as recorder:
         episodes = _drive(run, env, count, seed, film, stop, recorder)
-    if recorder is not None:
-        recorder.flush()
     if len(episodes) < count:
         raise InterruptedWorkError(f"ended by {stop.reason} after {len(episodes)} of {count} episodes")
     figures = score_fields(episodes, env.step_seconds)

@@ -48,6 +48,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
     env = make_environment(settings, settings.num_envs, {})
     plan = environment_plan(settings, env)
+    folder = settings.record_experience
     actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference
     with (
         closing_env(env, stop.is_set),
@@ -55,8 +56,9 @@ def run(context: Context, stop: Stop, console: Console) -> None:
             context, actor, plan.layout, plan.segment_transitions, console, wants_weights=wants_weights
         ) as peer,
         nullcontext() if wants_weights else remote_policy(context, plan, peer.name) as remote,
+        nullcontext() if folder is None else EpisodeRecorder(folder, env, settings.environment) as recorder,
     ):
-        RolloutWorker(context, plan, env, peer, console, remote).loop(stop)
+        RolloutWorker(context, plan, env, peer, console, remote, recorder).loop(stop)
 
 
 class _OvertakenError(Exception):
@@ -74,6 +76,7 @@ class RolloutWorker:
         peer: LearnerClient[NumpyActor],
         console: Console,
         remote: RemotePolicy | None = None,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
         # Two independent streams: for the actions here, and for the environment.
         seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
@@ -88,8 +91,7 @@ class RolloutWorker:
         self._states = CopyStates(peer.actor, env.num_envs)
         self._rollout: Rollout | None = None
         self._clip_rewards = context.settings.clip_rewards
-        folder = context.settings.record_experience
-        self._recorder = None if folder is None else EpisodeRecorder(folder, env, context.settings.environment)
+        self._recorder = recorder
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
         self._gpu = GpuMeter(*own_devices(os.environ))
@@ -112,8 +114,6 @@ class RolloutWorker:
             if time.monotonic() - self._recorded >= RECORD_SECONDS:
                 self._record()
         peer.leave(stop.reason or "the run is done")
-        if self._recorder is not None:
-            self._recorder.flush()
         self._record()
         self._console.say(f"worker ends: {peer.session.done or stop.reason}")
 

@@ -14,7 +14,7 @@ from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import build, make_store
 from runtime.rl.algos.ppo import value_error
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.datasets.episode_files import EpisodeFile, dataset_files
+from runtime.rl.datasets.journal import dataset_files, open_episodes
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.datasets.replay_source import fill_replay
 from runtime.rl.datasets.summary import summary
@@ -67,7 +67,7 @@ def test_a_clone_of_an_expert_balances(tmp_path: Path) -> None:
 
 def test_long_episodes_are_cut_and_damaged_files_are_named(tmp_path: Path) -> None:
     record(tmp_path, memory_bytes=4000)
-    file = EpisodeFile(dataset_files(str(tmp_path))[0])
+    file = open_episodes(dataset_files(str(tmp_path))[0])
     episodes = list(file.read())
     file.close()
     assert sum(map(len, episodes)) == 2000

@@ -56,6 +56,20 @@ def test_steps_become_a_segment_in_order() -> None:
     assert reward.tolist() == [1, 1, 1, 1, 7, 7, 1, 1]
 
 
+def test_rewards_are_clipped_for_the_learner_and_not_in_the_recording() -> None:
+    recorded: list[np.ndarray] = []
+
+    class Recorder:
+        def add(self, obs: np.ndarray, action: np.ndarray, result: StepResult) -> None:
+            recorded.append(result.reward)
+
+    rollout = Rollout(Breaking(-7.0), LAYOUT, 4, seed=0, recorder=Recorder(), clip_rewards=0.5)
+    finished = [rollout.step(act, 1) for _ in range(4)][-1]
+    _, _, reward, _, _ = LAYOUT.columns(finished.memory.view, 8, finished.segment.tail)
+    assert reward.tolist() == [0.5, 0.5, 0.5, 0.5, -0.5, -0.5, 0.5, 0.5]
+    assert [row.tolist() for row in recorded] == [[1, 1], [1, 1], [-7, -7], [1, 1]]
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_an_environment_that_gives_no_numbers_ends_the_worker_with_a_sentence(value: float) -> None:
     rollout = Rollout(Breaking(value), LAYOUT, 4, seed=0)
