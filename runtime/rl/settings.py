@@ -231,6 +231,12 @@ class Settings:
         """Transitions in a full segment."""
         return self.num_envs * self.segment_steps
 
+    @property
+    def fits_band(self) -> bool:
+        """True if `band_steps` has room for two segments, where a learner with a replay waits for workers by it."""
+        has_band = self.collect == "workers" and self.algorithm in _OFF_POLICY
+        return not has_band or 2 * self.segment_transitions <= self.band_steps
+
 
 _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "str": ((str,), "a text"),
@@ -293,8 +299,7 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
     if values.get("algorithm") == "bc":
         values.setdefault("collect", "dataset")
     settings = Settings(**values)
-    has_band = settings.collect == "workers" and settings.algorithm in _OFF_POLICY
-    if has_band and settings.band_steps < 2 * settings.segment_transitions:
+    if not settings.fits_band:
         raise SettingsError(
             f"band_steps is {settings.band_steps}; it must hold at least two segments of num_envs x segment_steps "
             f"= {settings.segment_transitions} env steps"

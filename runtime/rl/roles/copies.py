@@ -2,7 +2,8 @@
 
 A step of many copies costs little more than a step of one while calls dominate (racing, CartPole), and grows with
 their number where copies are stepped one after the other (Gymnasium's environments). Only numbers that fit the
-other settings are tried: segments must fill a batch of an on-policy method, and two of them fit the band of SAC.
+other settings are tried: segments must fill a batch of an on-policy method, and two of them fit the
+band of a method with a replay.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def enough_copies(rates: Sequence[CopyRate]) -> int:
 def _fits(training: Settings, env: VectorEnv, count: int) -> bool:
     """Say whether the other settings allow so many copies."""
     changed = replace(training, num_envs=count)
-    if training.algorithm == "sac":
-        return 2 * changed.segment_transitions <= training.band_steps
+    if not changed.fits_band:
+        return False
     try:
         environment_plan(changed, env)
     except SetupError:

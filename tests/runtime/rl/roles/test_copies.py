@@ -28,11 +28,13 @@ def test_the_smallest_number_that_is_nearly_the_best_is_enough(values: tuple[flo
     ("overrides", "largest"),
     [
         ({"band_steps": 2048, "segment_steps": 16}, 64),  # two segments in the band
+        ({"environment": "CartPole-v1", "algorithm": "dqn", "band_steps": 64, "segment_steps": 8}, 4),
+        ({"environment": "Pendulum-v1", "algorithm": "td3", "band_steps": 64, "segment_steps": 8}, 4),
         ({"environment": "CartPole-v1", "algorithm": "ppo", "segment_steps": 32, "ppo": {"batch_steps": 1024}}, 32),
     ],
 )
 def test_only_numbers_that_fit_the_settings_are_tried(overrides: dict[str, Any], largest: int) -> None:
-    measured = measure_copies(settings.from_mapping({"hidden": [16], **overrides}), seconds=0.005)
+    measured = measure_copies(settings.from_mapping({"hidden": [16], "num_envs": 1, **overrides}), seconds=0.005)
     assert measured[-1].num_envs <= largest
     alone = {"environment": "CartPole-v1", "algorithm": "ppo", "num_envs": 3, "ppo": {"batch_steps": 48}}
     with_remainder = measure_copies(settings.from_mapping(alone), seconds=0.005)
