@@ -7,27 +7,23 @@ environment that is slow enough to profit from processes of its own gets them as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from runtime.base.environments import WRAPPERS
 from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.gym_spaces import actions, image, readers
 from runtime.rl.envs.wrappers import wrapped
-from runtime.rl.spaces import ActionSpace, Image, ObsSpace
+from runtime.rl.spaces import ObsSpace
 
 LOST: Final = "simulator_lost"
 """Key of an info by which an environment says that its simulator failed: the step is not the policy's doing."""
 FRAMES: Final = "frame_stack"
 """Option that is not the environment's own, as its wrappers: how many observations are seen at once."""
-_MAX_CHANNELS: Final = 4
-"""A picture whose first side is this short and whose last is not has its channels in front."""
-
-Read = Callable[[Any], NDArray[Any]]
 
 
 class GymVectorEnv:
@@ -40,11 +36,11 @@ class GymVectorEnv:
         self.num_envs = num_envs
         self._envs = [_make(name, options, known_names) for _ in range(num_envs)]
         first = self._envs[0]
-        self._vectors, self._images = _readers(first.observation_space, name)
+        self._vectors, self._images = readers(first.observation_space, name)
         sizes = [np.asarray(read(first.observation_space.sample())).size for read in self._vectors]
         images = [read(first.observation_space.sample()).shape for read in self._images]
-        self.obs_space = ObsSpace(sum(sizes), tuple(_image(shape) for shape in images))
-        self.action_space, self._act = _actions(first.action_space, name)
+        self.obs_space = ObsSpace(sum(sizes), tuple(map(image, images)))
+        self.action_space, self._act = actions(first.action_space, name)
         frames = first.metadata.get("render_fps")
         self.step_seconds = 1.0 / frames if frames else 0.0
         self._steps = np.zeros(num_envs, dtype=np.int64)
@@ -149,72 +145,3 @@ def _make(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> 
         raise ValueError(f"{name} cannot be made with the options {env_options}: {error}") from error
     env = wrapped(env, wrappers, name)
     return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
-
-
-def _readers(space: spaces.Space[Any], name: str) -> tuple[list[Read], list[Read]]:
-    """Return what reads the vectors of an observation, and what reads its images."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces
-        named = list(parts.items()) if isinstance(parts, Mapping) else list(enumerate(parts))
-        vectors: list[Read] = []
-        images: list[Read] = []
-        for key, part in named:
-            inner_vectors, inner_images = _readers(part, name)
-            vectors += [_at(key, read) for read in inner_vectors]
-            images += [_at(key, read) for read in inner_images]
-        return vectors, images
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2:
-        return [], [_picture(space.shape)]
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return [lambda obs: obs], []
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return [lambda obs: np.asarray(spaces.utils.flatten(space, obs))], []
-    raise ValueError(f"{name}: observations of {space} are not supported; wrap it to give numbers or pictures")
-
-
-def _at(key: Any, read: Read) -> Read:
-    return lambda obs: read(obs[key])
-
-
-def _image(shape: tuple[int, ...]) -> Image:
-    height, width, channels = shape
-    return height, width, channels
-
-
-def _picture(shape: tuple[int, ...]) -> Read:
-    """Return what brings a picture of ``shape``, or a stack of them, to height, width, channels."""
-    if len(shape) == 2:
-        return lambda obs: np.asarray(obs)[..., None]
-    # Channel-first images (PyTorch style, and stacks of grey frames) are turned to height, width, channels.
-    if len(shape) == 3 and shape[0] <= _MAX_CHANNELS < shape[-1]:  # also grey pictures behind each other
-        return lambda obs: np.moveaxis(np.asarray(obs), 0, -1)
-    if len(shape) == 3:
-        return np.asarray
-    height, width = shape[1:3]
-    return lambda obs: np.moveaxis(np.asarray(obs), 0, -2).reshape(height, width, -1)
-
-
-def _actions(space: spaces.Space[Any], name: str) -> tuple[ActionSpace, Read]:
-    """Return our form of an action space, and what turns one of our actions into one of the environment's."""
-    if isinstance(space, spaces.Discrete):
-        first = int(space.start)
-        return ActionSpace(1, (int(space.n),)), lambda action: action[0] + first
-    if isinstance(space, spaces.MultiDiscrete):
-        choices = tuple(map(int, space.nvec.ravel()))
-        return ActionSpace(len(choices), choices), lambda action: action.reshape(space.nvec.shape)
-    if isinstance(space, spaces.MultiBinary):
-        size = int(np.prod(space.shape))
-        return ActionSpace(size, (2,) * size), lambda action: action.reshape(space.shape).astype(np.int8)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
-        # A bounded axis is scaled from [-1, 1]; an unbounded one is passed on as it is.
-        bounded = np.isfinite(low) & np.isfinite(high)
-        middle = np.where(bounded, (np.where(bounded, low, 0.0) + np.where(bounded, high, 0.0)) / 2, 0.0)
-        half = np.where(bounded, (np.where(bounded, high, 0.0) - np.where(bounded, low, 0.0)) / 2, 1.0)
-
-        def act(action: NDArray[Any]) -> NDArray[Any]:
-            scaled = middle + half * np.clip(action, -1.0, 1.0).reshape(space.shape)
-            return np.asarray(scaled, dtype=space.dtype)
-
-        return ActionSpace(int(np.prod(space.shape))), act
-    raise ValueError(f"{name}: actions of {space} are not supported; wrap it to take numbers or choices")
