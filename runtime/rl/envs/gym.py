@@ -1,13 +1,14 @@
 """Any environment that Gymnasium knows by its id, many copies in one process.
 
 Spaces are flattened to the rows of ``runtime.rl.spaces``: numbers into a vector, pictures as they are, choices of a
-Discrete observation as one-hot numbers, Dict and Tuple part by part. Copies are stepped one after the other: an
-environment that is slow enough to profit from processes of its own gets them as workers.
+Discrete observation as one-hot numbers, Dict and Tuple part by part. Copies are stepped one after the other; those
+that bring a vectorisation, and slow ones, are in ``runtime.rl.envs.gym_vector``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import gymnasium
@@ -16,9 +17,8 @@ from numpy.typing import NDArray
 
 from runtime.base.environments import WRAPPERS
 from runtime.rl.envs.base import EpisodeSummary, StepResult
-from runtime.rl.envs.gym_spaces import actions, image, readers
+from runtime.rl.envs.gym_spaces import RowReader, actions
 from runtime.rl.envs.wrappers import wrapped
-from runtime.rl.spaces import ObsSpace
 
 LOST: Final = "simulator_lost"
 """Key of an info by which an environment says that its simulator failed: the step is not the policy's doing."""
@@ -34,12 +34,10 @@ class GymVectorEnv:
     ) -> None:
         """Make the copies. ValueError for an unknown id, a wrong option, or a space that no network can take."""
         self.num_envs = num_envs
-        self._envs = [_make(name, options, known_names) for _ in range(num_envs)]
+        self._envs = [make_env(name, options, known_names) for _ in range(num_envs)]
         first = self._envs[0]
-        self._vectors, self._images = readers(first.observation_space, name)
-        sizes = [np.asarray(read(first.observation_space.sample())).size for read in self._vectors]
-        images = [read(first.observation_space.sample()).shape for read in self._images]
-        self.obs_space = ObsSpace(sum(sizes), tuple(map(image, images)))
+        self._rows = RowReader(first.observation_space, name)
+        self.obs_space = self._rows.obs_space
         self.action_space, self._act = actions(first.action_space, name)
         frames = first.metadata.get("render_fps")
         self.step_seconds = 1.0 / frames if frames else 0.0
@@ -52,7 +50,7 @@ class GymVectorEnv:
         self._steps[:] = 0
         self._return[:] = 0.0
         self._progress[:] = 0.0
-        return self._rows([env.reset(seed=seed + number)[0] for number, env in enumerate(self._envs)])
+        return self._rows.read([env.reset(seed=seed + number)[0] for number, env in enumerate(self._envs)])
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every copy by one step, and begin anew with those that end.
@@ -82,11 +80,11 @@ class GymVectorEnv:
                 ended.append(number)
                 infos[number] = info
         self._steps += 1
-        final_obs = obs_rows = self._rows(observations)
+        final_obs = obs_rows = self._rows.read(observations)
         if ended:
             # Only now a copy: most steps end no episode, and then one array serves as both.
             obs_rows = final_obs.copy()
-            obs_rows[ended] = self._rows([self._envs[number].reset()[0] for number in ended])
+            obs_rows[ended] = self._rows.read([self._envs[number].reset()[0] for number in ended])
             for number in ended:
                 return_, progress = float(self._return[number]), float(self._progress[number])
                 if number not in lost:
@@ -105,18 +103,6 @@ class GymVectorEnv:
             raise ValueError(f"its pictures need a package that is not installed: {error}") from error
         return np.asarray(picture, dtype=np.uint8) if isinstance(picture, np.ndarray) else None
 
-    def _rows(self, observations: Sequence[Any]) -> NDArray[Any]:
-        count = len(observations)
-        vector = np.empty((count, self.obs_space.vector), dtype=np.float32)
-        column = 0
-        for read in self._vectors:
-            parts = np.stack([np.asarray(read(obs), dtype=np.float32).ravel() for obs in observations])
-            vector[:, column : column + parts.shape[1]] = parts
-            column += parts.shape[1]
-        if not self._images:
-            return vector
-        return self.obs_space.pack(vector, [np.stack([read(obs) for obs in observations]) for read in self._images])
-
 
 def _summary(env: int, steps: int, return_: float, progress: float, info: Mapping[str, Any]) -> EpisodeSummary:
     """Return the summary of an episode whose last info may tell laps and measures, as Learn-to-Race's does."""
@@ -129,19 +115,27 @@ def _summary(env: int, steps: int, return_: float, progress: float, info: Mappin
     return EpisodeSummary(env, steps, return_, progress, laps, left_track, measures)
 
 
-def _make(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> gymnasium.Env[Any, Any]:
+def make_env(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> gymnasium.Env[Any, Any]:
+    """Make one copy in its wrappers. ValueError for an unknown id, and for an option that it does not take."""
     env_options = dict(options)
     frames, wrappers = env_options.pop(FRAMES, 1), env_options.pop(WRAPPERS, ())
     if type(frames) is not int or frames < 1:
         raise ValueError(f"{name}: {FRAMES} is {frames!r}; it must be a whole number from 1")
-    try:
+    with sentences(name, env_options, known_names):
         env: gymnasium.Env[Any, Any] = gymnasium.make(name, disable_env_checker=True, **env_options)
+    env = wrapped(env, wrappers, name)
+    return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
+
+
+@contextmanager
+def sentences(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> Iterator[None]:
+    """Turn what fails while Gymnasium makes an environment into ValueError with a sentence."""
+    try:
+        yield
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
         ours = f"; besides Gymnasium's ids there are {', '.join(known_names)}" if known_names else ""
         raise ValueError(f"unknown environment {name!r}: {error}{ours}") from error
     except (TypeError, ModuleNotFoundError) as error:
-        raise ValueError(f"{name} cannot be made with the options {env_options}: {error}") from error
-    env = wrapped(env, wrappers, name)
-    return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
+        raise ValueError(f"{name} cannot be made with the options {dict(options)}: {error}") from error

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from runtime.rl.spaces import ActionSpace, Image
+from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
 _MAX_CHANNELS: Final = 4
 """A picture whose first side is this short and whose last is not has its channels in front."""
 
 Read = Callable[[Any], NDArray[Any]]
+
+
+class RowReader:
+    """Reader of the observations of a space as rows."""
+
+    def __init__(self, space: spaces.Space[Any], name: str) -> None:
+        """ValueError for a space that no network can take."""
+        self._vectors, self._images = readers(space, name)
+        sizes = [np.asarray(read(space.sample())).size for read in self._vectors]
+        shapes = [read(space.sample()).shape for read in self._images]
+        self.obs_space = ObsSpace(sum(sizes), tuple(map(image, shapes)))
+        self._is_vector = isinstance(space, spaces.Box) and not shapes
+
+    def read(self, observations: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+        """Return rows (B, width) of the observations of B copies."""
+        count = len(observations)
+        if self._is_vector and isinstance(observations, np.ndarray):  # no loop over copies
+            return observations.astype(np.float32).reshape(count, -1)
+        vector = np.empty((count, self.obs_space.vector), dtype=np.float32)
+        column = 0
+        for read in self._vectors:
+            parts = np.stack([np.asarray(read(obs), dtype=np.float32).ravel() for obs in observations])
+            vector[:, column : column + parts.shape[1]] = parts
+            column += parts.shape[1]
+        if not self._images:
+            return vector
+        return self.obs_space.pack(vector, [np.stack([read(obs) for obs in observations]) for read in self._images])
 
 
 def readers(space: spaces.Space[Any], name: str) -> tuple[list[Read], list[Read]]:
@@ -62,16 +89,20 @@ def _picture(shape: tuple[int, ...]) -> Read:
 
 
 def actions(space: spaces.Space[Any], name: str) -> tuple[ActionSpace, Read]:
-    """Return our form of an action space, and what turns one of our actions into one of the environment's."""
+    """Return our form of an action space, and what turns our actions, one or rows, into the environment's."""
     if isinstance(space, spaces.Discrete):
         first = int(space.start)
-        return ActionSpace(1, (int(space.n),)), lambda action: action[0] + first
+        return ActionSpace(1, (int(space.n),)), lambda action: action[..., 0] + first
     if isinstance(space, spaces.MultiDiscrete):
         choices = tuple(map(int, space.nvec.ravel()))
-        return ActionSpace(len(choices), choices), lambda action: action.reshape(space.nvec.shape)
+        return ActionSpace(len(choices), choices), lambda action: action.reshape(
+            *action.shape[:-1], *space.nvec.shape
+        )
     if isinstance(space, spaces.MultiBinary):
         size = int(np.prod(space.shape))
-        return ActionSpace(size, (2,) * size), lambda action: action.reshape(space.shape).astype(np.int8)
+        return ActionSpace(size, (2,) * size), lambda action: action.reshape(
+            *action.shape[:-1], *space.shape
+        ).astype(np.int8)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
         # A bounded axis is scaled from [-1, 1]; an unbounded one is passed on as it is.
@@ -80,7 +111,8 @@ def actions(space: spaces.Space[Any], name: str) -> tuple[ActionSpace, Read]:
         half = np.where(bounded, (np.where(bounded, high, 0.0) - np.where(bounded, low, 0.0)) / 2, 1.0)
 
         def act(action: NDArray[Any]) -> NDArray[Any]:
-            scaled = middle + half * np.clip(action, -1.0, 1.0).reshape(space.shape)
+            rows = np.clip(action, -1.0, 1.0).reshape(*action.shape[:-1], *space.shape)
+            scaled = middle + half * rows
             return np.asarray(scaled, dtype=space.dtype)
 
         return ActionSpace(int(np.prod(space.shape))), act

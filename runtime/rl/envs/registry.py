@@ -62,9 +62,9 @@ def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> 
 
     if name in PHYSICS and not options:
         return ClassicVectorEnv(PHYSICS[name], num_envs)
-    from runtime.rl.envs.gym import GymVectorEnv
+    from runtime.rl.envs.gym_vector import make_gym_env
 
-    return GymVectorEnv(name, num_envs, options, known_names=sorted(VECTOR_ENVS))
+    return make_gym_env(name, num_envs, options, sorted(VECTOR_ENVS))
 
 
 def _racing_on_device(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:

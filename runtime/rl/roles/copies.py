@@ -43,12 +43,12 @@ class CopyRate:
 def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[CopyRate]:
     """Step and act for `seconds` with each number of copies, on one core, until more are clearly slower.
 
-    Raises SetupError for settings that do not fit the environment, and for one whose copies are simulators.
+    Raises SetupError for settings that do not fit the environment, and for one whose copies have processes.
     """
     first = make_environment(training, 1, {})
     if isinstance(first, HoldsProcesses):
         first.close()
-        raise SetupError(f"each copy of {training.environment} is a simulator of its own; set num_envs by hand")
+        raise SetupError(f"{training.environment} has processes or threads of its own; set num_envs by hand")
     actor = NumpyActor(environment_plan(training, first).shape)
     rates: list[CopyRate] = []
     for count in COUNTS:
