@@ -114,7 +114,7 @@ async def test_nothing_is_launched_readonly(desk):
     async with desk(readonly=True) as one:
         await open_history(one)
         await one.press("R")
-        await one.until(lambda: any("as it was" in text for text in one.says()), "the reason")
+        await one.until(lambda: any("repeat" in text for text in one.says()), "the reason")
         assert one.top == "HistoryScreen"
 
 

@@ -7,6 +7,7 @@ import json
 import pickle
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from hypothesis import given
@@ -191,11 +192,24 @@ def test_rows_that_are_no_segments_are_refused(rows: bytes) -> None:
         decode([b'{"kind":"traj","epoch":1,"seq":1,"ring":true,"rows":' + rows + b"}"])
 
 
+def _reads_arrays_alone(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "torch.load":
+        return False
+    return any(key.arg == "weights_only" and ast.unparse(key.value) == "True" for key in node.keywords)
+
+
 def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:
     modules = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
     banned = {"eval", "exec", "torch.load", "torch.save", "yaml.load", "recv_pyobj", "send_pyobj", "allow_pickle"}
-    for path in Path(runtime.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    root = Path(runtime.__file__).parent
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        # A published state dict is read by torch's reader of arrays alone, in one place.
+        arrays = {id(node.func) for node in ast.walk(tree) if _reads_arrays_alone(node)}
+        assert not arrays or path == root / "rl/encoders/vae.py", path.name
+        for node in ast.walk(tree):
+            if id(node) in arrays:
+                continue
             if isinstance(node, ast.Import):
                 used = {alias.name.partition(".")[0] for alias in node.names} & modules
             elif isinstance(node, ast.ImportFrom):
