@@ -87,7 +87,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._on_heard = on_heard
         self._silence: asyncio.Timeout | None = None
-        self._back_off = BackOff(self._timing)
+        self._back_off = BackOff(self._timing, clock=clock)
         self._revision = ""
         # "0": the first list may come from the watch cache, which is cheap for the server; the watch catches up.
         self._at_least = "0"

@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 
 import pytest
 
 from l2rtui.backends.common.liveness import Liveness
+from tests.fakes.virtual_time import run_virtually
 
 EPOCH = 1_700_000_000.0
-
-
-class LeapingSelector(selectors.DefaultSelector):
-    """Selector that moves its clock instead of waiting."""
-
-    now = 0.0
-
-    def select(self, timeout=None):
-        ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "nothing would ever happen again"
-            self.now += timeout
-        return ready
-
-
-@pytest.fixture
-def virtually():
-    """Run a coroutine in virtual time."""
-
-    def run(coroutine):
-        selector = LeapingSelector()
-        loop = asyncio.SelectorEventLoop(selector)
-        loop.time = lambda: selector.now
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            return runner.run(coroutine)
-
-    return run
 
 
 class Server:
@@ -89,8 +62,8 @@ class Server:
 
 @pytest.mark.parametrize("is_refusing", [False, True])
 @pytest.mark.parametrize("start", [10.0, 11.3, 12.9, 14.1, 15.7, 3601.2])
-def test_silence_is_reported_within_15_seconds_and_its_end_within_5(virtually, start, is_refusing):
-    server = virtually(Server([(start, start + 60)], is_refusing).go(start + 70))
+def test_silence_is_reported_within_15_seconds_and_its_end_within_5(start, is_refusing):
+    server = run_virtually(Server([(start, start + 60)], is_refusing).go(start + 70))
     (said, since), (back, after) = server.reports
     assert start + 5 < said <= start + 15
     assert start - 5 <= since <= start
@@ -98,14 +71,14 @@ def test_silence_is_reported_within_15_seconds_and_its_end_within_5(virtually, s
     assert start + 60 <= back <= start + 65
 
 
-def test_fifty_rounds_at_random_moments_and_of_any_length_keep_both_limits(virtually):
+def test_fifty_rounds_at_random_moments_and_of_any_length_keep_both_limits():
     chance = random.Random(16)
     hangs, end = [], 0.0
     for _ in range(50):
         start = end + chance.uniform(6.0, 40.0)
         end = start + chance.uniform(15.0, 300.0)
         hangs.append((start, end))
-    reports = virtually(Server(hangs).go(end + 10)).reports
+    reports = run_virtually(Server(hangs).go(end + 10)).reports
     assert len(reports) == 100
     for (start, end), (said, since), (back, after) in zip(hangs, reports[::2], reports[1::2], strict=True):
         assert start - 5 <= since <= start
@@ -113,21 +86,21 @@ def test_fifty_rounds_at_random_moments_and_of_any_length_keep_both_limits(virtu
         assert (after, end <= back <= end + 5) == (None, True)
 
 
-def test_a_watch_that_brings_something_ends_the_silence_at_once(virtually):
-    server = virtually(Server([(10.0, 60.0)]).go(100.0, [*range(1, 10), 60.05]))
+def test_a_watch_that_brings_something_ends_the_silence_at_once():
+    server = run_virtually(Server([(10.0, 60.0)]).go(100.0, [*range(1, 10), 60.05]))
     assert [moment for moment, _ in server.reports][1] == pytest.approx(60.05, abs=0.11)
 
 
-def test_a_day_without_a_fault_reports_nothing_and_a_slow_server_is_not_silent(virtually):
-    day = virtually(Server(latency=3.5).go(86400.0))
+def test_a_day_without_a_fault_reports_nothing_and_a_slow_server_is_not_silent():
+    day = run_virtually(Server(latency=3.5).go(86400.0))
     assert day.reports == []
     assert len(day.questions) < 86400 / 7
 
 
-def test_short_hangs_are_no_silence(virtually):
-    assert virtually(Server([(start, start + 5.0) for start in range(10, 1000, 31)]).go(1010.0)).reports == []
+def test_short_hangs_are_no_silence():
+    assert run_virtually(Server([(start, start + 5.0) for start in range(10, 1000, 31)]).go(1010.0)).reports == []
 
 
-def test_no_request_is_sent_while_a_watch_brings_something(virtually):
-    busy = virtually(Server().go(600.0, [number * 3.0 for number in range(1, 200)]))
+def test_no_request_is_sent_while_a_watch_brings_something():
+    busy = run_virtually(Server().go(600.0, [number * 3.0 for number in range(1, 200)]))
     assert busy.questions == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import json
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,6 +17,7 @@ from l2rtui.backends.kubernetes.api.backoff import ProbeResult, ServerGate, Timi
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
 from l2rtui.backends.kubernetes.api.structs import ConfigMapStruct
+from tests.fakes.virtual_time import run_virtually
 from tests.l2rtui.backends.kubernetes.api_server import (
     Server,
     config_map,
@@ -423,3 +427,44 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: reflector.error is not None)
         await until(lambda: names(reflector) == ["a"])
+
+
+def test_five_hours_of_refusals_take_no_memory_and_a_request_a_second_at_most_and_then_it_comes_back():
+    run_virtually(refused_for_five_hours())
+
+
+async def refused_for_five_hours():
+    loop, timing, hour, probes = asyncio.get_running_loop(), Timing(), 3600.0, itertools.count()
+    server = Server([config_map("a", 3)])
+    async with serving(server):
+        api = server.api()
+
+        async def count_and_probe():
+            next(probes)
+            return await probe(api)
+
+        gate = ServerGate(count_and_probe, timing, loop.time)
+        reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, Told(), gate, timing, loop.time)
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: server.watches)
+    await asyncio.sleep(2 * hour)  # until the caches of 128 URLs that yarl has are full
+    memory, tasks = allocated_blocks(), len(asyncio.all_tasks())
+    await asyncio.sleep(3 * hour)
+    assert allocated_blocks() - memory < 500, "after more than 5,000 refusals"
+    assert len(asyncio.all_tasks()) == tasks
+    assert 3 * hour < next(probes) + reflector.watches < 5 * hour
+    assert reflector.error.is_refused
+    assert names(reflector) == ["a"]
+    assert 5 * hour <= reflector.stale_seconds < 5 * hour + 60.0
+    server.on_watch = [send(event("ADDED", config_map("b", 12)))]
+    async with serving(server, int(server.base.rpartition(":")[2])):
+        await until(lambda: names(reflector) == ["a", "b"], seconds=5.0)
+        assert (reflector.error, reflector.stale_seconds, len(server.lists)) == (None, 0.0, 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await api.close()
+
+
+def allocated_blocks():
+    gc.collect()
+    return sys.getallocatedblocks()
