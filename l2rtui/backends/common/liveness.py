@@ -2,6 +2,7 @@
 
 A process that is stopped, or a link that swallows packets, breaks no connection: a watch of it is as silent as
 one on which nothing happens. TCP's own keep-alive does not help, as the kernel of a stopped process answers it.
+The same holds for this process: after it was stopped, or its machine slept, its connections may be dead.
 """
 
 from __future__ import annotations
@@ -69,14 +70,26 @@ class Liveness:
         if self._heard_at is None:
             self._heard_at = loop.time()
         while True:
-            await asyncio.sleep(max(timing.again, timing.quiet - (loop.time() - self._heard_at)))
-            if loop.time() - self._heard_at < timing.quiet:
+            last_sign = self._clock() - (loop.time() - self._heard_at)
+            began = loop.time(), self._clock()
+            pause = max(timing.again, timing.quiet - (loop.time() - self._heard_at))
+            await asyncio.sleep(pause)
+            # By both clocks: while a machine sleeps, Linux and macOS let the monotonic one stand.
+            overslept = max(loop.time() - began[0], self._clock() - began[1]) - pause
+            if overslept >= timing.silent:
+                # Connections may have ended without a word: reported as silence, whose end opens the watches again.
+                self._report(last_sign)
+            elif loop.time() - self._heard_at < timing.quiet:
                 continue
             if await self._ask(timing.answer):
                 self.hear()
                 continue
             # A watch may have brought something while the request failed.
             silence = loop.time() - self._heard_at
-            if silence >= timing.silent and self.silent_since is None:
-                self.silent_since = self._clock() - silence
-                self._on_change()
+            if silence >= timing.silent:
+                self._report(self._clock() - silence)
+
+    def _report(self, since: float) -> None:
+        if self.silent_since is None:
+            self.silent_since = since
+            self._on_change()

@@ -91,6 +91,20 @@ def test_a_watch_that_brings_something_ends_the_silence_at_once():
     assert [moment for moment, _ in server.reports][1] == pytest.approx(60.05, abs=0.11)
 
 
+def test_a_process_that_was_stopped_and_finds_the_server_well_reports_that_silence_and_its_end():
+    async def stop_and_go_on():
+        server = Server()
+        task = asyncio.create_task(server.go(200.0))
+        await asyncio.sleep(21.0)
+        asyncio.get_running_loop().stop_for(120.0)
+        return await task
+
+    (said, since), (back, after) = run_virtually(stop_and_go_on()).reports
+    assert 16.0 <= since <= 21.0
+    assert 141.0 <= said < back < 142.0
+    assert after is None
+
+
 def test_a_day_without_a_fault_reports_nothing_and_a_slow_server_is_not_silent():
     day = run_virtually(Server(latency=3.5).go(86400.0))
     assert day.reports == []

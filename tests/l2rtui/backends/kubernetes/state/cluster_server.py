@@ -33,13 +33,14 @@ class Cluster:
         failing: Plurals that are answered by 500.
         groups: Served API groups, by path.
         running: Not set, it accepts requests and answers none, as a server that is stopped.
+        is_compacted: Watches from the revision of the first lists are refused.
         watches: Number of watches that were requested.
         has_reviews: Access reviews are answered and not forbidden.
     """
 
     def __init__(self):
         self.allowed = lambda *_: True
-        self.is_ill = False
+        self.is_ill = self.is_compacted = False
         self.failing = set()
         self.groups = {}
         self.has_reviews = True
@@ -68,13 +69,16 @@ class Cluster:
             return refusal(500, "InternalError", "broken")
         if not self.allowed(kind, namespace):
             return refusal(403, "Forbidden", f"you may not list {kind}")
+        revision = "10" if self.is_compacted else "9"
         if "watch" in request.query:
             self.watches += 1
+            if request.query["resourceVersion"] != revision:
+                return refusal(410, "Expired")
             response = web.StreamResponse()
             await response.prepare(request)
             await asyncio.Event().wait()
         self.lists.append((kind, namespace))
-        meta = {"resourceVersion": "9"}
+        meta = {"resourceVersion": revision}
         if kind == "pods" and self.is_ill:
             self.pages += 1
             meta["continue"] = "more"

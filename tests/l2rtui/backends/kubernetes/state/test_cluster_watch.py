@@ -15,6 +15,8 @@ from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from tests.fakes.virtual_time import run_virtually
+from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 from tests.l2rtui.backends.kubernetes.state.cluster_server import NODE, POD, Cluster, connected
 
 # A fiftieth of the real waits.
@@ -141,3 +143,46 @@ async def test_a_server_that_answers_nothing_is_silent_and_its_watches_are_opene
                 while cluster.watches < 2 * watches:
                     await asyncio.sleep(0.01)
             assert cluster.lists[lists:] == [], "each watch resumes, nothing is listed again"
+
+
+@pytest.mark.parametrize("has_monotonic_clock_stood", [False, True], ids=["process-stopped", "machine-slept"])
+def test_after_four_minutes_of_sleep_the_age_is_said_and_all_that_is_watched_is_listed_anew(
+    cluster, has_monotonic_clock_stood
+):
+    run_virtually(sleep_and_wake(cluster, has_monotonic_clock_stood))
+
+
+async def sleep_and_wake(cluster, has_monotonic_clock_stood):
+    loop, slept = asyncio.get_running_loop(), 0.0
+    later = {**POD, "metadata": {**POD["metadata"], "name": "later", "uid": "later"}}
+
+    def clock():
+        return 1_700_000_000.0 + loop.time() + slept
+
+    async with serving(Server(on_request=cluster.answer)) as server:
+        api = server.api()
+        async with aclosing(ClusterWatch(api, SlotRule(), clock=clock).watch()) as batches:
+            snapshot = await until(batches, EMPTY_SNAPSHOT, lambda snapshot: snapshot.pods)
+            await asyncio.sleep(30.0)
+            went = clock()
+            assert cluster.watches >= len(cluster.lists) > 3, "every kind is watched"
+            if has_monotonic_clock_stood:
+                slept = 240.0
+            else:
+                loop.stop_for(240.0)
+            # The open watches are dead and say nothing, their revision is gone, and the network is not up yet.
+            cluster.items["pods"], cluster.is_compacted = [later], True
+            cluster.running.clear()
+            snapshot = await until(batches, snapshot, lambda snapshot: snapshot.silent_since is not None)
+            assert went - 5.0 <= snapshot.silent_since <= went
+            assert clock() - went < 250.0
+            assert set(snapshot.pods) == {"p"}, "what was seen stays, and is old"
+            listed = {kind for kind, _ in cluster.lists}
+            cluster.lists.clear()
+            cluster.running.set()
+            back = loop.time()
+            snapshot = await until(batches, snapshot, lambda snapshot: set(snapshot.pods) == {"later"})
+            assert snapshot.silent_since is None
+            assert loop.time() - back < 6.0
+            assert {kind for kind, _ in cluster.lists} == listed
+        await api.close()
