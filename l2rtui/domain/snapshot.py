@@ -88,6 +88,11 @@ class PodView:
         return is_failing(self.phase, self.reason, is_terminating=self.is_terminating)
 
     @property
+    def is_down(self) -> bool:
+        """True while none of its processes runs: its last record says nothing of the present."""
+        return self.phase is Phase.PENDING or self.phase.is_over or self.is_failing
+
+    @property
     def holder(self) -> Holder | None:
         """Input of the ledger; None without devices and inconsistencies, or once the pod is over."""
         if not (self.devices or self.flags) or self.phase.is_over:

@@ -110,12 +110,14 @@ class ChartLine:
 
     Attributes:
         has_spread: Lows and highs are to be drawn. is_mean: They are the deviation of several seeds.
+        newest: Value of the newest record, which tables show as well; None for a line of other than plain values.
     """
 
     name: str
     columns: Columns
     has_spread: bool = False
     is_mean: bool = False
+    newest: float | None = None
 
     @property
     def last(self) -> int | None:
@@ -205,4 +207,6 @@ def _line(group: CurveGroup, figure: str, grid: Grid, settings: ChartSettings, *
     run = runs[0]
     # Behind a smoothed line alone in its chart stands what was smoothed away. Behind several it would hide them.
     columns = Columns(means[0], bridge(run.lows), bridge(run.highs), run.counts)
-    return ChartLine(group.name, columns, has_spread=is_alone and bool(settings.smoothing))
+    if settings.smoothing:
+        return ChartLine(group.name, columns, has_spread=is_alone)
+    return ChartLine(group.name, columns, newest=group.seeds[0].curve.newest(figure))

@@ -113,6 +113,10 @@ class RunCurve:
         """Position of the newest record on each axis."""
         return dict(zip(Axis, self._last, strict=True)) if self.num_records else {}
 
+    def newest(self, figure: str) -> float | None:
+        """Return the newest value of a figure, of one record; None where no record of late has one."""
+        return next((value for value in reversed(self._values.get(figure, ())) if not math.isnan(value)), None)
+
     @property
     def num_buckets(self) -> int:
         """Buckets and single records in memory."""

@@ -9,7 +9,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from l2rtui.ui.dialogs.dialog import Dialog
-from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.text import Line, Span, TextStyle, width_of, wrapped
 
 
 class DetailScreen(Dialog[None]):
@@ -30,5 +30,25 @@ class DetailScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Show the lines; the scroll container has the focus, so that arrow keys scroll."""
         self.show("title", [(Span(self._title, TextStyle.STRONG), Span("   esc closes", TextStyle.DIM))])
-        self.show("lines", self._lines)
+        self._break_lines()
         self.query_one("#body").focus()
+
+    def on_resize(self) -> None:
+        """Break the lines anew, once the widgets have their new widths."""
+        self.call_after_refresh(self._break_lines)
+
+    def _break_lines(self) -> None:
+        width = self.query_one("#lines").size.width
+        self.show("lines", [row for line in self._lines for row in _hanging(line, width)])
+
+
+def _hanging(line: Line, width: int) -> tuple[Line, ...]:
+    """Break a line between words, with its rest below where its text begins: behind a label, or its blanks."""
+    if width_of(line) <= width or not line:
+        return (line,)
+    first = line[0].text
+    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip())
+    words = (word for span in line for word in span.text.split())
+    if indent + max(map(len, words), default=0) > width:
+        return (line,)  # the widget breaks within such a word, and nothing of it goes
+    return wrapped(line, width, width_of(line), indent)

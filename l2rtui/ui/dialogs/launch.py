@@ -33,8 +33,6 @@ _FIELDS: Final = (
     ("on", "on slots", "any free; n1/0-3 or n1/3.2 or n1/0,n2/0"),
     ("wave", "waves", "all pods at once; 8: eight more once the last eight run"),
 )
-
-
 _MAX_DIGITS: Final = 6
 
 
@@ -99,8 +97,11 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         spec.value = self._path
         self.set_focus(spec if self._path else examples)
         specs = await asyncio.to_thread(example_specs)
+        # A path that is longer than half of the screen pushes its own description alone.
+        most = self.app.size.width // 2
+        width = max((len(path) for path, _ in specs if len(path) <= most), default=0)
         for path, about in specs:
-            line = (Span(sanitize(path), TextStyle.PLAIN), Span(f"   {sanitize(about)}", TextStyle.DIM))
+            line = Span(f"{sanitize(path):<{width}}   "), Span(sanitize(about), TextStyle.DIM)
             examples.add_option(Option(to_text(self.app, [line]), id=path))
         examples.display = bool(specs)
         if not specs:

@@ -313,12 +313,12 @@ class PaneContent:
         """Show the lines about the selection."""
         self._panes.detail.lines = self.about()
 
-    def about(self) -> tuple[Line, ...]:
-        """Return lines about the selection."""
+    def about(self, width: int | None = None) -> tuple[Line, ...]:
+        """Return lines about the selection, for a width; None for that of the pane."""
         selection = self._panes.selection
         run = selection.run(self.snapshot)
         metrics = self.metrics.get(run.uid) if run else None
-        width = max(20, self._panes.detail.size.width)
+        width = width or max(20, self._panes.detail.size.width)
         now = self._ctx.clock()
         learning = self._learning.states.get(run.uid) if run else None
         return selection.about(

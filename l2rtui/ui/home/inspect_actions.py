@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import PodView
 
 _MOST_ENTRIES: Final = 500
+_UNBROKEN: Final = 10_000
+"""Columns for sentences that the screen to read breaks by its own width."""
 
 
 def _devices(node: Node) -> list[Line]:
@@ -66,7 +68,7 @@ class InspectActions:
         view, panes = self._view, self._view.panes
         table = panes.table
         if table is None or panes.last_list in SELECTING:
-            return view.selected_pod or view.selected_run, view.content.about()
+            return view.selected_pod or view.selected_run, view.content.about(_UNBROKEN)
         row = table.model.rows.get(table.cursor_key or "")
         node = view.snapshot.nodes.get(table.cursor_key or "") if panes.last_list is Pane.NODES else None
         return node, [*(table.model.described(row) if row is not None else ()), *(_devices(node) if node else ())]

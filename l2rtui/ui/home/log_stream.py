@@ -72,8 +72,7 @@ class LogStream:
         """Show this log; pods that are new since the last call are added to a log that is shown already."""
         if selection.identity != self.selection.identity:
             self._reader.stop()
-            what = "of the process before was kept" if selection.is_previous else "has been written yet"
-            empty = f"Nothing {what}." if selection.pods else ""
+            empty = "The log is being read …" if selection.pods else ""
             self._pane.restart(run=selection.run, is_merged=selection.is_merged, empty=empty)
             self._reader = _Reader(self._ctx, self._pane, selection)
             self._reader.start()
@@ -127,6 +126,10 @@ class _Reader:
         query = LogQuery(tail=BACKLOG_LINES, since=since, previous=selection.is_previous)
         await self._read(selection.pods, query)
         self._has_backlog = True
+        if selection.pods and not self._is_stopped:
+            # Not earlier: that nothing is there is known only once all has been read.
+            what = "of the process before was kept" if selection.is_previous else "has been written yet"
+            self._pane.say_empty(f"Nothing {what}.")
         self.follow_new()
 
     async def _follow(self, pod: PodView) -> None:

@@ -154,7 +154,8 @@ def _values(drawn: Chart, cursor: int | None) -> Line:
     column = drawn.grid.num - 1 if cursor is None else DOT_COLUMNS * cursor + 1
     spans: list[Span] = []
     for number, line in enumerate(drawn.lines):
-        value = line.at(column)
+        # A column holds the mean of its records: other tables show the newest one, under the same word.
+        value = line.newest if cursor is None and line.newest is not None else line.at(column)
         mark = f"{_mark(number)} " if len(drawn.lines) > 1 else ""
         spans.append(Span(mark, _hue(number)))
         spans.append(Span(f"{decimal(value)}{_spread(line, column, value)}  ", TextStyle.PLAIN))

@@ -139,7 +139,7 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
     if learning is None:
         return ()
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
-    word = Span(f"{status_text(learning.state, learning.level)}{since}  ", style_of_level(learning.level))
+    word = Span(f"{status_text(learning.state, learning.level)}{since}: ", style_of_level(learning.level))
     text = f"{'_' * len(word.text)}{sanitize(learning.reason)}"
     # A sentence that ends early says so.
     rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]
@@ -186,7 +186,7 @@ def about_pod(
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
         *(_field("its share", _share_text(gpu, share)) for gpu, share in sorted(shares.items())),
-        *(_about_record(record, old) if record is not None else ()),
+        *(_about_record(record, old, is_up=not pod.is_down) if record is not None else ()),
         *(_about_device(metrics, old) if metrics is not None and pod.role is Role.LEARNER else ()),
     )
 
@@ -196,11 +196,12 @@ def _share_text(gpu: int, share: GpuShare | None) -> str:
     return f"of GPU{gpu}{figures or '   unknown: its processes cannot be told apart from those of others'}"
 
 
-def _about_record(record: PodMetrics, old: str) -> tuple[Line, ...]:
+def _about_record(record: PodMetrics, old: str, *, is_up: bool) -> tuple[Line, ...]:
+    """Lines of a pod's newest record; of one that is down, only what still holds."""
     lines: list[Line] = []
-    if old:
+    if old and is_up:
         lines.append((*_field("record", ""), Span(f"▲ {old} old: it prints none any more", TextStyle.WARN)))
-    if record.simulator:
+    if record.simulator and is_up:
         level = simulator_level(record.simulator)
         fps = "" if old else f"   {count(round(record.simulator_fps))} fps"
         facts = f"   restarts {record.simulator_restarts}{fps}"
@@ -214,9 +215,9 @@ def _about_record(record: PodMetrics, old: str) -> tuple[Line, ...]:
         lines.append(_field("rank", f"{record.rank} of {of}{met}"))
     if record.step:
         lines.append(_field("step", sanitize(record.step)))
-    if record.rate is not None and not old:
+    if record.rate is not None and is_up and not old:
         lines.append(_field("steps/s", count(round(record.rate))))
-    if record.gpu_percent is not None or record.gpu_memory_bytes is not None:
+    if is_up and (record.gpu_percent is not None or record.gpu_memory_bytes is not None):
         lines.append(_field("its GPU", _figures(record.gpu_percent, record.gpu_memory_bytes).strip()))
     return tuple(lines)
 

@@ -137,7 +137,8 @@ def pod_row(
     slot = slot_text(pod)
     exit_code, exit_order = (NOTHING, -1) if pod.exit_code is None else (str(pod.exit_code), pod.exit_code)
     # A pod without simulators must not count as a fault, hence "ready" in place of an empty state.
-    is_lost = record is not None and simulator_level(record.simulator or "ready") in (Level.BAD, Level.WARN)
+    level = simulator_level(record.simulator or "ready") if record is not None and not pod.is_down else Level.OK
+    is_lost = level in (Level.BAD, Level.WARN)
     return make_row(
         pod.uid,
         (Span(sanitize(pod.name), TextStyle.STRONG if status.level is Level.BAD else TextStyle.PLAIN), pod.name),
@@ -150,7 +151,7 @@ def pod_row(
         (Span(str(pod.restarts or NOTHING), TextStyle.WARN if pod.restarts else TextStyle.DIM), pod.restarts),
         (Span(exit_code, TextStyle.WARN if pod.exit_code else TextStyle.DIM), exit_order),
         (Span("", TextStyle.DIM), -pod.created),  # orders like the age, but does not change with time
-        *_record_cells(record, fields, old),
+        *_record_cells(record, fields, old, is_up=not pod.is_down),
         *(_share_cells(share) if "share" in fields else ()),
         (Span(sanitize(pod.run) or NOTHING, TextStyle.DIM), pod.run),
         (Span(sanitize(pod.owner) or NOTHING, TextStyle.DIM), pod.owner),
@@ -189,12 +190,15 @@ def _share_cells(share: GpuShare | None) -> Iterator[tuple[Span, object]]:
     yield Span(NOTHING if memory is None else format_bytes(memory), TextStyle.DIM), -1 if memory is None else memory
 
 
-def _record_cells(record: PodMetrics | None, fields: RecordFields, old: str) -> Iterator[tuple[Span, object]]:
+def _record_cells(
+    record: PodMetrics | None, fields: RecordFields, old: str, *, is_up: bool
+) -> Iterator[tuple[Span, object]]:
     """Yield cells and sort values for these fields of a metric record."""
     if "rate" in fields:
-        yield _rate(record.rate if record else None, old)
+        yield _rate(record.rate if record and is_up else None, old)
     if "sim" in fields:
-        state = record.simulator if record else ""
+        # A pod that is down has no simulator either, whatever its last record says.
+        state = record.simulator if record and is_up else ""
         level, restarts = simulator_level(state), record.simulator_restarts if record else 0
         text = f"{status_text(sanitize(state), level)}{f' x{restarts}' if restarts else ''}" if state else NOTHING
         yield Span(text, style_of_level(level) if state else TextStyle.DIM), state

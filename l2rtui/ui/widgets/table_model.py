@@ -17,6 +17,7 @@ from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 
 SLACK: Final = 3
 """Characters by which a column stays wider than its widest cell; an error that is over leaves no gap for good."""
+_LEAST_CUT: Final = 8
 S = TypeVar("S")
 
 
@@ -230,7 +231,7 @@ class RowModel:
     def visible_columns(self, width: int, gap: int, must: str | None = None) -> Iterator[tuple[int, int]]:
         """Yield columns that fit, as (number, characters).
 
-        The highest ranks are left out first, then column 0 is cut.
+        The highest ranks are left out first, then column 0 is cut, then the last column of text.
 
         Of the columns with cells for the cursor the rightmost go first, or the leftmost once it is ``must``.
         """
@@ -250,10 +251,13 @@ class RowModel:
         sets = [number for number in widths if self.columns[number].is_cell]
         while len(sets) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
             del widths[sets.pop(0 if self.columns[sets[-1]].key == must else -1)]
-        # Nothing more can be left out: the first column, which names the row, gives way down to eight characters.
-        over = sum(widths.values()) + gap * (len(widths) - 1) - width
-        if over > 0 and 0 in widths:
-            widths[0] = max(8, widths[0] - over)
+        # Nothing more can be left out: the first column, which names the row, gives way down to eight characters,
+        # then the last one that holds text. The edge of the table would cut without a sign.
+        last = next((number for number in reversed(widths) if not self.columns[number].right), 0)
+        for number in (0, last):
+            over = sum(widths.values()) + gap * (len(widths) - 1) - width
+            if over > 0 and number in widths:
+                widths[number] = max(min(_LEAST_CUT, widths[number]), widths[number] - over)
         yield from widths.items()
 
     def _rank(self, row: Row) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, figures_of, grouped
 from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
 from l2rtui.ui.plot import SPREAD, PlotLine, plot
-from l2rtui.ui.text import HUES
+from l2rtui.ui.text import HUES, decimal
 from l2rtui.ui.widgets.chart_lines import chart_lines, pictures
 
 NAN = math.nan
@@ -130,6 +130,16 @@ def test_the_cursor_reads_the_values_of_all_lines_where_it_stands():
     assert all("│" in text[39:41] for text in texts[2:-1])
     newest, _ = drawing(grouped(runs, by_experiment=False))
     assert "100.00" in newest[1]
+
+
+@pytest.mark.parametrize("length", [3, 700, 5_000])
+def test_a_title_shows_the_newest_value_as_tables_do_unless_curves_are_smoothed(length):
+    groups = grouped([seed("a", [float(number) for number in range(length)])], by_experiment=False)
+    newest = f"return  {decimal(length - 1.0)} "
+    assert newest in drawing(groups)[0][1]
+    smoothed = ChartSettings(smoothing=0.1)
+    assert newest not in drawing(groups, settings=smoothed)[0][1]
+    assert "EMA" in " ".join(smoothed.facts)
 
 
 def test_the_mean_of_seeds_is_read_with_its_deviation_and_their_number():

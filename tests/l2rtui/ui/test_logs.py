@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.log import LogLine
 from l2rtui.errors import BackendError
@@ -71,6 +75,25 @@ async def test_a_log_that_its_patterns_hide_is_not_said_to_be_empty(desk):
         await one.press("5", "ampersand", *"no such text", "enter")
         await one.until(lambda: "The patterns (& and !) hide all lines" in one.words())
         assert "Nothing has been written" not in one.words()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatch, size):
+    has_answered = asyncio.Event()
+
+    async def answers_late(_backend, _pod, _query):
+        await has_answered.wait()
+        return
+        yield
+
+    monkeypatch.setattr(FakeBackend, "logs", answers_late)
+    async with desk(size=size, ready=False) as one:
+        await one.press("exclamation_mark")
+        await one.until(lambda: "The log is being read …" in one.words())
+        assert "Nothing has been written" not in one.words()
+        has_answered.set()
+        await one.until(lambda: "Nothing has been written yet." in one.words())
+        assert "being read" not in one.words()
 
 
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):

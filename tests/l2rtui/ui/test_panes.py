@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from l2rtui.backends.fake.load_generator import PER_RUN, LoadBackend
 from l2rtui.config import state_dir
+from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.home.pane_heights import Need, heights
 from l2rtui.ui.state.screen_state import ScreenState, read_screen_state, write_screen_state
+from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 
 SHARES = st.none() | st.floats(0.02, 0.95)
@@ -243,3 +246,39 @@ async def test_on_a_narrow_terminal_nothing_is_parted_from_what_it_belongs_to(de
         await one.until(lambda: one.top == "PlaceScreen" and "free after" in one.words(), "place mode")
         free = re.search(r"free after (\d+)  seeds", one.words())
         assert free is not None, "a number is whole"
+
+
+# --- lines that are read on a screen of their own ---
+async def test_what_does_not_fit_on_a_line_goes_on_below_its_text(desk):
+    field = Span("   learns on ", TextStyle.DIM), Span("cuda:0 " + "NVIDIA A100-SXM4-80GB   " * 3 + "7Gi its own")
+    described = (Span(f"    events:  {'one word after the other ' * 5}end"),)
+    path = (Span(f"   {'x' * 150}END"),)
+    async with desk(size=(80, 24)) as one:
+        await one.app.push_screen(DetailScreen([field, described, path]))
+        await one.until(lambda: re.search(r"│ {15}NVIDIA", one.words()))
+        rows = [row.partition("│")[2][2:].rpartition("│")[0].rstrip() for row in one.words().split("\n")]
+        at = next(number for number, row in enumerate(rows) if "learns on" in row)
+        assert rows[at].startswith("   learns on cuda:0")
+        assert rows[at + 1].endswith("7Gi its own")
+        begin = next(number for number, row in enumerate(rows) if "events:" in row)
+        assert re.match("    [a-z]", rows[begin + 1])
+        assert "…" not in "".join(rows), "nothing is left out"
+        assert "".join(rows).count("x") >= 150
+
+
+async def test_descriptions_in_the_list_of_the_launch_form_are_aligned(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "manifests"
+    await asyncio.to_thread(folder.mkdir)
+    for name in ("a", "much-longer", "much-longer-than-" + "half-of-this-screen-" * 3):
+        text = f"# About {name}.\nname: {name}\nkind: learner-workers\n"
+        await asyncio.to_thread((folder / f"{name}.yaml").write_text, text, "utf-8")
+    async with desk(size=(120, 40)) as one:
+        await one.press("L")
+        await one.until(lambda: "About much-longer." in one.words() and "About a." in one.words())
+        rows = one.words().split("\n")
+        places = {
+            name: next(row.index(f"About {name}.") for row in rows if f"About {name}." in row)
+            for name in ("a", "much-longer")
+        }
+        assert len(set(places.values())) == 1

@@ -15,6 +15,7 @@ from l2rtui.config import user_name
 from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.services import run_history
 from l2rtui.ui.home.pod_actions import ports_of
@@ -343,7 +344,8 @@ async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
 # --- what runs without a learner are at ---
 def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
     news = PodMetrics("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
-    said = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, news)]
+    runs = PodView("u", "p", phase=Phase.RUNNING)
+    said = ["".join(span.text for span in line) for line in about_pod(runs, 0.0, news)]
     assert any("45 %" in line and "3" in line.partition("45 %")[2] for line in said)
     metrics = RunMetrics("r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=float(3 << 30))
     learner = about_pod(PodView("u", "p", role=Role.LEARNER), 0.0, None, metrics)

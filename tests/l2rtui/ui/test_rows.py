@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
@@ -16,10 +17,12 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import RecordAges
-from l2rtui.ui.text import TextStyle
+from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, entry_of
+from l2rtui.ui.widgets.metric_strip import about_pod
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
+from l2rtui.ui.widgets.report_tables import EventTable, event_row
 from l2rtui.ui.widgets.table_model import RowModel
 
 POD = PodView("u", "r-w-0", "n", "me", "r", "w", Role.WORKER, devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING)
@@ -67,6 +70,44 @@ def test_a_pod_that_does_not_fit_its_place_says_so_behind_its_status():
 def test_a_lost_simulator_is_a_fault_of_its_pod():
     assert not pod_table.pod_row(POD).is_fault
     assert pod_table.pod_row(POD, RECORD).is_fault
+
+
+@pytest.mark.parametrize(
+    "down",
+    [
+        {"reason": "CrashLoopBackOff", "restarts": 4},
+        {"phase": Phase.PENDING},
+        {"phase": Phase.FAILED},
+        {"phase": Phase.SUCCEEDED},
+    ],
+)
+@pytest.mark.parametrize("old", ["", "40s"])
+def test_a_pod_that_is_down_has_neither_rate_nor_simulator_whatever_its_last_record_says(down, old):
+    record = PodMetrics("worker", rate=492.0, simulator="ready", simulator_fps=101.0)
+    fields = pod_table.record_fields([record])
+    titles = [column.title for column in pod_table.columns_for(fields)]
+    pod = replace(POD, ready=False, **down)
+    cells = dict(
+        zip(titles, (cell.text for cell in pod_table.pod_row(pod, record, fields, old).cells), strict=True)
+    )
+    assert [cells[title] for title in ("steps/s", "simulator", "fps")] == ["-", "-", "-"]
+    said = "\n".join("".join(span.text for span in line) for line in about_pod(pod, 0.0, record, old=old))
+    assert not re.search("492|101|simulator|prints none", said)
+    up = "\n".join("".join(span.text for span in line) for line in about_pod(POD, 0.0, record))
+    assert re.search("(?s)ready.*101 fps.*492", up)
+
+
+@pytest.mark.parametrize("width", [60, 75, 90])
+def test_the_text_at_the_end_of_a_row_is_cut_with_a_sign(width):
+    event = KubeEvent(
+        1.0, "Warning", "ImagePullBackOff", "Pod drift-impala-w-8", "registry.example/drift:v12: not found " * 3
+    )
+    model = RowModel(EventTable.COLUMNS)
+    model.replace([event_row(event)])
+    columns = dict(model.visible_columns(width, 2))
+    assert sum(columns.values()) + 2 * (len(columns) - 1) == width
+    assert columns[0] == 6, "an age has the room that it needs, and no more"
+    assert fit(event.message, columns[5]).endswith("…")
 
 
 @pytest.mark.parametrize("metrics", [None, METRICS])

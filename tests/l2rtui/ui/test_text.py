@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -97,6 +98,18 @@ def test_the_legend_cuts_no_number_and_counts_the_runs_that_it_leaves_out(demo, 
     named = [run for run in demo.runs if f" {demo.runs[run].name} " in legend]
     left_out = len(demo.runs) - len(named)
     assert (f"+{text.plural(left_out, 'run')}" in legend) is bool(left_out)
+
+
+def test_the_legend_cuts_a_name_before_it_names_no_run(demo):
+    runs = {uid: replace(run, name=f"drift-impala-{run.seed}") for uid, run in demo.runs.items()}
+    pods = {uid: replace(pod, run=pod.run and f"drift-impala-{pod.seed}") for uid, pod in demo.pods.items()}
+    snapshot = replace(demo, runs=runs, pods=pods)
+    widths = {width: read(lay_out(snapshot, width).legend) for width in range(50, 120)}
+    bare = [width for width, legend in widths.items() if "A " not in legend]
+    cut = [legend for legend in widths.values() if re.search(r"A \S*…\S* \d", legend)]
+    assert cut
+    assert all(width < min(set(widths) - set(bare)) for width in bare), "more room never names fewer runs"
+    assert all(len(legend.rstrip()) <= width + 2 for width, legend in widths.items())
 
 
 def test_the_legend_counts_the_runs_that_have_no_letter_of_their_own(demo):

@@ -34,6 +34,9 @@ GLYPHS_OF_STATES: Final = {
 _WORDS: Final = {SlotState.FAILED: "failing"}
 """Words of the legend that differ from the name of the state."""
 
+_NAME_CHARS: Final = (20, 12, 8)
+"""Characters of the name of a run: the first of these with which at least one run fits."""
+
 Letters = Mapping[str, tuple[str, TextStyle]]
 """Letter and hue of each run, by its name."""
 
@@ -83,13 +86,24 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
     while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:
         entries.pop(0 if entries[0][0].text == FOREIGN else -1)
     last = tuple(chain.from_iterable(entries))
-    named = [name for name in letters if name in busy]
-    runs = [
-        _entry(Span(letter, style), f"{shorten(sanitize(name), 20)} {busy[name]}")
-        for name, (letter, style) in list(letters.items())[: len(LETTERS)]
-        if name in busy
-    ]
-    return (*_fitting(runs, len(named), width - width_of(last)), *last)
+    last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the blanks at the end are room for a name
+    return (*_named(letters, busy, width - width_of(last)), *last)
+
+
+def _named(letters: Letters, busy: Mapping[str, int], width: int) -> Line:
+    """Return the runs that fit, their names cut more where otherwise none would stand there."""
+    number = sum(name in busy for name in letters)
+    own = [(name, *letters[name]) for name in list(letters)[: len(LETTERS)] if name in busy]
+    line: Line = ()
+    for most in _NAME_CHARS:
+        entries = [
+            _entry(Span(letter, style), f"{shorten(sanitize(name), most)} {busy[name]}")
+            for name, letter, style in own
+        ]
+        line = _fitting(entries, number, width)
+        if len(line) > 1:
+            break
+    return line
 
 
 def _entry(glyph: Span, text: str) -> Line:
