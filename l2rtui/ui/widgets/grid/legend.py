@@ -34,7 +34,7 @@ GLYPHS_OF_STATES: Final = {
 _WORDS: Final = {SlotState.FAILED: "failing"}
 """Words of the legend that differ from the name of the state."""
 
-_NAME_CHARS: Final = (20, 12, 8)
+_NAME_CHARS: Final = (20, 12, 8, 6)
 """Characters of the name of a run: the first of these with which at least one run fits."""
 
 Letters = Mapping[str, tuple[str, TextStyle]]
