@@ -38,8 +38,13 @@ class DetailScreen(Dialog[None]):
         self.call_after_refresh(self._break_lines)
 
     def _break_lines(self) -> None:
-        width = self.query_one("#lines").size.width
-        self.show("lines", [row for line in self._lines for row in _hanging(line, width)])
+        self.show("lines", self._rows)
+
+    @property
+    def _rows(self) -> list[Line]:
+        """The lines broken to the present width."""
+        width = self.query_one("#lines").size.width or self.app.size.width
+        return [row for line in self._lines for row in _hanging(line, width)]
 
 
 def _hanging(line: Line, width: int) -> tuple[Line, ...]:
@@ -47,7 +52,7 @@ def _hanging(line: Line, width: int) -> tuple[Line, ...]:
     if width_of(line) <= width or not line:
         return (line,)
     first = line[0].text
-    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip())
+    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
     words = (word for span in line for word in span.text.split())
     if indent + max(map(len, words), default=0) > width:
         return (line,)  # the widget breaks within such a word, and nothing of it goes

@@ -8,7 +8,7 @@ from typing import Final
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.palette import COMMANDS
 from l2rtui.ui.keys.table import KeyContext, KeyTable
-from l2rtui.ui.text import Line, Span, TextStyle, wrapped
+from l2rtui.ui.text import Line, Span, TextStyle
 
 _FILTERS: Final = (
     ("word  !word", "Appears somewhere in the row, or nowhere"),
@@ -38,24 +38,8 @@ class HelpScreen(DetailScreen):
         if self._start:
             self.call_after_refresh(self._scroll_to_start)
 
-    def on_resize(self) -> None:
-        """Break long lines anew, once the text has its new width."""
-        self.call_after_refresh(self._wrap)
-
-    def _wrap(self) -> None:
-        self.show("lines", self._rows())
-
-    def _rows(self) -> list[Line]:
-        """Return the lines broken to the present width; the second row of a meaning begins below the first."""
-        width = self.query_one("#lines").size.width or self.app.size.width
-        return [
-            row
-            for line in self._lines
-            for row in wrapped(line, width, rows=8, indent=len(line[0].text) if len(line) > 1 else 0)
-        ]
-
     def _scroll_to_start(self) -> None:
-        rows = "".join(f"{''.join(span.text for span in row)}\n" for row in self._rows()).split("\n")
+        rows = "".join(f"{''.join(span.text for span in row)}\n" for row in self._rows).split("\n")
         self.query_one("#body").scroll_to(y=rows.index(self._start), animate=False, force=True)
 
 
