@@ -129,7 +129,8 @@ class _Reader:
         if selection.pods and not self._is_stopped:
             # Not earlier: that nothing is there is known only once all has been read.
             what = "of the process before was kept" if selection.is_previous else "has been written yet"
-            self._pane.say_empty(f"Nothing {what}.")
+            self._pane.empty_text = f"Nothing {what}."
+            self._pane.refresh()
         self.follow_new()
 
     async def _follow(self, pod: PodView) -> None:

@@ -82,11 +82,6 @@ class LogPane(LogView, can_focus=True):
         self._arrange()
         self.post_message(self.Changed())
 
-    def say_empty(self, text: str) -> None:
-        """Show another text until the first line comes."""
-        self.empty_text = text
-        self.refresh()
-
     def extend(self, lines: Iterable[BufferedLine]) -> None:
         """Append lines; they are drawn at the next repaint."""
         entries = bounded(lines)
