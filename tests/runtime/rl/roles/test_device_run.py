@@ -82,7 +82,7 @@ def test_a_worker_of_such_a_run_ends_with_a_sentence(run: RunUnderTest) -> None:
     run.settings |= {**OWN, **PPO}
     worker = run.start("worker")
     assert worker.process.wait(60) == contract.EXIT_USAGE, worker.text()
-    assert "the learner of this run collects by itself and takes no workers" in worker.text()
+    assert "collect is device: the learner of this run takes no workers" in worker.text()
 
 
 def test_an_environment_without_a_device_form_ends_the_learner_with_a_sentence(run: RunUnderTest) -> None:
