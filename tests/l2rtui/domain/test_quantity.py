@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity, rfc3339
+from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity, rfc3339, whole_number
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,20 @@ def test_ages_go_in_coarse_steps(seconds, written):
 )
 def test_a_time_is_written_in_utc_or_not_at_all(seconds, text):
     assert rfc3339(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        ("007", 7),
+        ("999999999999999", 999_999_999_999_999),
+        ("1000000000000000", None),
+        ("9" * 5000, None),
+        ("-1", None),
+        ("\u0663", None),  # a digit, though not of ASCII
+        ("", None),
+    ],
+)
+def test_a_whole_number_is_short_and_of_ascii(text, number):
+    assert whole_number(text) == number

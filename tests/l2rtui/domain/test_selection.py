@@ -7,6 +7,7 @@ import pytest
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns, number_of
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, about_gpu, gpu_cells
 from l2rtui.domain.selection.label_selector import compile_selector
+from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
 
 LABELS = {"gpu": "a100", "zone": "b", "l2rtui.io/run": "racing-sac-s0", "empty": ""}
 
@@ -154,3 +155,20 @@ def test_a_column_that_is_not_there_is_named(text, sentence):
 )
 def test_numbers_are_read_as_they_are_shown(shown, number):
     assert number_of(shown) == number
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_one", "found"),
+    [
+        ("racing-sac-s*", True, True),
+        ("racing-sac-s?", True, True),
+        ("*-s[0-3]", True, False),
+        ("racing-sac-s7", False, True),
+        ("racing-sac", False, False),
+        ("RACING-*", True, False),
+    ],
+)
+def test_a_name_with_wildcards_selects_as_in_the_shell(pattern, is_one, found):
+    assert is_pattern(pattern) is is_one
+    assert matches_any(["racing-sac-s7", "racing-sac-s12"], [pattern]) is found
+    assert not matches_any([], [pattern])

@@ -65,6 +65,21 @@ def test_runs_are_found_by_name_and_by_experiment():
     assert [run.name for run in SNAPSHOT.runs_matching("exp-s0")] == ["exp-s0"]
 
 
+@pytest.mark.parametrize(
+    ("state", "is_down"),
+    [
+        ({"phase": Phase.RUNNING}, False),
+        ({"phase": Phase.UNKNOWN}, False),
+        ({"phase": Phase.PENDING}, True),
+        ({"phase": Phase.SUCCEEDED}, True),
+        ({"phase": Phase.FAILED}, True),
+        ({"phase": Phase.RUNNING, "reason": "CrashLoopBackOff"}, True),
+    ],
+)
+def test_a_pod_is_down_while_none_of_its_processes_runs(state, is_down):
+    assert pod("a", **state).is_down is is_down
+
+
 def test_the_ledger_counts_pods_that_are_not_over():
     holding = (
         pod("a", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING),
