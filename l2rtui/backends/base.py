@@ -216,6 +216,10 @@ class Contexts(Protocol):
     def current(self) -> str:
         """Name of the present context; as the settings have it until connected."""
 
+    @property
+    def members(self) -> tuple[ContextMember, ...]:
+        """Contexts that are shown together; empty where there is one."""
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all contexts; reads files.
 

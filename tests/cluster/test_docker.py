@@ -48,12 +48,12 @@ class DockerCli:
     """The command line at the Engine of this machine."""
 
     def __init__(self, state):
-        self._env = {**os.environ, "XDG_STATE_HOME": str(state), "L2RTUI_SLOTS_PER_CORE": "8"}
+        self.env = {**os.environ, "XDG_STATE_HOME": str(state), "L2RTUI_SLOTS_PER_CORE": "8"}
 
     def __call__(self, *arguments, stdin=None, timeout=120.0):
         argv = [sys.executable, "-m", "l2rtui", arguments[0], "--backend", "docker", *arguments[1:]]
         return subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=self._env, cwd=ROOT, check=False
+            argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=self.env, cwd=ROOT, check=False
         )
 
     def json(self, *arguments):

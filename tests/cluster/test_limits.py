@@ -1,17 +1,20 @@
-"""Limits that end runs, and alerts that they send, with nothing of ours open: on a real node and on Docker."""
+"""Limits that end runs, alerts they send, records of their ends, with nothing of ours open: a node and Docker."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
+from l2rtui.services.history.travelling import decode
 from tests.cluster.conftest import IMAGE, NODE_IMAGE, Cli, eventually
 from tests.cluster.test_docker import DockerCli, docker
 from tests.fakes.webhook import Webhook
+from tests.l2rtui.cli.conftest import processes_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -28,17 +31,21 @@ image: {image}
 pod: {{mounts: [{{path: /l2r, {volume}}}]{pod}}}
 learner: {{resources: {{cpu: 0.2}}}}
 workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
-train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 2, segment_steps: 32}}
+train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 2, segment_steps: 32, ppo: {{lr: {rate}}}}}
 limits: {limits}
 alerts:
-  - when: [learned=-1e9, limit, done, failed]
+  - when: [learned=-1e9, limit, done, failed, diverged, stalled]
+    after: 6s
     to: command
     command: [sh, -c, 'cat >> /l2r/said; echo >> /l2r/said']
-  - when: [learned=-1e9, limit, done, failed]
+  - when: [learned=-1e9, limit, done, failed, diverged, stalled]
+    after: 6s
     to: webhook
     form: json
     {address}
 """
+BREAKS = "breaks"
+"""Run whose first steps are so long that its numbers overflow."""
 
 
 @pytest.fixture
@@ -50,16 +57,18 @@ def hook() -> Iterator[Webhook]:
 
 
 def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
-    """Start a run for each kind of limit, and let the one that is to be idle lose its worker."""
+    """Start a run for each kind of limit and one that breaks; let the one that is to be idle lose its worker."""
     names = {f"{prefix}-{kind}": LIMITS[kind] for kind in kinds}
-    for name, (limits, _) in names.items():
+    for name, (limits, _) in {f"{prefix}-{BREAKS}": ("{wall: 1h}", ""), **names}.items():
         path = folder / f"{name}.yaml"
         texts = {"limits": limits, "address": address, "pod": pod}
+        texts["rate"] = "1.0e+38" if name.endswith(BREAKS) else "3.0e-4"
         spec = SPEC.format(name=name, image=NODE_IMAGE, volume=volume.format(name), **texts)
         path.write_text(spec + "".join(f"{key}: {value}\n" for key, value in fields.items()))
         cli.run("launch", "-f", str(path), "--yes")
     idle = f"{prefix}-idle"
-    eventually("data of the worker", lambda: '"env_steps"' in cli.call("logs", f"{idle}/learner").stdout, 120)
+    is_learning = re.compile(r'"updates":[1-9]').search
+    eventually("an update", lambda: is_learning(cli.call("logs", f"{idle}/learner").stdout), 120)
     cli.run("scale", f"{idle}/w", "0")
     return {name: label for name, (_, label) in names.items()}
 
@@ -67,6 +76,28 @@ def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
 def ended(cli, names):
     rows = {row["run"]: row for row in cli.json("runs")}
     return rows if all(rows[name]["learning"] == "done" for name in names) else None
+
+
+def await_alone(hook, shared, prefix, labels):
+    """Wait, without any command, until every alert has arrived and every end lies in the place for records."""
+    breaks, idle = f"{prefix}-{BREAKS}", f"{prefix}-idle"
+    wanted = [
+        rf"{breaks}: diverged: .* not finite",
+        rf"{breaks}: failed: .*",
+        rf"{idle}: stalled: no update for .*",
+    ]
+    wanted += [re.escape(f"{name}: ended by {label}") for name, label in labels.items()]
+
+    def missing():
+        return [pattern for pattern in wanted if not any(re.match(pattern, text) for text in hook.texts)]
+
+    eventually("every alert", lambda: not missing(), 240)
+
+    def recorded():
+        records = [decode(path.read_bytes()) for path in shared.glob("*.ended.json.gz")]
+        return {record.entry.run: str(record.ending.state) for record in records if record is not None}
+
+    eventually("every end in the place", lambda: recorded() == dict.fromkeys(labels, "done"))
 
 
 def check(cli, labels, said, hook, *, says_limit=True):
@@ -92,14 +123,18 @@ def check(cli, labels, said, hook, *, says_limit=True):
 
 def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, hook, tmp_path):
     cli.run("secret", "create", "hook", "--from-env", "HOOK", HOOK=f"{hook.url}/ok")
-    for kind in LIMITS:
+    cli.env["L2RTUI_HISTORY_TO"] = str(tmp_path / "shared")
+    for kind in (*LIMITS, BREAKS):
         (volume / f"lim-{kind}").mkdir()
         (volume / f"lim-{kind}").chmod(0o777)  # the pods run as a user of their own
     claim, place = "claim: l2r-data, sub_path: {}", "{on: phortx0/0-7}"
     labels = launched(cli, tmp_path, "lim", LIMITS, claim, "url_from: HOOK", ", secrets: [hook]", placement=place)
+    await_alone(hook, tmp_path / "shared", "lim", labels)
     check(cli, labels, lambda name: (volume / name / "said").read_text(), hook)
     for name in labels:
         assert list((volume / name).rglob("ckpt-*.safetensors"))
+    cli.run("destroy", f"lim-{BREAKS}", "--yes", "--grace", "0")
+    eventually("the end of the keeper", lambda: not processes_of(tmp_path))
 
 
 class Docker(DockerCli):
@@ -115,13 +150,15 @@ class Docker(DockerCli):
 
 def test_runs_of_an_engine_end_by_their_limits(image, hook, tmp_path):
     cli = Docker(tmp_path / "state")
+    cli.env["L2RTUI_HISTORY_TO"] = str(tmp_path / "shared")
     kinds = ("wall", "idle")
     # No secret as a variable there: the address lies in the run's own volume.
     put = f"echo {hook.url}/ok > /l2r/hook; chmod -R 777 /l2r"
     try:
-        for kind in kinds:
+        for kind in (*kinds, BREAKS):
             docker("run", "--rm", "-v", f"dk-{kind}-data:/l2r", IMAGE, "sh", "-c", put)
         labels = launched(cli, tmp_path, "dk", kinds, "claim: {}-data", "url_file: /l2r/hook")
+        await_alone(hook, tmp_path / "shared", "dk", labels)
         check(
             cli,
             labels,
@@ -130,6 +167,7 @@ def test_runs_of_an_engine_end_by_their_limits(image, hook, tmp_path):
             says_limit=False,
         )
     finally:
-        for kind in kinds:
+        for kind in (*kinds, BREAKS):
             cli("destroy", f"dk-{kind}", "--yes", "--grace", "0")
             docker("volume", "rm", "-f", f"dk-{kind}-data")
+        eventually("the end of the keeper", lambda: not processes_of(tmp_path))

@@ -103,6 +103,11 @@ class ComposedContexts:
         """Names of those that are shown, as ``--context`` takes them."""
         return ",".join(member.settings.context for member in self._members)
 
+    @property
+    def members(self) -> tuple[ContextMember, ...]:
+        """Contexts that are shown."""
+        return tuple(member.member for member in self._members)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all contexts of the kubeconfig."""
         contexts = next((member.backend.contexts for member in self._members if member.backend.contexts), None)

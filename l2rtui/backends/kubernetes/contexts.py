@@ -21,6 +21,8 @@ class KubernetesContexts:
         kubeconfig: Path, or several joined; None for the usual places.
     """
 
+    members = ()
+
     def __init__(
         self,
         api: Callable[[], Awaitable[Api]],

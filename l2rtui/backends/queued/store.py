@@ -59,18 +59,20 @@ class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         sweeps: Sweeps whose worst trials the keeper stops.
+        unrecorded: Ids of runs whose ends the keeper writes to the place for records.
     """
 
     queue: RunQueue = RunQueue()
     place: Place = Place()
     submissions: dict[str, Submission] = {}
     sweeps: tuple[SweepWatch, ...] = ()
+    unrecorded: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property
     def needs_keeper(self) -> bool:
-        """True while runs wait, or a sweep is watched."""
-        return bool(self.queue.tickets or self.sweeps)
+        """True while runs wait, a sweep is watched, or ends are to be recorded."""
+        return bool(self.queue.tickets or self.sweeps or self.unrecorded)
 
     def with_queue(self, queue: RunQueue) -> QueueFile:
         """Return the file with another queue, and without submissions that no run needs any more."""

@@ -23,7 +23,7 @@ from l2rtui.domain.history.record import HistoryEntry
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.errors import L2RError
 from l2rtui.services.history.completion import complete_ended
-from l2rtui.services.history.launch_facts import context_of
+from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 from l2rtui.services.ownership import is_mine
 from runtime.base.atomic_files import write_private

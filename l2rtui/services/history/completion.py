@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history import recorder
+from l2rtui.services.history.contexts import context_of, parts_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LOST_SECONDS: Final = 600.0
 """Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
+CONTEXT_SECONDS: Final = 8.0
+"""Time for which one context of several is waited for."""
 _AT_ONCE: Final = 4
 _log = logging.getLogger(__name__)
 
@@ -31,16 +34,33 @@ def has_open_runs() -> bool:
         return bool(store.entries(HistoryFilter(states=(RunOutcome.RUNNING,), limit=1)))
 
 
-async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = None) -> int:
+async def complete_ended(
+    backend: Backend, snapshot: ClusterSnapshot | None = None, place_seconds: float | None = None
+) -> int:
     """Record the ends of runs that the history believes to run; return how many there were. Never fails.
 
     Args:
-        snapshot: Of the backend; None takes one where some run is open.
+        snapshot: Of the backend; None takes one where some run is open. Of several contexts each takes its own.
+        place_seconds: Longest wait for the place for records; None for that of a command.
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0
-    from l2rtui.services.history.launch_facts import context_of
+    parts = parts_of(backend)
+    if len(parts) == 1:
+        return await _complete_ended(backend, snapshot, place_seconds)
+    return sum(await asyncio.gather(*(_complete_in_time(part, place_seconds) for part in parts)))
 
+
+async def _complete_in_time(backend: Backend, place_seconds: float | None) -> int:
+    try:
+        async with asyncio.timeout(CONTEXT_SECONDS):
+            return await _complete_ended(backend, None, place_seconds)
+    except TimeoutError:
+        _log.warning("history: the context %s gave no answer within %g s", context_of(backend), CONTEXT_SECONDS)
+        return 0
+
+
+async def _complete_ended(backend: Backend, snapshot: ClusterSnapshot | None, place_seconds: float | None) -> int:
     ends: dict[str, Ending] = {}
     try:
         open_runs = await asyncio.to_thread(_open_entries, backend.name, context_of(backend))
@@ -51,7 +71,7 @@ async def complete_ended(backend: Backend, snapshot: ClusterSnapshot | None = No
         if records and recorder.is_shared(backend):
             from l2rtui.services.history.sharing import share
 
-            await share(backend, records)
+            await share(backend, records, place_seconds)
     except L2RError as error:
         _log.warning("history: %s", error)
     return len(ends)

@@ -16,6 +16,7 @@ from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFact
 from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
 from l2rtui.domain.secret import SECRET_FORMS
 from l2rtui.domain.workload import RunSpec
+from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.source_state import source_state
 
 if TYPE_CHECKING:
@@ -77,11 +78,6 @@ def tree_of(source: str) -> SourceState:
     tree = source_state(folder) if folder.is_dir() else SourceState()
     # A spec that comes with the program lies in no repository: the folder where the user works may.
     return tree if tree.revision or folder == Path.cwd() else source_state(Path.cwd())
-
-
-def context_of(backend: Backend) -> str:
-    """Return the name of the backend's context; empty where it has none."""
-    return backend.contexts.current if backend.contexts is not None else ""
 
 
 def versions_of(backend: Backend) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.config import user_name
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import BackendError
-from l2rtui.services.history.launch_facts import context_of
+from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from l2rtui.services.history.travelling import MAX_RECORD_BYTES, decode, encode
 from runtime.base.object_store import ObjectStore, open_store
@@ -41,19 +41,25 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-async def leave(backend: Backend, records: Sequence[HistoryRecord]) -> None:
+async def leave(backend: Backend, records: Sequence[HistoryRecord], seconds: float | None = None) -> None:
     """Write records to the place of the backend's setting.
+
+    Args:
+        seconds: Longest wait; None for that of a command.
 
     Raises:
         BackendError: the place does not answer in time, or refuses.
     """
     url = backend.history_to
     if url and records:
-        await _in_time(url, lambda: _put_all(_opened(url), records))
+        await _in_time(url, lambda: _put_all(_opened(url), records), seconds or PLACE_SECONDS)
 
 
-async def collect(backend: Backend) -> int:
-    """Add what the place has and the own history lacks, and write there what it lacks of the own runs.
+async def collect(url: str, backends: Sequence[Backend]) -> int:
+    """Add what a place has and the own history lacks, and write there what it lacks of the own runs.
+
+    Args:
+        backends: Those whose setting names the place: several contexts may share it.
 
     Returns:
         Number of runs that are new or have ended.
@@ -61,14 +67,12 @@ async def collect(backend: Backend) -> int:
     Raises:
         L2RError: the place does not answer in time or refuses, or the history cannot be written.
     """
-    url = backend.history_to
-    if not url:
-        return 0
     until = time.monotonic() + PLACE_SECONDS * 0.75
-    return await _in_time(url, lambda: _exchanged(_opened(url), backend.name, context_of(backend), until))
+    contexts = [(backend.name, context_of(backend)) for backend in backends]
+    return await _in_time(url, lambda: _exchanged(_opened(url), contexts, until), PLACE_SECONDS)
 
 
-async def _in_time(url: str, work: Callable[[], _T]) -> _T:
+async def _in_time(url: str, work: Callable[[], _T], seconds: float) -> _T:
     """Return the result of work in a daemon thread: the end of the program does not wait for a place that hangs."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
@@ -93,10 +97,10 @@ async def _in_time(url: str, work: Callable[[], _T]) -> _T:
 
     threading.Thread(target=run, name="history-place", daemon=True).start()
     try:
-        async with asyncio.timeout(PLACE_SECONDS):
+        async with asyncio.timeout(seconds):
             return await future
     except TimeoutError:
-        raise BackendError(f"The place of history_to, {url}, did not answer within {PLACE_SECONDS:g} s.") from None
+        raise BackendError(f"The place of history_to, {url}, did not answer within {seconds:g} s.") from None
     except OSError as error:
         raise BackendError(f"The place of history_to, {url}, cannot be used: {error}.") from error
 
@@ -126,7 +130,7 @@ def _with_host(record: HistoryRecord) -> HistoryRecord:
     return replace(record, entry=replace(record.entry, context=platform.node()))
 
 
-def _exchanged(place: ObjectStore, backend: str, context: str, until: float) -> int:
+def _exchanged(place: ObjectStore, contexts: Sequence[tuple[str, str]], until: float) -> int:
     stored = {
         match[1]: match[2] for name in sorted(place.names(), reverse=True) if (match := _NAME.fullmatch(name))
     }
@@ -140,8 +144,14 @@ def _exchanged(place: ObjectStore, backend: str, context: str, until: float) -> 
             if uid not in present or (state == "ended" and uid in unfinished)
         ]
         number = _received(place, history, news, present, until)
-        own = HistoryFilter(owner=user_name(), backend=backend, context=context, limit=1000)
-        missing = [entry.run_id for entry in history.entries(own) if _is_missing(entry, stored)][:MAX_MISSING]
+        missing = [
+            entry.run_id
+            for backend, context in contexts
+            for entry in history.entries(
+                HistoryFilter(owner=user_name(), backend=backend, context=context, limit=1000)
+            )
+            if _is_missing(entry, stored)
+        ][:MAX_MISSING]
         records = [history.get(uid) for uid in missing]
     _put_all(place, records)
     return number

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
+from l2rtui.services.history.contexts import owner_of, parts_of
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
@@ -44,7 +45,7 @@ def is_recorded(backend: Backend) -> bool:
 
 def is_shared(backend: Backend) -> bool:
     """Return whether others may have or get records of this backend's runs."""
-    return backend.records is not None or bool(backend.history_to)
+    return any(part.records is not None or part.history_to for part in parts_of(backend))
 
 
 class LaunchRecording:
@@ -71,8 +72,10 @@ class LaunchRecording:
         records = self._task.result() if self._task.done() else None
         if records and is_shared(self._backend):
             from l2rtui.services.history.sharing import share
+            from l2rtui.services.history.unattended import watch_ends
 
             await _quietly(lambda: share(self._backend, records))
+            await _quietly(lambda: watch_ends(self._backend, [record.entry.run_id for record in records]))
 
     async def failed(self, sentence: str) -> None:
         """Record that the launch was rolled back."""
@@ -88,8 +91,8 @@ class DestroyRecording:
     """Record of the end of one run: gathered before its first object goes, written with the receipt."""
 
     def __init__(self, backend: Backend, run: RunView) -> None:
-        self._backend = backend
-        self._run = run
+        # In a view of several contexts the record is that of the run's own.
+        self._backend, self._run = owner_of(backend, run)
         self._ending: Ending | None = None
 
     async def gather(self) -> None:

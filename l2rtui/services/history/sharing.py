@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from l2rtui.backends.base import Backend, RunPlace
 from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
-from l2rtui.errors import L2RError
-from l2rtui.services.history.launch_facts import context_of
+from l2rtui.errors import BackendError, L2RError
+from l2rtui.services.history.contexts import context_of, parts_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from l2rtui.services.history.travelling import decode, encode
 
 SHARE_SECONDS: Final = 3.0
 """Time for which a launch waits until its records travel."""
+CONTEXT_SECONDS: Final = 4.0
+"""Time for which one context of several is waited for."""
 _AT_ONCE: Final = 8
 _log = logging.getLogger(__name__)
 
 
 # --- to the runs -----------------------------------------------------------------------------------------------
-async def share(backend: Backend, records: Sequence[HistoryRecord]) -> None:
+async def share(backend: Backend, records: Sequence[HistoryRecord], place_seconds: float | None = None) -> None:
     """Attach records to their runs, and leave them in the place for records at the same time.
 
     Who may not write to the runs has the records in the own history.
+
+    Args:
+        place_seconds: Longest wait for the place; None for that of a command.
 
     Raises:
         BackendError: the place for records does not answer in time, or refuses.
@@ -39,7 +44,9 @@ async def share(backend: Backend, records: Sequence[HistoryRecord]) -> None:
         return
     from l2rtui.services.history.place import leave
 
-    _, problem = await asyncio.gather(_attach(backend, records), leave(backend, records), return_exceptions=True)
+    _, problem = await asyncio.gather(
+        _attach(backend, records), leave(backend, records, place_seconds), return_exceptions=True
+    )
     if isinstance(problem, BaseException):
         raise problem
 
@@ -72,7 +79,9 @@ async def _attach(backend: Backend, records: Sequence[HistoryRecord]) -> None:
 
 # --- from the runs ---------------------------------------------------------------------------------------------
 async def receive(backend: Backend) -> int:
-    """Add the records of visible runs, then those of the place for records, and the ends that others have seen.
+    """Add the records of visible runs, then those of the places for records, and the ends that others have seen.
+
+    Of several contexts each is asked, and one that does not answer keeps nothing of the others back.
 
     Returns:
         Number of runs that are new or have ended.
@@ -80,12 +89,39 @@ async def receive(backend: Backend) -> int:
     Raises:
         L2RError: they cannot be listed, or the history cannot be written.
     """
-    number = await _receive_visible(backend)
-    if backend.history_to:
+    parts = parts_of(backend)
+    receive_from = _receive_in_time if len(parts) > 1 else _receive_visible
+    results = await asyncio.gather(*map(receive_from, parts), return_exceptions=True)
+    places: dict[str, list[Backend]] = {}
+    for part in parts:
+        if part.history_to:
+            places.setdefault(part.history_to, []).append(part)
+    if places:
         from l2rtui.services.history.place import collect
 
-        number += await collect(backend)
-    return number
+        # One after the other, after the runs: two that put the same run at once could undo its end.
+        for url, backends in places.items():
+            results += await asyncio.gather(collect(url, backends), return_exceptions=True)
+    return _total(results)
+
+
+def _total(results: Iterable[int | BaseException]) -> int:
+    """Return the sum; raise the first error where there is one."""
+    total = 0
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        total += result
+    return total
+
+
+async def _receive_in_time(backend: Backend) -> int:
+    try:
+        async with asyncio.timeout(CONTEXT_SECONDS):
+            return await _receive_visible(backend)
+    except TimeoutError:
+        sentence = f"The context {context_of(backend)} gave no answer within {CONTEXT_SECONDS:g} s."
+        raise BackendError(sentence) from None
 
 
 async def _receive_visible(backend: Backend) -> int:

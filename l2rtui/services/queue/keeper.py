@@ -1,10 +1,10 @@
 """The keeper of one queue: ``python -m l2rtui.services.queue.keeper FOLDER``.
 
 One small process in a session of its own, which outlives the command that queued the first run. It starts whole
-runs as slots become free, in the order of ``domain.queue``, by the launcher that every command uses, and stops the
-worst trials of sweeps (``sweep_halving``). The lock file
-allows one keeper at a time, and the kernel releases it with its process. It keeps nothing in memory that its
-successor could not read again, but pauses after failed starts. No decision looks at the wall clock, which may jump.
+runs as slots become free, in the order of ``domain.queue``, by the launcher that every command uses, stops the
+worst trials of sweeps (``sweep_halving``), and records the ends of runs (``end_records``). The lock file allows one
+keeper at a time, and the kernel releases it with its process. It keeps nothing in memory that its successor could
+not read again, but pauses after failed starts. No decision looks at the wall clock, which may jump.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from l2rtui.domain.snapshot import UNSUPERVISED, ClusterSnapshot, RunView
 from l2rtui.errors import L2RError, RefusedError
 from l2rtui.services import launcher
 from l2rtui.services.monitor import Monitor
+from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.queue.sweep_halving import SweepHalving
 from runtime.base.file_lock import try_lock
 
@@ -70,13 +71,14 @@ class Keeper:
         self._lock = lock
         self._monitor = Monitor(backend)
         self._halving = SweepHalving(store, backend)
+        self._ends = EndRecords(store, backend, self._monitor)
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, float] = {}
 
     async def run(self) -> None:
         """Keep the queue until it is empty."""
         # Beside the starts, which may take seconds: a trial computes on until it is stopped.
-        tasks = [asyncio.create_task(work) for work in (self._monitor.run(), self._halving.run())]
+        tasks = [asyncio.create_task(work) for work in (self._monitor.run(), self._halving.run(), self._ends.run())]
         try:
             await self._until_settled()
             while not await asyncio.to_thread(self._retire):
@@ -101,7 +103,7 @@ class Keeper:
         file = self._store.read()
         queue = file.queue
         if not queue.tickets:
-            return not file.sweeps
+            return not file.needs_keeper
         snapshot = await self._backend.snapshot()
         await self._adopt_lost(snapshot)
         now = time.monotonic()

@@ -23,6 +23,7 @@ from l2rtui.domain.queue.tickets import RunQueue, Ticket, enqueue
 from l2rtui.domain.secret import is_secret_variable
 from l2rtui.errors import RefusedError
 from l2rtui.services import journal
+from l2rtui.services.history.unattended import watch_ends
 from l2rtui.services.launcher import CheckedPlan, prepare_runs
 from l2rtui.services.sweeps.registration import watch_sweeps
 
@@ -137,6 +138,7 @@ async def submit(backend: Backend, submissions: Submissions, environ: Mapping[st
     names = [ticket.spec.name for ticket in submissions.waiting]
     journal.record("queue", ", ".join(names), "queued")
     await watch_sweeps(backend, [(ticket.uid, ticket.spec) for ticket in submissions.waiting])
+    await watch_ends(backend, [ticket.uid for ticket in submissions.waiting])
     await asyncio.to_thread(ensure_keeper, store)
     return file.queue
 

@@ -27,7 +27,9 @@ class Traced(CartPoleEnv):
 
     def step(self, action):
         result = super().step(action)
-        with (Path(os.environ["TRACES"]) / str(os.getpid())).open("a") as file:
+        folder = Path(os.environ["TRACES"]) / os.environ["L2R_RUN"]
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / str(os.getpid())).open("a") as file:
             file.write(f"{self.number} {action} {result[0].tobytes().hex()} {result[1:4]}\\n")
         return result
 
@@ -36,7 +38,7 @@ gymnasium.register("Traced-v0", entry_point=Traced, max_episode_steps=500)
 SPEC = """\
 kind: learner-workers
 name: pole
-seed: {seed}
+seed: 3
 learner: {{env: {{PYTHONPATH: {folder}}}}}
 workers:
   - {{name: w, replicas: 1, env: {{PYTHONPATH: {folder}, TRACES: {folder}/traces}}}}
@@ -54,17 +56,16 @@ BY_TURNS = {
 @pytest.fixture
 def pole(local):
     (local.home / "traced.py").write_text(MODULE)
-    (local.home / "traces").mkdir()
     yield local
     local.run("destroy", "pole", "--yes", "--purge")
 
 
-def first_steps(local):
-    """Wait until the worker has made its first steps, and return them."""
+def first_steps(local, run):
+    """Wait until the worker of a run has made its first steps, and return them."""
     steps = []
 
     def is_enough():
-        files = [file.read_text().splitlines(keepends=True) for file in (local.home / "traces").iterdir()]
+        files = [file.read_text().splitlines(keepends=True) for file in (local.home / "traces" / run).glob("*")]
         steps[:] = max(files, key=len, default=[])[:STEPS]
         return len(steps) == STEPS
 
@@ -72,45 +73,34 @@ def first_steps(local):
     return steps
 
 
-def ended(local, name):
-    """Destroy the run, and put its traces aside."""
-    local.json("destroy", "pole", "--yes", "--purge")
-    (local.home / "traces").rename(local.home / name)
-    (local.home / "traces").mkdir()
-
-
-def launched_twice(pole, train):
-    """Launch, destroy and launch as it was; return the first steps of both."""
+def launched_again(pole, train, *runs, words=()):
+    """Launch runs, destroy them, and launch the first as it was; return the first steps of each, and of that."""
     spec = pole.home / "spec.yaml"
-    spec.write_text(SPEC.format(seed=3, folder=pole.home, train=train))
-    pole.json("launch", "-f", str(spec), "--yes")
-    before = first_steps(pole)
-    ended(pole, "before")
+    spec.write_text(SPEC.format(folder=pole.home, train=train))
+    pole.json("launch", "-f", str(spec), *words, "--yes")
+    before = [first_steps(pole, run) for run in runs]
+    pole.json("destroy", "pole", "--yes", "--purge")
+    (pole.home / "traces").rename(pole.home / "before")
 
-    # The file has gone, and so has the run: the record is all that is left.
+    # The file has gone, and so have the runs: the records are all that is left.
     spec.unlink()
-    (row,) = pole.json("history")
-    assert (row["run"], row["seed"], row["state"]) == ("pole", 3, "destroyed")
-    pole.json("launch", "--as", "pole", "--yes")
-    again = first_steps(pole)
-    ended(pole, "again")
-    assert [row["state"] for row in pole.json("history")] == ["destroyed", "destroyed"]
-    return before, again
+    assert {(row["run"], row["state"]) for row in pole.json("history")} == {(run, "destroyed") for run in runs}
+    pole.json("launch", "--as", runs[0], "--yes")
+    again = first_steps(pole, runs[0])
+    pole.json("destroy", runs[0], "--yes", "--purge")
+    assert [row["state"] for row in pole.json("history")] == ["destroyed"] * (len(runs) + 1)
+    return *before, again
 
 
-def test_the_same_seed_gives_the_same_first_env_steps(pole):
-    before, again = launched_twice(pole, FIRST_ROLLOUT)
-    assert again == before
-
+def test_one_run_of_an_experiment_has_the_same_first_env_steps_again(pole):
+    third, fourth, again = launched_again(pole, FIRST_ROLLOUT, "pole-s3", "pole-s4", words=("--seeds", "3-4"))
+    assert again == third
     # Another seed gives others, or the comparison would prove nothing.
-    spec = pole.home / "spec.yaml"
-    spec.write_text(SPEC.format(seed=4, folder=pole.home, train=FIRST_ROLLOUT))
-    pole.json("launch", "-f", str(spec), "--yes")
-    assert first_steps(pole) != before
+    assert fourth != third
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BY_TURNS)
 def test_by_turns_they_are_the_same_over_many_policy_versions(pole, method):
-    before, again = launched_twice(pole, BY_TURNS[method])
+    before, again = launched_again(pole, BY_TURNS[method], "pole")
     assert again == before

@@ -18,6 +18,7 @@ from l2rtui.backends.registry import compose, named_contexts
 from l2rtui.cli.contexts import contexts_of
 from l2rtui.cli.parser import VERBS, app_parser, verb_parser
 from l2rtui.cli.session import Session, settings_of
+from l2rtui.cli.verbs.history import run_history
 from l2rtui.cli.verbs.list import run_nodes, run_pods, run_slots
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
@@ -28,6 +29,8 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView, RunView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, ConfigError, NotFoundError, RefusedError, UsageError
 from l2rtui.services import launcher
+from l2rtui.services.history.completion import complete_ended
+from l2rtui.services.history.store import HistoryStore
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
 
@@ -321,3 +324,79 @@ def test_a_verb_that_acts_wants_one_context_and_the_app_shows_several(kubeconfig
     assert contexts_of(app_parser().read(["--all-contexts"])) == ("lab", "prod")
     assert named_contexts("*") == ("lab", "prod")
     assert named_contexts("lab") == ()
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """Change the user of this machine: each has a history of their own."""
+    become = lambda name: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))  # noqa: E731
+    become("ada")
+    return become
+
+
+def past() -> dict[str, tuple[str, str]]:
+    """Context and state of each run in the own history."""
+    with HistoryStore() as store:
+        return {entry.run: (entry.context, str(entry.state)) for entry in store.entries()}
+
+
+def places(tmp_path, **urls: str) -> dict[str, Settings]:
+    """Write the place for records of each context into the configuration; return the settings of each."""
+    lines = [f'[context.{name}]\nhistory_to = "{tmp_path / url}"\n' for name, url in urls.items()]
+    (tmp_path / "config.toml").write_text("".join(lines))
+    return {name: Settings(context=name, history_to=str(tmp_path / url)) for name, url in urls.items()}
+
+
+async def listed(capsys, *words: str) -> tuple[list[dict], str]:
+    """Rows of ``history -o json`` in the view of both contexts, and what it says beside them."""
+    made = session("history", "--context", "lab,prod", *words, "-o", "json")
+    assert await run_history(made) == 0
+    await made.backend.close()
+    out, err = capsys.readouterr()
+    return json.loads(out), err
+
+
+@pytest.mark.parametrize("urls", [{"lab": "a", "prod": "b"}, {"lab": "a", "prod": "a"}])
+async def test_the_history_of_a_view_is_that_of_each_context_and_of_each_place(
+    kubeconfig, servers, user, tmp_path, capsys, urls
+):
+    settings = places(tmp_path, **urls)
+    for name, own in settings.items():
+        await launched(KubernetesBackend(own), f"r-{name}")
+    user("bob")
+    rows, _ = await listed(capsys)
+    assert {(row["run"], row["state"]) for row in rows} == {("r-lab", "running"), ("r-prod", "running")}
+    assert past() == {"r-lab": ("lab", "running"), "r-prod": ("prod", "running")}
+
+    # One ends and is seen in the view; the other is destroyed in the view: both ends reach the others.
+    for (kind, _, _), item in servers["lab"][0].objects.items():
+        if kind == "Pod" and item["metadata"]["name"] != "p1":
+            item["status"] = {**item.get("status", {}), "phase": "Succeeded"}
+    user("ada")
+    view = compose(settings)
+    assert await complete_ended(view) == 1
+    run = next(run for run in (await view.snapshot()).runs.values() if run.context == "prod")
+    assert [item async for item in launcher.destroy(view, run, grace_seconds=0)][-1].left == ()
+    await view.close()
+    assert past() == {"r-lab": ("lab", "done"), "r-prod": ("prod", "destroyed")}
+    user("bob")
+    rows, _ = await listed(capsys)
+    assert {(row["run"], row["state"]) for row in rows} == {("r-lab", "done"), ("r-prod", "destroyed")}
+    user("carl")  # never saw either of them run
+    rows, err = await listed(capsys, "r-*")
+    assert {row["run"]: row["state"] for row in rows} == {"r-lab": "done", "r-prod": "destroyed"}
+    assert err == ""
+
+
+async def test_a_context_that_is_away_keeps_no_records_of_the_others_back(
+    kubeconfig, servers, user, tmp_path, capsys
+):
+    settings = places(tmp_path, lab="a", prod="b")
+    for name, own in settings.items():
+        await launched(KubernetesBackend(own), f"r-{name}")
+    await servers["prod"][1].aclose()
+    user("bob")
+    rows, err = await listed(capsys)
+    # Of the one that is away the place tells what was launched.
+    assert {row["run"] for row in rows} == {"r-lab", "r-prod"}
+    assert "Records of others may be missing" in err

@@ -1,0 +1,30 @@
+"""Runs whose ends the keeper of their queue writes to the place for records, with nothing else open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from l2rtui.backends.base import Backend
+from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queued.keeper_process import ensure_keeper
+from l2rtui.backends.queued.store import QueueFile
+
+
+async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
+    """Let the keeper record the ends of these runs, where the settings name a place for records.
+
+    Raises:
+        BackendError: the queue cannot be written, or its keeper did not start.
+    """
+    store = queue_of(backend)
+    if store is None or not backend.history_to or not run_ids:
+        return
+
+    def added(file: QueueFile) -> QueueFile:
+        return msgspec.structs.replace(file, unrecorded=tuple(dict.fromkeys((*file.unrecorded, *run_ids))))
+
+    await asyncio.to_thread(store.change, added)
+    await asyncio.to_thread(ensure_keeper, store)
