@@ -13,8 +13,8 @@ from l2rtui.errors import UsageError
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
 
-LISTS: Final = ("nodes", "slots", "pods", "runs")
-"""Verbs that list several contexts at once; a verb that changes something acts in one, which its question names."""
+LISTS: Final = ("nodes", "slots", "pods", "runs", "history", "diff")
+"""Verbs that read several contexts at once; a verb that changes something acts in one, which its question names."""
 _APP: Final = ("", "serve")
 """The app, which shows several too; without a verb, or in a browser."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +30,8 @@ SCRIPTS = {
 def placed(local):
     """This machine with three slots, and a folder for records."""
     local.env |= {"L2RTUI_SLOTS_PER_CORE": "3", "L2RTUI_MAX_CPU_SLOTS": "3"}
-    local.env["L2RTUI_HISTORY_TO"] = str(local.home / "shared")
+    # The keeper starts in the root folder: this checkout need not be the one that is installed.
+    local.env |= {"L2RTUI_HISTORY_TO": str(local.home / "shared"), "PYTHONPATH": str(Path.cwd())}
     yield local
     (local.home / "gate").touch()
     local.run("destroy", "--all-mine", "--grace", "0", "--purge", "--yes")
