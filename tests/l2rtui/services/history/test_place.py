@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
 import boto3
+import msgspec
 import pytest
 from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.queued.store import QueueStore
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, ConfigError
 from l2rtui.services import launcher
 from l2rtui.services.history import place, recorder, sharing
 from l2rtui.services.history.store import HistoryStore
+from l2rtui.services.monitor import Monitor
+from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.spec.spec_file import LaunchRequest
 
 
@@ -134,6 +140,46 @@ async def test_what_is_no_record_of_its_name_is_left_out(tmp_path, user):
     assert await sharing.receive(backend) == 1
     assert replace(only_record().entry, context="") == other.entry
     assert only_record().entry.context != ""  # of a machine, so nobody takes it for a run of their own
+
+
+async def until_forgotten(ends, store):
+    async with asyncio.timeout(20):
+        while store.read().unrecorded:
+            await ends.look()
+            await asyncio.sleep(0.01)
+
+
+async def test_the_keeper_records_an_end_and_forgets_what_is_gone(tmp_path, user):
+    shared = tmp_path / "shared"
+    backend, store = cluster(str(shared)), QueueStore(tmp_path / "queue")
+    monitor = Monitor(backend)
+    watching = asyncio.create_task(monitor.run())
+    ends = EndRecords(store, backend, monitor)
+    run, never = await launch(backend), "f" * 32
+    store.change(lambda file: msgspec.structs.replace(file, unrecorded=(run.uid, never)))
+    await monitor.answered()
+    async with asyncio.timeout(20):
+        while run.uid in store.read().unrecorded and never in store.read().unrecorded:
+            await ends.look()
+            await asyncio.sleep(0.01)
+    assert store.read().unrecorded == (run.uid,)  # it runs
+    assert [path.name for path in shared.iterdir()] == [f"{run.uid}.launched.json.gz"]
+    for pod in (await backend.snapshot()).pods_of(run.name):
+        backend.put_pod(replace(pod, phase=Phase.SUCCEEDED, ready=False, exit_code=0))
+    await until_forgotten(ends, store)
+    assert [path.name for path in shared.iterdir()] == [f"{run.uid}.ended.json.gz"]
+    assert only_record().entry.state is RunOutcome.DONE
+
+    # Of a run that was destroyed the end is there already.
+    await destroy(backend, run)
+    run = await launch(backend)
+    store.change(lambda file: msgspec.structs.replace(file, unrecorded=(run.uid,)))
+    assert store.read().needs_keeper
+    await destroy(backend, run)
+    await until_forgotten(ends, store)
+    assert not store.read().needs_keeper
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 @pytest.mark.parametrize("value", ["shared/folder", "s3://", "gs://lab/x", "s3://A B"])
