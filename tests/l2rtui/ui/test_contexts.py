@@ -12,8 +12,10 @@ from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.config import Settings, load_settings
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.services import launcher
+from l2rtui.services.history import place
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.state.app_context import ContextOpener
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
@@ -265,6 +267,21 @@ async def test_two_contexts_stand_in_one_view_and_each_has_its_own_health(opened
         await type_command(one, "ctx prod")
         await one.until(lambda: shows(one, "prod"))
         assert "context" not in [column.key for column in one.cluster.panes.pods.model.columns]
+
+
+async def test_the_history_of_a_view_has_the_runs_and_the_places_of_each(opened, tmp_path):
+    tables = [f'[context.{name}]\nhistory_to = "{tmp_path / name}"\n' for name in ("lab", "prod")]
+    (tmp_path / "config.toml").write_text("".join(tables))
+    for number, name in enumerate(("lab", "prod")):
+        backend = KubernetesBackend(Settings(context=name, history_to=str(tmp_path / name)))
+        entry = HistoryEntry(f"past-{name}", f"{number}" * 32, owner="ada", context=name)
+        await place.leave(backend, [HistoryRecord(entry)])
+        await backend.close()
+    async with opened() as one:
+        await type_command(one, "ctx lab,prod")
+        await one.until(lambda: both(one), "the rows of both")
+        await one.press("H")
+        await one.until(lambda: "past-lab" in one.words() and "past-prod" in one.words(), "the records of both")
 
 
 async def test_a_context_that_cannot_be_reached_is_away_and_the_others_are_shown(opened):
