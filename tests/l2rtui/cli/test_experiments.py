@@ -115,9 +115,9 @@ def test_twelve_seeds_on_eight_slots_end_and_their_row_agrees_with_their_raw_rec
     document = row()
     values = np.array(list(last.values()))
     assert document["mean_return"] == pytest.approx(values.mean())
-    # Two bootstraps by other random numbers differ by some hundredths of the deviation of the mean.
+    # Limits of two bootstraps differ by 0.06 of the deviation of the mean: these are five times that.
     assert [document["low"], document["high"]] == pytest.approx(
-        interval_by_hand(values), abs=0.15 * values.std() / len(values) ** 0.5
+        interval_by_hand(values), abs=0.3 * values.std() / len(values) ** 0.5
     )
     assert document["best_seed"] == max(last, key=last.get)
     assert document["worst_seed"] == min(last, key=last.get)
