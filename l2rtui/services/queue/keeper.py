@@ -217,8 +217,11 @@ class Keeper:
     def _situation(self) -> tuple[object, ...]:
         """Return what decisions depend on; they are made anew when it differs."""
         snapshot = self._monitor.snapshot
+        file, error = self._store.read(), self._monitor.error
+        if not file.queue.tickets:  # of a large cluster the ledger is not made anew for nobody
+            return file, error
         lost = tuple(uid for uid, run in snapshot.runs.items() if run.reason == UNSUPERVISED)
-        return self._store.read(), snapshot.ledger.free(), lost, self._monitor.error
+        return file, snapshot.ledger.free(), lost, error
 
     async def _news(self, before: tuple[object, ...]) -> None:
         """Wait until slots, the queue or a pause after a failed start have changed."""

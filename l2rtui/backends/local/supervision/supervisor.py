@@ -354,7 +354,7 @@ def _leads_session(proc: ProcessIdentity) -> bool:
 
 
 def _rouse_keeper(folder: RunFolder) -> None:
-    """See that the queue has a keeper: the slots of this run are free, and its own may have been killed."""
+    """See that the queue has a keeper: slots are free, an end is to be recorded, and it may have been killed."""
     from l2rtui.backends.queued.keeper_process import ensure_keeper
     from l2rtui.backends.queued.store import QueueStore
 
