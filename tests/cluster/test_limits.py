@@ -29,7 +29,7 @@ kind: learner-workers
 name: {name}
 image: {image}
 pod: {{mounts: [{{path: /l2r, {volume}}}]{pod}}}
-learner: {{resources: {{cpu: 0.2}}}}
+learner: {{resources: {{cpu: 0.2}}, restart: {restart}}}
 workers: [{{name: w, replicas: 1, resources: {{cpu: 0.1}}}}]
 train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 2, segment_steps: 32, ppo: {{lr: {rate}}}}}
 limits: {limits}
@@ -62,7 +62,7 @@ def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
     for name, (limits, _) in {f"{prefix}-{BREAKS}": ("{wall: 1h}", ""), **names}.items():
         path = folder / f"{name}.yaml"
         texts = {"limits": limits, "address": address, "pod": pod}
-        texts["rate"] = "1.0e+38" if name.endswith(BREAKS) else "3.0e-4"
+        texts["rate"], texts["restart"] = ("1.0e+38", "Never") if name.endswith(BREAKS) else ("3.0e-4", "OnFailure")
         spec = SPEC.format(name=name, image=NODE_IMAGE, volume=volume.format(name), **texts)
         path.write_text(spec + "".join(f"{key}: {value}\n" for key, value in fields.items()))
         cli.run("launch", "-f", str(path), "--yes")
@@ -97,8 +97,8 @@ def await_alone(hook, shared, prefix, labels):
         records = [decode(path.read_bytes()) for path in shared.glob("*.ended.json.gz")]
         return {record.entry.run: str(record.ending.state) for record in records if record is not None}
 
-    # The one that breaks is begun again some times before it counts as failed.
-    eventually("every end in the place", lambda: recorded().items() >= dict.fromkeys(labels, "done").items())
+    states = {breaks: "failed", **dict.fromkeys(labels, "done")}
+    eventually("every end in the place", lambda: recorded() == states)
 
 
 def check(cli, labels, said, hook, *, says_limit=True):
