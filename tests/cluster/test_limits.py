@@ -59,7 +59,8 @@ def hook() -> Iterator[Webhook]:
 def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
     """Start a run for each kind of limit and one that breaks; let the one that is to be idle lose its worker."""
     names = {f"{prefix}-{kind}": LIMITS[kind] for kind in kinds}
-    for name, (limits, _) in {f"{prefix}-{BREAKS}": ("{wall: 1h}", ""), **names}.items():
+    # The one that breaks comes last: its slots are claimed for two minutes, though it ends at once.
+    for name, (limits, _) in {**names, f"{prefix}-{BREAKS}": ("{wall: 1h}", "")}.items():
         path = folder / f"{name}.yaml"
         texts = {"limits": limits, "address": address, "pod": pod}
         texts["rate"], texts["restart"] = ("1.0e+38", "Never") if name.endswith(BREAKS) else ("3.0e-4", "OnFailure")
