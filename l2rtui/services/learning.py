@@ -1,4 +1,4 @@
-"""State of the learning of runs from a single look, for verbs: their logs are read once and not followed.
+"""State of the learning of runs, for verbs: from one look at their logs, or from one look after another.
 
 A log is a request to each pod: the learners' come first, those of workers only where they can explain a state.
 """
@@ -6,13 +6,14 @@ A log is a request to each pod: the learners' come first, those of workers only 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from l2rtui.backends.base import Backend
-from l2rtui.domain.log import LogQuery
+from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.runstatus import LearningState, RunReports, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -23,6 +24,8 @@ from l2rtui.services.metrics import HISTORY, Series
 
 LIMIT_SECONDS: Final = 10.0
 """Time for the logs of all runs; a run whose log did not arrive until then is derived from its pods."""
+REREAD_SECONDS: Final = 5.0
+"""Time after which logs are read on; between two readings states follow from pods and from the time."""
 _AT_ONCE: Final = 8
 _MAX_PODS: Final = 32
 """Pods of a run whose records are read."""
@@ -33,14 +36,27 @@ class _Records:
     """Records of one run, as they arrive.
 
     Attributes:
+        series: Of the learner with this uid.
+        newest: Time of the newest record of each log, by uid of the pod: it is read from there on. None: no record.
         read_pods: Uids of pods whose log was read to its end.
         silent_seconds: Time since the backend's last sign of life; 0 while it responds.
     """
 
+    series: Series
+    learner_uid: str = ""
     learner: RunMetrics | None = None
     pods: dict[str, PodMetrics] = field(default_factory=dict)
+    newest: dict[str, float | None] = field(default_factory=dict)
     read_pods: set[str] = field(default_factory=set)
     silent_seconds: float = 0.0
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Drop pods that are gone."""
+        by_pod: tuple[dict[str, Any], ...] = (self.pods, self.newest)
+        for values in by_pod:
+            for uid in values.keys() - set(uids):
+                del values[uid]
+        self.read_pods.intersection_update(uids)
 
     def reports(self, now: float) -> RunReports:
         """Return them with their ages, by the clocks of their writers."""
@@ -58,84 +74,119 @@ class RunLearning:
     metrics: RunMetrics | None
 
 
-async def learning_states(
-    backend: Backend, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float
-) -> dict[str, LearningState]:
-    """Return the state of the learning of these runs, by uid; see ``run_learning``."""
-    learning = await run_learning(backend, snapshot, runs, now)
-    return {uid: own.state for uid, own in learning.items()}
+class LearningReader:
+    """Learning of runs that are looked at again and again: of a log that was read, only what is new is asked for.
+
+    Args:
+        with_ended: Read also the logs of learners that are over; their states need none.
+    """
+
+    def __init__(self, backend: Backend, *, with_ended: bool = False) -> None:
+        self._backend = backend
+        self._with_ended = with_ended
+        self._records: dict[str, _Records] = {}
+        self._period: int | None = None
+
+    @property
+    def period(self) -> int:
+        """Number of the present period: logs that were read before it are read on."""
+        return int(time.monotonic() / REREAD_SECONDS)
+
+    async def look(self, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float) -> dict[str, RunLearning]:
+        """Return state and metrics of these runs, by uid; a log that cannot be read is no error.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        is_due, self._period = self._period != self.period, self.period
+        silent_seconds = 0.0 if snapshot.silent_since is None else max(1.0, now - snapshot.silent_since)
+        self._records = {run.uid: self._records.get(run.uid) or _Records(Series(run.name)) for run in runs}
+        for records in self._records.values():
+            records.silent_seconds = silent_seconds
+        # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
+        limit = asyncio.Semaphore(_AT_ONCE)
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                looks = (
+                    _RunLook(self._backend, run, snapshot.pods_of(run.name), self._records[run.uid], limit, is_due)
+                    for run in runs
+                )
+                await asyncio.gather(*(look.read(now, with_ended=self._with_ended) for look in looks))
+        except TimeoutError:
+            pass  # what has arrived counts
+        return {
+            run.uid: RunLearning(
+                learning_state(run, snapshot.pods_of(run.name), self._records[run.uid].reports(now), now),
+                self._records[run.uid].learner,
+            )
+            for run in runs
+        }
 
 
 async def run_learning(
-    backend: Backend, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float, *, with_ended: bool = False
+    backend: Backend, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float
 ) -> dict[str, RunLearning]:
-    """Return state and metrics of these runs, by uid; a log that cannot be read is no error.
+    """Return state and metrics of these runs from a single look, by uid; see ``LearningReader``."""
+    return await LearningReader(backend).look(snapshot, runs, now)
 
-    Args:
-        now: Seconds since the epoch.
-        with_ended: Read also the logs of learners that are over; their states need none.
+
+@dataclass(frozen=True, slots=True)
+class _RunLook:
+    """One look at the logs of a run.
+
+    Attributes:
+        limit: Bounds the logs that are read together.
+        is_due: Logs that were read before are read on.
     """
-    # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
-    limit = asyncio.Semaphore(_AT_ONCE)
-    silent_seconds = 0.0 if snapshot.silent_since is None else max(1.0, now - snapshot.silent_since)
-    records = {run.uid: _Records(silent_seconds=silent_seconds) for run in runs}
-    try:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            readers = (
-                _read(backend, run, snapshot.pods_of(run.name), records[run.uid], limit, now, with_ended=with_ended)
-                for run in runs
-            )
-            await asyncio.gather(*readers)
-    except TimeoutError:
-        pass  # what has arrived counts
-    return {
-        run.uid: RunLearning(
-            learning_state(run, snapshot.pods_of(run.name), records[run.uid].reports(now), now),
-            records[run.uid].learner,
-        )
-        for run in runs
-    }
 
+    backend: Backend
+    run: RunView
+    pods: Sequence[PodView]
+    records: _Records
+    limit: asyncio.Semaphore
+    is_due: bool
 
-async def _read(
-    backend: Backend,
-    run: RunView,
-    pods: Sequence[PodView],
-    records: _Records,
-    limit: asyncio.Semaphore,
-    now: float,
-    *,
-    with_ended: bool,
-) -> None:
-    learner = next((pod for pod in pods if pod.role is Role.LEARNER), None)
-    if learner is not None and (learner.ready or (with_ended and learner.phase.is_over)):
-        await _read_learner(backend, run, learner, records, limit)
-    if learner is not None and not learning_state(run, pods, records.reports(now), now).is_worth_explaining:
-        return
-    others = [pod for pod in pods if pod.role is not Role.LEARNER and pod.ready][:_MAX_PODS]
-    await asyncio.gather(*(_read_pod(backend, pod, records, limit) for pod in others))
-
-
-async def _read_learner(
-    backend: Backend, run: RunView, pod: PodView, records: _Records, limit: asyncio.Semaphore
-) -> None:
-    series = Series(run.name)
-    async with limit:
-        try:
-            async with aclosing(backend.logs(pod, LogQuery(tail=2 * HISTORY))) as lines:
-                async for line in lines:
-                    records.learner = series.read_line(line.text) or records.learner
-        except L2RError:
-            return  # it is gone or has no log: its pods decide
-
-
-async def _read_pod(backend: Backend, pod: PodView, records: _Records, limit: asyncio.Semaphore) -> None:
-    async with limit:
-        try:
-            async with aclosing(backend.logs(pod, LogQuery(tail=pod_records.BACKLOG_LINES))) as lines:
-                async for line in lines:
-                    if (record := pod_records.read(line.text)) is not None:
-                        records.pods[pod.uid] = pod_records.after(records.pods.get(pod.uid), record)
-        except L2RError:
+    async def read(self, now: float, *, with_ended: bool) -> None:
+        """Read what may decide the state of the run."""
+        records = self.records
+        records.keep({pod.uid for pod in self.pods})
+        learner = next((pod for pod in self.pods if pod.role is Role.LEARNER), None)
+        if learner is None or learner.uid != records.learner_uid:  # another pod: its records begin anew
+            records.series, records.learner = Series(self.run.name), None
+            records.learner_uid = "" if learner is None else learner.uid
+        if learner is not None and (learner.ready or (with_ended and learner.phase.is_over)):
+            await self._read_learner(learner)
+        state = learning_state(self.run, self.pods, records.reports(now), now)
+        if learner is not None and not state.is_worth_explaining:
             return
-    records.read_pods.add(pod.uid)
+        others = [pod for pod in self.pods if pod.role is not Role.LEARNER and pod.ready][:_MAX_PODS]
+        await asyncio.gather(*(self._read_pod(pod) for pod in others))
+
+    async def _read_learner(self, pod: PodView) -> None:
+        records = self.records
+        async with aclosing(self._lines(pod, 2 * HISTORY)) as lines:
+            async for line in lines:
+                if (metrics := records.series.read_line(line.text)) is not None:
+                    records.learner, records.newest[pod.uid] = metrics, line.time
+
+    async def _read_pod(self, pod: PodView) -> None:
+        records = self.records
+        async with aclosing(self._lines(pod, pod_records.BACKLOG_LINES)) as lines:
+            async for line in lines:
+                if (record := pod_records.read(line.text)) is not None:
+                    records.pods[pod.uid] = pod_records.after(records.pods.get(pod.uid), record)
+                    records.newest[pod.uid] = line.time
+
+    async def _lines(self, pod: PodView, tail: int) -> AsyncGenerator[LogLine, None]:
+        """Yield the lines of a log behind its newest record; none before it is due again, or where it is gone."""
+        if pod.uid in self.records.newest and not self.is_due:
+            return
+        since = self.records.newest.setdefault(pod.uid, None)
+        async with self.limit:
+            try:
+                async with aclosing(self.backend.logs(pod, LogQuery(tail=tail, since=since))) as lines:
+                    async for line in lines:
+                        yield line
+            except L2RError:
+                return  # other pods decide
+        self.records.read_pods.add(pod.uid)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
@@ -19,10 +20,7 @@ from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 from l2rtui.services.experiments.summaries import experiments
-from l2rtui.services.learning import learning_states
-
-_LEARNING_SECONDS = 5.0
-"""Age at which the learning of followed runs is read again: their logs are requests."""
+from l2rtui.services.learning import LearningReader
 
 
 async def run_nodes(session: Session) -> int:
@@ -120,6 +118,10 @@ class _RunLister(_Lister):
         super().__init__(session, listing)
         self._states: dict[str, LearningState] = {}
 
+    @cached_property
+    def _reader(self) -> LearningReader:
+        return LearningReader(self.session.backend)
+
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
         """Return the chosen documents with their learning; only logs of runs that may be among them are read."""
         # Names alone need no log: of a large cluster they must come at once.
@@ -128,8 +130,8 @@ class _RunLister(_Lister):
         documents = self.selection.choose(snapshot, every, skip={"state"})
         now = time.time()
         runs = [snapshot.runs[document["uid"]] for document in documents]
-        states = await learning_states(self.session.backend, snapshot, runs, now)
-        self._states = {run.uid: self._continued(run, states[run.uid]) for run in runs}
+        learning = await self._reader.look(snapshot, runs, now)
+        self._states = {run.uid: self._continued(run, learning[run.uid].state) for run in runs}
         self.candidates = [json_output.run_document(run, snapshot, self._states[run.uid]) for run in runs]
         return self.filtered(self.selection.by_state(self.candidates))
 
@@ -140,11 +142,15 @@ class _RunLister(_Lister):
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
         """Return a value that differs when a snapshot does, or its learning may."""
-        return snapshot.revision, int(time.monotonic() / _LEARNING_SECONDS)
+        return snapshot.revision, self._reader.period
 
 
 class _ExperimentLister(_Lister):
     """Listing of experiments, whose returns are in the logs of their learners."""
+
+    @cached_property
+    def _reader(self) -> LearningReader:
+        return LearningReader(self.session.backend, with_ended=True)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
         """Return the chosen documents with states and returns; only logs of their runs are read."""
@@ -153,13 +159,13 @@ class _ExperimentLister(_Lister):
             return documents
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
-        summaries = await experiments(self.session.backend, snapshot, runs, time.time())
+        summaries = await experiments(self._reader, snapshot, runs, time.time())
         self.candidates = [json_output.experiment_document(summary) for summary in summaries]
         return self.filtered(self.candidates)
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
         """Return a value that differs when a snapshot does, or its learning may."""
-        return snapshot.revision, int(time.monotonic() / _LEARNING_SECONDS)
+        return snapshot.revision, self._reader.period
 
 
 async def run_leaks(session: Session) -> int:

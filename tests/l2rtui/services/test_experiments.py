@@ -12,6 +12,7 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.services import metrics
 from l2rtui.services.experiments.summaries import experiments
+from l2rtui.services.learning import LearningReader
 
 
 @pytest.fixture
@@ -19,10 +20,14 @@ def backend():
     return FakeBackend(owner="me")
 
 
+def reader(backend):
+    return LearningReader(backend, with_ended=True)
+
+
 async def look(backend):
     snapshot = await backend.snapshot()
     runs = tuple(snapshot.runs.values())
-    return {each.experiment: each for each in await experiments(backend, snapshot, runs, backend.now())}
+    return {each.experiment: each for each in await experiments(reader(backend), snapshot, runs, backend.now())}
 
 
 async def test_an_experiment_is_the_mean_of_what_its_learners_say(backend):
@@ -57,5 +62,5 @@ async def test_a_learner_that_is_over_gives_its_last_return(backend):
     }
     over = replace(snapshot, pods=pods)
     runs = tuple(over.runs.values())
-    summaries = await experiments(backend, over, runs, backend.now())
+    summaries = await experiments(reader(backend), over, runs, backend.now())
     assert all(summary.mean_return is not None and summary.done == summary.runs for summary in summaries)

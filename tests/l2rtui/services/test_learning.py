@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.runstatus import Learning
+from l2rtui.domain.workload import Role
 from l2rtui.errors import BackendError
 from l2rtui.services import learning, pod_records
 from l2rtui.services.metrics import Series
@@ -17,8 +19,8 @@ from l2rtui.services.metrics import Series
 async def look(backend, later=0.0):
     snapshot = await backend.snapshot()
     runs = sorted(snapshot.runs.values(), key=lambda run: run.name)
-    states = await learning.learning_states(backend, snapshot, runs, backend.now() + later)
-    return {run.name: states[run.uid] for run in runs}
+    states = await learning.run_learning(backend, snapshot, runs, backend.now() + later)
+    return {run.name: states[run.uid].state for run in runs}
 
 
 @pytest.fixture
@@ -59,6 +61,56 @@ async def test_a_backend_that_does_not_answer_says_nothing_of_the_present(backen
     backend.silent_since = backend.now() - 30.0
     states = await look(backend)
     assert {state.reason for state in states.values()} == {"cannot be seen: nothing answers"}
+
+
+async def test_a_log_is_read_once_a_period_and_then_only_what_is_new(backend, monkeypatch):
+    asked, yielded, logs = [], [], backend.logs
+
+    async def counted(pod, query):
+        asked.append((pod.name, query.since))
+        async for log_line in logs(pod, query):
+            yielded.append(log_line)
+            yield log_line
+
+    backend.logs = counted
+    monkeypatch.setattr(learning, "REREAD_SECONDS", 1e9)  # longer than any machine has been up: one period
+    reader = learning.LearningReader(backend)
+    snapshot = await backend.snapshot()
+    runs = sorted(snapshot.runs.values(), key=lambda run: run.name)
+
+    async def newest():
+        own = await reader.look(snapshot, runs, backend.now())
+        assert {one.state.state for one in own.values()} == {Learning.LIVE}
+        return own[runs[0].uid].metrics
+
+    first, num_first = await newest(), len(yielded)
+    assert {since for _, since in asked} == {None}
+    names = {name for name, _ in asked}
+    backend.advance(4.0)
+    asked.clear()
+    assert await newest() is first
+    assert not asked, "of a log that was read in this period"
+    monkeypatch.setattr(learning, "REREAD_SECONDS", 1e-9)
+    yielded.clear()
+    second = await newest()
+    assert second.env_steps > first.env_steps
+    shifts = (second.returns[:-num] == first.returns[num:] for num in range(1, 20))
+    assert any(shifts), "the history goes on"
+    assert {name for name, _ in asked} == names
+    assert len(yielded) < num_first / 4
+
+
+async def test_a_learner_that_was_replaced_begins_anew(backend):
+    reader = learning.LearningReader(backend)
+    snapshot = await backend.snapshot()
+    (run,) = snapshot.runs_matching("racing-sac-s0")
+    before = (await reader.look(snapshot, [run], backend.now()))[run.uid].metrics
+    old = next(pod for pod in snapshot.pods_of(run.name) if pod.role is Role.LEARNER)
+    new = replace(old, uid="new", started=backend.now() - 10.0)
+    pods = {uid: pod for uid, pod in snapshot.pods.items() if pod is not old} | {new.uid: new}
+    after = (await reader.look(replace(snapshot, pods=pods), [run], backend.now()))[run.uid].metrics
+    assert after.env_steps < before.env_steps
+    assert len(after.returns) < len(before.returns)
 
 
 def line(**fields):
