@@ -39,8 +39,9 @@ class Page:
         typed: What the page sent through them.
     """
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, browser: _Browser) -> None:
         self._socket = socket
+        self._browser = browser
         self._number = 0
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reader = asyncio.ensure_future(self._read())
@@ -116,6 +117,16 @@ class Page:
         self.output = b""
         await self.call("Page.reload")
 
+    async def duplicate(self) -> Page:
+        """Open the page in a second tab with a copy of its session storage, as the browser's own command does."""
+        known = {tab["id"] for tab in await self._browser.tabs()}
+        # Without a gesture of the user a browser opens no window.
+        await self.call("Runtime.evaluate", expression="void window.open(location.href)", userGesture=True)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (new := [tab for tab in await self._browser.tabs() if tab["id"] not in known]):
+                await asyncio.sleep(0.05)
+        return await self._browser.page(new[0])
+
     async def press(self, key: str) -> None:
         """Press a key: a character, or Enter or Escape by name."""
         text, code = {"Enter": ("\r", 13), "Escape": ("", 27)}.get(key, (key, 0))
@@ -125,6 +136,26 @@ class Page:
     async def picture(self) -> bytes:
         """Return the page as PNG."""
         return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
+
+
+class _Browser:
+    """Tabs of a browser, by its DevTools port."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: str) -> None:
+        self._session = session
+        self._port = port
+
+    async def tabs(self) -> list[dict[str, str]]:
+        """Return what the browser says of its tabs."""
+        async with self._session.get(f"http://127.0.0.1:{self._port}/json/list") as answer:
+            return [tab for tab in await answer.json() if tab["type"] == "page"]
+
+    async def page(self, tab: dict[str, str]) -> Page:
+        """Record and drive a tab."""
+        page = Page(await self._session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0), self)
+        for domain in ("Page", "Network", "Runtime"):
+            await page.call(f"{domain}.enable")
+        return page
 
 
 @contextlib.asynccontextmanager
@@ -139,13 +170,8 @@ async def chromium() -> AsyncIterator[Page]:
         try:
             port = await _devtools_port(Path(profile, "DevToolsActivePort"))
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    tabs = [tab for tab in await answer.json() if tab["type"] == "page"]
-                async with session.ws_connect(tabs[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    page = Page(socket)
-                    for domain in ("Page", "Network", "Runtime"):
-                        await page.call(f"{domain}.enable")
-                    yield page
+                tabs = _Browser(session, port)
+                yield await tabs.page((await tabs.tabs())[0])
         finally:
             browser.terminate()
             browser.wait()

@@ -98,6 +98,26 @@ async def test_a_reload_finds_the_same_app_as_it_was_left(served):
     assert apps_of(process) == apps
 
 
+async def test_a_duplicate_of_a_tab_has_an_app_of_its_own(served):
+    process, _, page = served
+    apps = apps_of(process)
+    second = await page.duplicate()
+    await second.until_page("document.body.classList.contains('-first-byte')")
+    assert len(apps_of(process) - apps) == 1
+    name = "sessionStorage.getItem('l2rtui-tab')"
+    assert await second.value(name) != await page.value(name)
+    page.output = b""
+    await second.press("?")
+    await second.until_output(HELP)
+    assert HELP.encode() not in page.output
+    await page.press("?")
+    await page.until_output(HELP)
+    second.output = b""
+    await second.reload()
+    await second.until_output(HELP)  # and its reload finds the same one again
+    assert len(apps_of(process)) == 2
+
+
 async def test_the_end_of_an_app_is_said_and_enter_opens_another(served):
     process, _, page = served
     (app,) = apps_of(process)
