@@ -224,6 +224,18 @@ def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
     return (*result, clip(tuple(row), width))
 
 
+def hanging(line: Line, width: int) -> tuple[Line, ...]:
+    """Break a line between words, with its rest below where its text begins: behind a label, or its blanks."""
+    if width_of(line) <= width or not line:
+        return (line,)
+    first = line[0].text
+    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
+    words = (word for span in line for word in span.text.split())
+    if indent + max(map(len, words), default=0) > width:
+        return (line,)  # the widget breaks within such a word, and nothing of it goes
+    return wrapped(line, width, width_of(line), indent)
+
+
 def width_of(line: Sequence[Span]) -> int:
     """Return the number of characters of a line."""
     return sum(len(span.text) for span in line)

@@ -34,7 +34,7 @@ svg { max-width: 100%; height: auto; }
 @media print { body { margin: 0; max-width: none; } pre { white-space: pre-wrap; } }
 """
 _NUMBERS: Final = frozenset(("seed", "env steps", "best return", "last return"))
-_COLUMNS: Final = ("run", "seed", "state", "started", "took", "env steps", "best return", "last return", "place")
+_COLUMNS: Final = ("run", "seed", "state", "started", "took", "env steps", "best return", "last return", "where")
 
 
 def page_text(report: ExperimentReport) -> str:

@@ -52,6 +52,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
     KEY_CONTEXT = KeyContext.ARTIFACT
     BINDINGS = bindings(KEY_CONTEXT)
     ROW_HINTS = ("space compare with",)
+    ROW_ACTIONS = frozenset(("download", "resume"))
     PANELS = ("differences", "progress")
 
     def __init__(self, ctx: AppContext, root: str = "") -> None:

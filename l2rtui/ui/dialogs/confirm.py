@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Input, Static
 
+from l2rtui.ui.dialogs.body import DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
-from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class ConfirmScreen(Dialog[bool]):
         question = self._question
         with Vertical(classes="dialog grave" if question.is_grave else "dialog"):
             yield Static(id="title")
-            # Without focus: tab goes between the field and the buttons alone.
-            with VerticalScroll(id="body", can_focus=False):
+            # Without focus: tab goes between the field and the buttons alone, and arrows scroll all the same.
+            with DialogBody(id="body", can_focus=False):
                 yield Static(id="lines")
             if question.command:
                 yield Static(id="command")
@@ -62,7 +63,7 @@ class ConfirmScreen(Dialog[bool]):
         """Fill in the texts and focus the safe choice."""
         question = self._question
         self.show("title", [(Span(question.title, TextStyle.STRONG),)])
-        self.show("lines", question.lines)
+        self._break_lines()
         if question.command:
             self.show_command(question.command, "   c copies it")
         if question.typed:
@@ -72,6 +73,22 @@ class ConfirmScreen(Dialog[bool]):
             self.query_one("#typed").focus()
         else:
             self.query_one("#no" if question.is_grave else "#yes").focus()
+
+    def on_resize(self) -> None:
+        """Break the lines anew, once the widgets have their new widths."""
+        self.call_after_refresh(self._break_lines)
+
+    def _break_lines(self) -> None:
+        width = self.query_one("#lines").size.width or self.app.size.width
+        self.show("lines", [row for line in self._question.lines for row in hanging(line, width)])
+
+    def on_key(self, event: events.Key) -> None:
+        """Scroll what does not fit."""
+        body = self.query_one(DialogBody)
+        page = max(1, body.size.height - 1)
+        lines = {"up": -1, "down": 1, "pageup": -page, "pagedown": page}.get(event.key)
+        if lines is not None:
+            body.scroll_relative(y=lines, animate=False)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.widgets import Static
 
+from l2rtui.ui.dialogs.body import DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
-from l2rtui.ui.text import Line, Span, TextStyle, width_of, wrapped
+from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
 class DetailScreen(Dialog[None]):
@@ -24,7 +25,7 @@ class DetailScreen(Dialog[None]):
         """Title and text."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            with VerticalScroll(id="body"):
+            with DialogBody(id="body"):
                 yield Static(id="lines")
 
     def on_mount(self) -> None:
@@ -44,16 +45,4 @@ class DetailScreen(Dialog[None]):
     def _rows(self) -> list[Line]:
         """The lines broken to the present width."""
         width = self.query_one("#lines").size.width or self.app.size.width
-        return [row for line in self._lines for row in _hanging(line, width)]
-
-
-def _hanging(line: Line, width: int) -> tuple[Line, ...]:
-    """Break a line between words, with its rest below where its text begins: behind a label, or its blanks."""
-    if width_of(line) <= width or not line:
-        return (line,)
-    first = line[0].text
-    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
-    words = (word for span in line for word in span.text.split())
-    if indent + max(map(len, words), default=0) > width:
-        return (line,)  # the widget breaks within such a word, and nothing of it goes
-    return wrapped(line, width, width_of(line), indent)
+        return [row for line in self._lines for row in hanging(line, width)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import aclosing
+from datetime import datetime
 from typing import Final
 
 from textual import on
@@ -28,6 +29,7 @@ from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 COLUMNS: Final = (
     TableColumn("image", "image", most=60),
     TableColumn("size", "size", most=8, right=True),
+    TableColumn("built", "built", most=6, is_age=True, right=True),
     TableColumn("revision", "revision", most=14),
     TableColumn("dirty", "dirty", most=5),
     TableColumn("digest", "digest", most=80, rank=2),
@@ -44,6 +46,7 @@ class ImagesScreen(ListDialog[None]):
 
     KEY_CONTEXT = KeyContext.IMAGE
     BINDINGS = bindings(KEY_CONTEXT)
+    ROW_ACTIONS = frozenset(("push",))
 
     def __init__(self, ctx: AppContext) -> None:
         field = PromptInput("name", placeholder="registry.example/lab/node:tag")
@@ -142,6 +145,14 @@ class ImagesScreen(ListDialog[None]):
             self.action_again()
 
 
+def _seconds(created: str) -> float:
+    """Return a time of the Engine in seconds since the epoch; 0 for one that it does not know."""
+    try:
+        return max(0.0, datetime.fromisoformat(created).timestamp())
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def _row(image: LocalImage) -> Row:
     digest = image.digests[0].partition("@")[2] if image.digests else ""
     dirty = Span("yes", TextStyle.WARN) if image.is_dirty else Span("no", TextStyle.DIM)
@@ -149,6 +160,7 @@ def _row(image: LocalImage) -> Row:
         image.name,
         (Span(sanitize(image.name), TextStyle.STRONG), image.name),
         (Span(format_bytes(image.size_bytes)), image.size_bytes),
+        (Span("", TextStyle.DIM), -_seconds(image.created)),
         (Span(sanitize(image.revision) or NOTHING, TextStyle.DIM), image.revision),
         (dirty, image.is_dirty),
         (Span(sanitize(digest) or NOTHING, TextStyle.DIM), digest),

@@ -82,7 +82,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     def compose(self) -> ComposeResult:
         """Examples on top, fields below."""
         with Vertical(classes="dialog wide"):
-            yield Static("Launch a run", id="title")
+            yield Static(id="title")
             yield Examples(id="examples", compact=True)
             with Grid(id="fields"):
                 for field, label, placeholder in _FIELDS:
@@ -93,6 +93,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
     async def on_mount(self) -> None:
         """Load the list of examples."""
+        self.show("title", [(Span("Launch a run", TextStyle.STRONG),)])
         examples, spec = self.query_one("#examples", OptionList), self.query_one("#spec", Input)
         spec.value = self._path
         self.set_focus(spec if self._path else examples)

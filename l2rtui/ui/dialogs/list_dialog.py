@@ -34,6 +34,8 @@ class ListDialog(Dialog[Answer]):
     """Context of its own keys in the key table."""
     ROW_HINTS: ClassVar[tuple[str, ...]] = ()
     """Keys of its rows that the hint names before its own keys."""
+    ROW_ACTIONS: ClassVar[frozenset[str]] = frozenset()
+    """Actions of its own that need a row under the cursor."""
     PANELS: ClassVar[tuple[str, ...]] = ("progress",)
     """Ids of the texts between the rows and the command line."""
 
@@ -61,7 +63,9 @@ class ListDialog(Dialog[Answer]):
             yield Static(id="title")
             yield from self._tables()
             for panel in self.PANELS:
-                yield Static(id=panel)
+                text = Static(id=panel)
+                text.display = False
+                yield text
             yield Static(id="command")
             yield self._field
             yield Static(id="hint")
@@ -120,12 +124,24 @@ class ListDialog(Dialog[Answer]):
         """Show what depends on the row under the cursor: title, command, and the question or else the keys."""
         self.show("title", [self._title])
         self.show_command(self._command_line)
-        hints = [f"{key.face} {key.label}" for key in self._ctx.keys.of(self.KEY_CONTEXT)]
+        keys_here = self._ctx.keys.of(self.KEY_CONTEXT)
+        hints = [f"{key.face} {key.label}" for key in keys_here if self._is_offered(key.action)]
+        hints[:0] = self.ROW_HINTS if self._table.cursor_key is not None else ()
         # Before the first layout there is no width: then the whole terminal's, until on_resize.
         width = self.query_one("#hint").size.width or self.app.size.width
-        keys = flow([*self.ROW_HINTS, *hints, "c copy", "esc close"], width)
+        keys = flow([*hints, "c copy", "esc close"], width)
         question: list[Line] = [(Span(self._prompt),)]
         self.show("hint", question if self._prompt else [(Span(line, TextStyle.DIM),) for line in keys])
+
+    def _is_offered(self, action: str) -> bool:
+        """Return True where a key of the dialog can do something now; the hint names no other."""
+        return self._table.cursor_key is not None or action not in self.ROW_ACTIONS
+
+    def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
+        """Display lines in the Static with this id; a panel without any takes no room."""
+        super().show(id, lines)
+        if id in self.PANELS:
+            self.query_one(f"#{id}").display = bool(lines)
 
     def on_resize(self) -> None:
         """Break the line of keys anew, once the widgets have their new widths."""

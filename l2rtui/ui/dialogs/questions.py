@@ -48,9 +48,9 @@ class Questions:
             f"Kill {number}?" if len(pods) > 1 else f"Kill {sanitize(pods[0].name)}?",
             (
                 where_line(self._ctx, pods),
-                *_pod_lines(pods),
-                (Span("SIGTERM, then SIGKILL after the grace time. The set starts a replacement.", TextStyle.DIM),),
                 *owned_by(pods),
+                (Span(f"SIGTERM, then SIGKILL {_grace(self._ctx)}. The set starts a replacement.", TextStyle.DIM),),
+                *_pod_lines(pods),
             ),
             yes="Kill",
             typed=self._ctx.protected_for(pods) or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
@@ -82,9 +82,9 @@ class Questions:
             f"Destroy {title}?",
             (
                 where_line(self._ctx, runs),
-                *consequences(runs, snapshot),
-                *silence_of(self._ctx, runs),
                 (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics")),
+                *silence_of(self._ctx, runs),
+                *consequences(runs, snapshot),
             ),
             yes="Destroy",
             typed=typed_for(self._ctx, runs, snapshot, "destroy"),
@@ -244,21 +244,31 @@ def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Li
     """Return lines about the pods that go with these runs and the slots that this frees."""
     pods = [pod for run in runs for pod in snapshot.pods_of(run.name)]
     slots = sorted({slot for pod in pods for slot in pod.slots})
-    freed = f": {sanitize(slot_ranges(slots))}" if slots else ""
+    verb = "goes" if len(pods) == 1 else "go"
+    # Where not all pods are listed, no line beside them says which slots they are.
+    which = f": {sanitize(slot_ranges(slots))}" if slots and len(pods) > _MAX_LISTED else ""
     return (
-        (Span(f"{plural(len(runs), 'run')}, {plural(len(pods), 'pod')} go:", TextStyle.DIM),),
-        *_pod_lines(pods),
-        (Span("frees    ", TextStyle.DIM), Span(f"{plural(len(slots), 'slot')}{freed}")),
+        (Span("frees    ", TextStyle.DIM), Span(f"{plural(len(slots), 'slot')}{which}")),
         *owned_by(runs),
+        # Last: where the terminal is too small for all lines, these are the ones that are scrolled to.
+        (Span(f"{plural(len(runs), 'run')}, {plural(len(pods), 'pod')} {verb}:", TextStyle.DIM),),
+        *_pod_lines(pods),
     )
+
+
+def _grace(ctx: AppContext) -> str:
+    seconds = ctx.settings.grace_seconds
+    return "after the grace time of its set" if seconds is None else f"after {seconds:g} s"
 
 
 def _pod_lines(pods: Sequence[PodView]) -> tuple[Line, ...]:
     """Return pods and their slots, and a count in place of those beyond a dozen."""
     lines: list[Line] = []
-    for pod in pods[:_MAX_LISTED]:
+    names = [sanitize(pod.name) for pod in pods[:_MAX_LISTED]]
+    width = max(map(len, names), default=0)
+    for name, pod in zip(names, pods, strict=False):
         slots = " ".join(str(slot) for slot in pod.slots) or "no slot"
-        lines.append((Span(f"  {sanitize(pod.name)}"), Span(f"  {sanitize(slots)}", TextStyle.DIM)))
+        lines.append((Span(f"  {name:<{width}}  "), Span(sanitize(slots), TextStyle.DIM)))
     if len(pods) > _MAX_LISTED:
         lines.append((Span(f"  and {len(pods) - _MAX_LISTED} more", TextStyle.DIM),))
     return tuple(lines)

@@ -50,9 +50,9 @@ def ask_relaunch(
         f"Relaunch {title}?",
         (
             where_line(ctx, runs),
-            *consequences(runs, snapshot),
             (Span("then     ", TextStyle.DIM), Span(then)),
             *lines,
+            *consequences(runs, snapshot),
         ),
         yes="Relaunch",
         typed=typed_for(ctx, runs, snapshot, "relaunch"),

@@ -18,10 +18,11 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
+from l2rtui.ui.dialogs.body import say_more, take_rest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten
+from l2rtui.ui.text import Line, Span, TextStyle, hanging, plural, shorten
 from l2rtui.ui.widgets.plan_view import PlanView
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -31,6 +32,19 @@ _WEIGHTS = {
     Severity.WARNING: ("▲", TextStyle.WARN),
     Severity.REFUSAL: ("✖", TextStyle.BAD),
 }
+
+
+class _Steps(PlanView):
+    """Steps in the room that findings, command and keys leave."""
+
+    def on_resize(self) -> None:
+        """Bound the height, and say how many steps lie below."""
+        take_rest(self)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Say how many steps lie below."""
+        super().watch_scroll_y(old_value, new_value)
+        say_more(self)
 
 
 class ReviewScreen(Dialog[tuple[str, ...] | None]):
@@ -51,7 +65,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             yield Static(id="title")
             with VerticalScroll(id="findings", can_focus=False):
                 yield Static(id="lines")
-            yield PlanView(self._prepared.plan.steps(), id="steps")
+            yield _Steps(self._prepared.plan.steps(), id="steps")
             yield Static(id="command")
             yield Static(id="hint")
 
@@ -63,7 +77,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
         counts = f"   {plural(len(plan.runs), 'run')}, {plural(len(pods), 'pod')}, {plural(slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
-        self.show("lines", [finding_line(finding) for finding in self._prepared.findings])
+        self._break_lines()
         self.show_command(self._command)
         if may_wait(self._ctx.backend, self._prepared):
             self._hint("looking at the queue", TextStyle.WAIT)
@@ -73,6 +87,15 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         else:
             self._hint(f"enter launch {self._ctx.acts_on()}   esc back to the form", TextStyle.ACCENT)
         self.query_one("#steps").focus()
+
+    def on_resize(self) -> None:
+        """Break the lines anew, once the widgets have their new widths."""
+        self.call_after_refresh(self._break_lines)
+
+    def _break_lines(self) -> None:
+        width = self.query_one("#lines").size.width or self.app.size.width
+        lines = (finding_line(finding) for finding in self._prepared.findings)
+        self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
         """Offer that whole runs which find no room wait for it."""

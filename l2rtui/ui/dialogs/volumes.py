@@ -46,6 +46,8 @@ FILE_COLUMNS: Final = (
 )
 _DOWNLOAD: Final = "Download to which folder or file of this machine?   enter begin   esc back"
 _UPLOAD: Final = "Upload which file or folder of this machine to here?   enter begin   esc back"
+_OF_FILES: Final = frozenset(("up", "download", "upload"))
+"""Actions that need an open volume."""
 
 
 class VolumesScreen(ListDialog[None]):
@@ -54,6 +56,7 @@ class VolumesScreen(ListDialog[None]):
     KEY_CONTEXT = KeyContext.VOLUME
     BINDINGS = bindings(KEY_CONTEXT)
     ROW_HINTS = ("enter open",)
+    ROW_ACTIONS = frozenset(("download",))
 
     def __init__(self, ctx: AppContext) -> None:
         super().__init__("volumes", ctx, VOLUME_COLUMNS, PromptInput("path"), table_id="list")
@@ -64,6 +67,9 @@ class VolumesScreen(ListDialog[None]):
         self._open: VolumeFiles | None = None
         self._left = asyncio.Event()
         self._kinds: dict[str, str] = {}
+
+    def _is_offered(self, action: str) -> bool:
+        return super()._is_offered(action) and (bool(self._volume) or action not in _OF_FILES)
 
     def _tables(self) -> tuple[VirtualTable, ...]:
         return self._list, self._files

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import PodView
 
 _MOST_ENTRIES: Final = 500
+_WIDE_TARGET: Final = 40
 _UNBROKEN: Final = 10_000
 """Columns for sentences that the screen to read breaks by its own width."""
 
@@ -140,16 +141,22 @@ class InspectActions:
         # Two files of 8 MiB at most: read in a thread, and the newest alone are shown.
         newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])
         now = self._ctx.clock()
-        lines = [
-            (
-                Span(f" {age(now - entry['time']):>7}  ", TextStyle.DIM),
-                Span(f"{sanitize(str(entry['verb'])):<18} {sanitize(str(entry['target']))}  "),
-                Span(sanitize(str(entry["outcome"])), TextStyle.DIM),
-            )
+        rows = [
+            (entry["time"], *(sanitize(str(entry[name])) for name in ("verb", "target", "outcome")))
             for entry in reversed(newest)
             # A line of another program, or one that was cut, is passed over.
             if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()
             if isinstance(entry.get("time"), int | float)
+        ]
+        # A long list of targets pushes its own outcome alone.
+        width = max((len(target) for _, _, target, _ in rows if len(target) <= _WIDE_TARGET), default=0)
+        lines = [
+            (
+                Span(f" {age(now - when):>7} ago  ", TextStyle.DIM),
+                Span(f"{verb:<18} {target:<{width}}  "),
+                Span(outcome, TextStyle.DIM),
+            )
+            for when, verb, target, outcome in rows
         ]
         self._read("Journal", lines or [(Span("Nothing was changed from here yet."),)])
 

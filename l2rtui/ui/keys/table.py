@@ -224,7 +224,7 @@ KEYS: Final = (
     Key("image.again", "r", "r", "again", "refresh", "Ask again which there are", _IMAGE),
     Key("artifact.get", "D", "D", "download", "download", "Download the checkpoint", _ARTIFACT, True),
     Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", _ARTIFACT, True),
-    Key("artifact.place", "P", "P", "elsewhere", "place", "Look in another place", _ARTIFACT),
+    Key("artifact.place", "P", "P", "elsewhere", "elsewhere", "Look in another place", _ARTIFACT),
     Key("artifact.again", "r", "r", "again", "refresh", "Look again", _ARTIFACT),
     Key("experiment.filter", "slash", "/", "filter", "filter", "Filter the experiments", _EXPERIMENT),
     Key("experiment.faults", "exclamation_mark", "!", "faults", "faults", "Only those with a fault", _EXPERIMENT),

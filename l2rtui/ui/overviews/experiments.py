@@ -25,7 +25,7 @@ COLUMNS: Final = (
     TableColumn("failed", "failed", most=6, right=True),
     TableColumn("unknown", "unknown", most=7, right=True, rank=5),
     TableColumn("return", "return", most=9, right=True),
-    TableColumn("low", "95% low", most=9, right=True, rank=2),
+    TableColumn("low", "95% low", most=9, right=True, rank=2, needs="high"),
     TableColumn("high", "95% high", most=9, right=True, rank=2),
     TableColumn("best", "best seed", most=9, right=True, rank=3),
     TableColumn("worst", "worst seed", most=10, right=True, rank=3),
@@ -41,6 +41,7 @@ class ExperimentsScreen(Overview):
 
     KEY_CONTEXT = KeyContext.EXPERIMENT
     BINDINGS = bindings(KEY_CONTEXT)
+    ROW_ACTIONS = frozenset(("charts",))
     _subject = "the experiments"
 
     def __init__(
@@ -70,7 +71,7 @@ class ExperimentsScreen(Overview):
 
 def experiment_row(summary: ExperimentSummary) -> Row:
     """Make the row of an experiment."""
-    best, worst = summary.best_seed, summary.worst_seed
+    best, worst = (summary.best_seed, summary.worst_seed) if summary.runs > 1 else (None, None)
     return make_row(
         summary.experiment,
         (Span(sanitize(summary.experiment), TextStyle.STRONG), summary.experiment),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -35,7 +36,7 @@ COLUMNS: Final = (
     TableColumn("revision", "revision", most=11, rank=6),
     TableColumn("owner", "owner", most=16, rank=7),
     TableColumn("experiment", "experiment", most=24, rank=8),
-    TableColumn("context", "place", most=20, rank=9),
+    TableColumn("context", "where", most=20, rank=9),
 )
 _STYLES: Final = {
     RunOutcome.RUNNING: TextStyle.OK,
@@ -47,6 +48,7 @@ _STYLES: Final = {
 _FAULTS: Final = (RunOutcome.FAILED, RunOutcome.LOST)
 _DIFF_STYLES: Final = {"+": TextStyle.OK, "-": TextStyle.BAD, "@": TextStyle.ACCENT}
 _PAIR: Final = 2
+_LABEL: Final = re.compile(r"[\w-]+: +(?=\S)")
 _T = TypeVar("_T")
 
 
@@ -56,6 +58,7 @@ class HistoryScreen(Overview):
     KEY_CONTEXT = KeyContext.HISTORY
     BINDINGS = bindings(KEY_CONTEXT)
     ROW_HINTS = ("enter show", "space mark", ". , sort")
+    ROW_ACTIONS = frozenset(("diff", "repeat"))
     _subject = "the history"
 
     def __init__(self, ctx: AppContext, filter_text: str = "") -> None:
@@ -110,7 +113,7 @@ class HistoryScreen(Overview):
 
         title, lines = await _read(describe)
         if self.is_current:
-            self.app.push_screen(DetailScreen([(Span(line),) for line in lines], title))
+            self.app.push_screen(DetailScreen([_labelled(line) for line in lines], title))
 
     def action_diff(self) -> None:
         """Show how the two marked runs differ, or the marked one and that under the cursor."""
@@ -157,6 +160,12 @@ class HistoryScreen(Overview):
 
         if self.is_current:
             show_plan(self, self._ctx, prepared, command, reviewed)
+
+
+def _labelled(line: str) -> Line:
+    """Return a line of a record; a long value goes on below its beginning, and not below its name."""
+    label = _LABEL.match(line)
+    return (Span(line),) if label is None else (Span(label[0], TextStyle.DIM), Span(line[label.end() :]))
 
 
 def _coloured(line: str) -> Line:

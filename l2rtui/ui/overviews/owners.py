@@ -22,14 +22,14 @@ from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 COLUMNS: Final = (
     TableColumn("owner", "owner", most=24),
     TableColumn("project", "project", most=24, rank=2),
-    TableColumn("runs", "runs", most=6, right=True, rank=3),
-    TableColumn("pods", "pods", most=6, right=True, rank=4),
+    TableColumn("runs", "runs", most=6, right=True, rank=4),
+    TableColumn("pods", "pods", most=6, right=True, rank=5),
     TableColumn("gpus", "GPUs", most=6, right=True),
     TableColumn("slots", "slots", most=6, right=True),
-    TableColumn("cpu_slots", "CPU slots", most=9, right=True, rank=5),
+    TableColumn("cpu_slots", "CPU slots", most=9, right=True, rank=7),
     TableColumn("idle", "idle", most=6, right=True),
     TableColumn("unknown", "unknown", most=7, right=True, rank=6),
-    TableColumn("hours", "GPU-hours", most=10, right=True, rank=7),
+    TableColumn("hours", "GPU-hours", most=10, right=True, rank=3),
     TableColumn("which", "idle for", most=60, rank=8),
 )
 

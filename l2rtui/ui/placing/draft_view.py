@@ -32,6 +32,7 @@ class DraftView:
     """Widgets of place mode.
 
     Attributes:
+        question: Text above the prompt in place of the command line; empty while the prompt is closed.
         range_start: First slot of a range whose other end is the cursor; None while there is no range.
         moving: Slot of the staged replica that follows the cursor; None while none does.
     """
@@ -41,6 +42,7 @@ class DraftView:
         self.sets, self.checks = MetricStrip(id="sets"), MetricStrip(id="checks")
         self.command, self.keys = MetricStrip(id="same"), KeyBar()
         self.prompt = PromptInput("field")
+        self.question = ""
         self.range_start: SlotId | None = None
         self.moving: SlotId | None = None
         self.grid.border_title = " Slots "
@@ -72,7 +74,8 @@ class DraftView:
         self.sets.lines = (*_seed_lines(editor, self.sets.size.width), *_set_lines(editor))
         self.checks.lines = tuple(_check_lines(editor, snapshot, facts, num_missing))
         command = sanitize(editor.command(snapshot.ledger))
-        self.command.lines = ((Span(" same as  ", TextStyle.DIM), Span(command)),)
+        same = (Span(" same as  ", TextStyle.DIM), Span(command))
+        self.command.lines = ((Span(f" {self.question}"),) if self.question else same,)
 
     def show_ghosts(self, editor: PlacementEditor, ledger: Ledger) -> None:
         """Show the range, the staged replicas and the one that is being moved on the grid and above it."""

@@ -268,8 +268,9 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if not prompt.display:
             hint = "0-11 or 1,5,7; empty: one run" if field == "seeds" else "lower-case letters, digits and '-'"
             self._prompt_field = field
-            prompt.placeholder = f"{field}: {hint}"
+            self._view.question = f"{field.capitalize()}: {hint}   enter keep   esc back"
             prompt.open(options.seeds if field == "seeds" else options.name)
+            self._show()
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
@@ -288,6 +289,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._changed()
 
     def _close_prompt(self) -> None:
+        self._view.question = ""
         self._view.prompt.close()
         self.set_focus(self._view.grid)
 
@@ -295,6 +297,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         """Close the prompt, give up the move or the range, or leave."""
         if self._view.prompt.display:
             self._close_prompt()
+            self._show()
         elif self._view.moving is not None:
             self._view.moving = None
             self._show()

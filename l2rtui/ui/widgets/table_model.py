@@ -32,6 +32,7 @@ class TableColumn:
         rank: In a narrow table columns of the highest rank are left out first; 0 never is.
         is_age: The sort value is minus the time of creation; the age is computed when the cell is drawn, so that
             the passing of time changes no row.
+        needs: Key of the column without which this one is left out, too: half of an interval says less than none.
         is_cell: The cursor can stand on single cells of this column instead of the whole row.
     """
 
@@ -41,6 +42,7 @@ class TableColumn:
     right: bool = False
     rank: int = 0
     is_age: bool = False
+    needs: str = ""
     is_cell: bool = False
 
 
@@ -248,6 +250,8 @@ class RowModel:
             if sum(widths.values()) + gap * (len(widths) - 1) <= width or not self.columns[number].rank:
                 break
             del widths[number]
+        keys = {self.columns[number].key for number in widths}
+        widths = {number: width for number, width in widths.items() if self.columns[number].needs in ("", *keys)}
         sets = [number for number in widths if self.columns[number].is_cell]
         while len(sets) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
             del widths[sets.pop(0 if self.columns[sets[-1]].key == must else -1)]

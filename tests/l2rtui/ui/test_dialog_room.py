@@ -1,0 +1,107 @@
+"""Dialogs in a small terminal: what must be answered stays in sight, and what does not fit is said and reached."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.ui.overviews import experiments
+from l2rtui.ui.widgets.table_model import RowModel
+
+SMALL = (80, 24)
+SPEC = Path(__file__).parents[3] / "manifests" / "cartpole-ppo.yaml"
+GAP = 2
+
+
+def more(one) -> int:
+    """Return the number of lines that the frame of the dialog says are below."""
+    sign = re.search(r"↓ (\d+) more", one.words())
+    return int(sign[1]) if sign else 0
+
+
+async def test_a_long_text_is_read_to_its_end(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("2", "y")
+        await one.until(lambda: one.top == "DetailScreen")
+        await one.until(lambda: more(one))
+        below = more(one)
+        await one.press("down")
+        await one.until(lambda: more(one) == below - 1)
+        assert "- evaluator" not in one.words()
+        await one.press("end")
+        await one.until(lambda: "- evaluator" in one.words())
+        assert not more(one)
+
+
+async def test_a_question_with_many_pods_shows_what_goes_and_its_buttons(desk):
+    backend = FakeBackend(owner="somebody")
+    async with desk(size=SMALL, ready=False, backend=backend) as one:
+        await one.press("colon", *"admin", "enter")
+        await one.press("2")
+        one.cluster.panes.runs.action_mark_all()
+        await one.press("ctrl+d")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        await one.until(lambda: more(one))
+        for text in ("keeps    checkpoints", "frees    ", "not yours", "to confirm", "Cancel", "Destroy", "same as"):
+            assert text in one.words(), text
+        while before := more(one):
+            await one.press("pagedown")
+            await one.until(lambda before=before: more(one) < before)
+        assert re.search(r"and \d+ more", one.words())
+        await one.press("up")
+        await one.until(lambda: more(one) == 1)
+        assert one.app.screen.focused.id == "typed", "the field keeps the focus"
+
+
+async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
+        one.app.screen.query_one("#spec").value = str(SPEC)
+        one.app.screen.query_one("#seeds").value = "0-3"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.until(lambda: more(one))
+        assert "enter launch" in one.words()
+        assert "esc back to the form" in one.words()
+        await one.press("end")
+        await one.until(lambda: not more(one))
+        assert "cartpole-ppo-s3-eval-0" in one.words()
+        assert "enter launch" in one.words()
+
+
+async def test_a_hint_names_only_keys_that_do_something(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("V")
+        await one.until(lambda: "racing-data" in one.words())
+        assert "enter open" in one.words()
+        assert not re.search("D download|U upload|backspace up", one.words())
+        await one.press("enter")
+        await one.until(lambda: "D download" in one.words())
+        assert "U upload" in one.words()
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen")
+        await one.press("H")
+        await one.until(lambda: "No run has been recorded yet." in one.words())
+        assert not re.search("enter show|d diff|R repeat", one.words())
+
+
+async def test_the_question_of_place_mode_says_what_is_asked(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("colon", *f"place {SPEC}", "enter")
+        await one.until(lambda: one.top == "PlaceScreen" and "same as" in one.words())
+        await one.press("s", *"0-2")
+        await one.until(lambda: "Seeds: 0-11 or 1,5,7; empty: one run" in one.words())
+        assert one.words().rstrip().endswith("0-2"), "the field is the last line"
+        await one.press("enter")
+        await one.until(lambda: "seeds 0-2" in one.words() and "same as" in one.words())
+
+
+@pytest.mark.parametrize("width", range(20, 140))
+def test_an_interval_is_shown_with_both_of_its_ends(width):
+    model = RowModel(experiments.COLUMNS)
+    shown = {model.columns[number].key for number, _ in model.visible_columns(width, GAP)}
+    assert len(shown & {"low", "high"}) != 1
