@@ -149,4 +149,5 @@ def merged_ending(earlier: Ending | None, later: Ending) -> Ending:
         for item in fields(Ending)
         if getattr(first, item.name) in (None, "", ())
     }
-    return replace(first, **empty)
+    # The destroy that is reported later may have moved them.
+    return replace(first, **empty | {"checkpoints": later.checkpoints or earlier.checkpoints})

@@ -35,6 +35,7 @@ svg { max-width: 100%; height: auto; }
 """
 _NUMBERS: Final = frozenset(("seed", "env steps", "best return", "last return"))
 _COLUMNS: Final = ("run", "seed", "state", "started", "took", "env steps", "best return", "last return", "where")
+_ENDS: Final = ("run", "outcome", "receipt", "checkpoints and metrics", "note")
 
 
 def page_text(report: ExperimentReport) -> str:
@@ -146,7 +147,9 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
         if ending.state is RunOutcome.FAILED:
             logs += [_folded(f"last lines of {pod} ({name})", lines) for pod, lines in ending.logs]
     if rows:
-        yield _table(("run", "outcome", "receipt", "checkpoints and metrics", "note"), rows)
+        # A column that says nothing of any run is left out.
+        shown = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+        yield _table([_ENDS[number] for number in shown], [[row[number] for number in shown] for row in rows])
     yield from logs
 
 

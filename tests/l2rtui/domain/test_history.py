@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from l2rtui.domain.history.difference import Difference, differences, patch_difference, unified
@@ -40,6 +42,13 @@ def test_the_first_report_of_an_end_stands_and_the_second_adds_what_it_lacks():
     assert (merged.receipt, merged.checkpoints) == ("nothing left", "/runs/r")
     assert merged.best_return == 0.0  # a value, although it is false
     assert merged_ending(None, removed) == removed
+
+
+def test_after_a_destroy_checkpoints_are_where_it_has_moved_them():
+    done = Ending(RunOutcome.DONE, 10.0, checkpoints="/runs/r/data")
+    removed = Ending(RunOutcome.DESTROYED, 20.0, receipt="nothing left", checkpoints="/results/r")
+    assert merged_ending(done, removed).checkpoints == "/results/r"
+    assert merged_ending(done, replace(removed, checkpoints="")).checkpoints == "/runs/r/data"
 
 
 def test_who_saw_the_end_is_right_over_who_missed_it():

@@ -122,6 +122,9 @@ def test_ends_receipts_spec_and_code_are_on_the_page():
     ):
         assert part in page, part
     assert page.count("last lines of race-w-0") == 1
+    quiet = replace(done, record=replace(done.record, ending=replace(ending, note="")))
+    assert "<th>note</th>" in page
+    assert "<th>note</th>" not in page_text(report(quiet)), "a column that says nothing"
 
 
 @pytest.mark.parametrize("started", [float("inf"), float("nan"), 1e18, -1e18])

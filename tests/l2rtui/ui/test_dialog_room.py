@@ -45,7 +45,15 @@ async def test_a_question_with_many_pods_shows_what_goes_and_its_buttons(desk):
         await one.press("ctrl+d")
         await one.until(lambda: one.top == "ConfirmScreen")
         await one.until(lambda: more(one))
-        for text in ("keeps    checkpoints", "frees    ", "not yours", "to confirm", "Cancel", "Destroy", "same as"):
+        for text in (
+            "keeps    checkpoints",
+            "frees    ",
+            "not yours",
+            "to confirm",
+            "Cancel",
+            "Destroy",
+            "same as",
+        ):
             assert text in one.words(), text
         while before := more(one):
             await one.press("pagedown")
