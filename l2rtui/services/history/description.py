@@ -11,7 +11,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.services.history.lookup import spec_document
 
 _FACTS: Final = ("run", "run_id", "experiment", "seed", "state", "owner", "backend", "context", "namespace")
-_FIGURES: Final = ("env_steps", "best_return", "final_return")
+_FIGURES: Final = {"env_steps": ",.0f", "best_return": ".6g", "final_return": ".6g"}
 
 
 def record_lines(record: HistoryRecord) -> Iterator[str]:
@@ -25,7 +25,8 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
     entry, launch, ending = record.entry, record.launch, record.ending
     facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
     facts |= {"started": rfc3339(entry.started), "ended": rfc3339(entry.ended)}
-    facts |= {name: None if (value := getattr(entry, name)) is None else f"{value:.6g}" for name in _FIGURES}
+    figures = ((name, getattr(entry, name), form) for name, form in _FIGURES.items())
+    facts |= {name: format(value, form) for name, value, form in figures if value is not None}
     if ending is not None:
         facts |= {"checkpoints": ending.checkpoints, "receipt": ending.receipt, "note": ending.note}
     facts |= {"image": entry.image, "command": launch.command, **dict(launch.versions)}

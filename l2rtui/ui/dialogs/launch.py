@@ -34,6 +34,8 @@ _FIELDS: Final = (
     ("wave", "waves", "all pods at once; 8: eight more once the last eight run"),
 )
 _MAX_DIGITS: Final = 6
+_MIN_EXAMPLES: Final = 6
+"""Lines of the list of examples in a small terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,10 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             self.set_focus(spec)
         elif not spec.value:
             examples.highlighted = 0
+
+    def on_resize(self) -> None:
+        """Show more examples where the terminal is taller."""
+        self.query_one("#examples").styles.max_height = max(_MIN_EXAMPLES, self.app.size.height // 4)
 
     def type_path(self, text: str) -> None:
         """Replace the path by this text and focus its field."""

@@ -13,7 +13,7 @@ from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.ui.home.log_stream import NO_LOG, LogSelection
-from l2rtui.ui.text import Line
+from l2rtui.ui.text import Line, plural
 from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
 
 PodsOf = Callable[[str, str], tuple[PodView, ...]]
@@ -110,7 +110,7 @@ class Selection:
         if runs and self.pane is Pane.RUNS:
             pods = tuple(pod for run in runs for pod in pods_of(run.name, self.cell))
             key = f"runs {' '.join(sorted(marked_runs))}/{self.cell}"
-            return LogSelection(key, f"{len(runs)} marked runs", "", pods, is_merged=True)
+            return LogSelection(key, f"{plural(len(runs), 'marked run')}", "", pods, is_merged=True)
         pod = self.pod(snapshot)
         if pod is not None:
             return LogSelection(f"pod {pod.uid}", pod.name, pod.run, (pod,))
