@@ -15,6 +15,8 @@ from l2rtui.ui.widgets.span_renderer import is_plain
 
 DIALOG_SHARE: Final = 0.92
 """Part of the terminal's height that a dialog may take: ``max-height`` of ``.dialog``."""
+REST: Final = "rest"
+"""Class of the part of a dialog that takes the rest."""
 _LEAST: Final = 3
 
 

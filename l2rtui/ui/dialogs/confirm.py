@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Input, Static
 
-from l2rtui.ui.dialogs.body import DialogBody
+from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
@@ -48,7 +48,7 @@ class ConfirmScreen(Dialog[bool]):
         with Vertical(classes="dialog grave" if question.is_grave else "dialog"):
             yield Static(id="title")
             # Without focus: tab goes between the field and the buttons alone, and arrows scroll all the same.
-            with DialogBody(id="body", can_focus=False):
+            with DialogBody(id="body", classes=REST, can_focus=False):
                 yield Static(id="lines")
             if question.command:
                 yield Static(id="command")

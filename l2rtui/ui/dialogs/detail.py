@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from l2rtui.ui.dialogs.body import DialogBody
+from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
@@ -25,7 +25,7 @@ class DetailScreen(Dialog[None]):
         """Title and text."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            with DialogBody(id="body"):
+            with DialogBody(id="body", classes=REST):
                 yield Static(id="lines")
 
     def on_mount(self) -> None:

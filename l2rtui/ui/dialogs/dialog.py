@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.dialogs.body import REST, take_rest
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
@@ -46,6 +47,12 @@ class Dialog(ModalScreen[Answer]):
     def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
         """Display lines in the Static with this id."""
         self.query_one(f"#{id}", Static).update(to_text(self.app, lines))
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        """Bound the part that scrolls anew: a text beside it may have got another number of lines."""
+        for part in self.query(f".{REST}"):
+            take_rest(part)
 
     def show_command(self, command: str, note: str = "") -> None:
         """Display an equivalent command line in the Static ``command``."""

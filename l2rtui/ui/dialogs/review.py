@@ -18,7 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
-from l2rtui.ui.dialogs.body import say_more, take_rest
+from l2rtui.ui.dialogs.body import REST, say_more, take_rest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
@@ -65,7 +65,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             yield Static(id="title")
             with VerticalScroll(id="findings", can_focus=False):
                 yield Static(id="lines")
-            yield _Steps(self._prepared.plan.steps(), id="steps")
+            steps = _Steps(self._prepared.plan.steps(), id="steps")
+            steps.add_class(REST)
+            yield steps
             yield Static(id="command")
             yield Static(id="hint")
 

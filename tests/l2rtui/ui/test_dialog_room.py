@@ -78,7 +78,9 @@ async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
         await one.press("end")
         await one.until(lambda: not more(one))
         assert "cartpole-ppo-s3-eval-0" in one.words()
-        assert "enter launch" in one.words()
+        # Another width gives findings and command another number of lines.
+        await one.pilot.resize_terminal(70, 24)
+        await one.until(lambda: one.app.size.width == 70 and "esc back to the form" in one.words())
 
 
 async def test_a_hint_names_only_keys_that_do_something(desk):
