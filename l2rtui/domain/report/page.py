@@ -148,8 +148,8 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
             logs += [_folded(f"last lines of {pod} ({name})", lines) for pod, lines in ending.logs]
     if rows:
         # A column that says nothing of any run is left out.
-        shown = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-        yield _table([_ENDS[number] for number in shown], [[row[number] for number in shown] for row in rows])
+        columns = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+        yield _table([_ENDS[number] for number in columns], [[row[number] for number in columns] for row in rows])
     yield from logs
 
 
