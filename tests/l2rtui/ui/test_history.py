@@ -78,7 +78,13 @@ async def test_a_record_is_shown_in_full_and_harmless(desk):
         assert "l2rtui history show 00000003" in one.words()
         await one.press("enter")
         await one.until(lambda: one.top == "DetailScreen" and "last line" in one.words(), "the record")
-        for part in ("state:        failed", "owner:        ada", "/gone at cccc", "spec:"):
+        for part in (
+            "state:        failed",
+            "owner:        ada",
+            "env_steps:    100,000",
+            "/gone at cccc",
+            "spec:",
+        ):
             assert part in one.words()
         assert "\x1b" not in one.words()
         await one.press("escape")

@@ -195,6 +195,8 @@ async def test_the_journal_lists_what_was_changed_from_here(desk, tmp_path):
             line for line in one.words().splitlines() if "-run" in line and ("launch" in line or "destroy" in line)
         ]
         assert ["destroy" in rows[0], "left" in rows[0], "launch" in rows[1], "done" in rows[1]] == [True] * 4
+        assert rows[0].index("left") == rows[1].index("done"), "outcomes stand in a column"
+        assert " ago  " in rows[0]
         assert "\x1b" not in one.words()
 
 
