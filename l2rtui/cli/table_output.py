@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from l2rtui.cli.output import Column, Document, View
+from l2rtui.domain.owners.idle_gpus import IdleTime
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
@@ -150,7 +151,9 @@ def _slots(document: Document) -> str:
 
 
 def _idle_gpus(document: Document) -> str:
-    return " ".join(f"{gpu['node']}/{gpu['gpu']} {format_age(gpu['seconds'])}" for gpu in document["idle"])
+    return " ".join(
+        f"{gpu['node']}/{gpu['gpu']} {IdleTime(gpu['seconds'], gpu['is_least']).text}" for gpu in document["idle"]
+    )
 
 
 def _sets(document: Document) -> str:

@@ -93,7 +93,7 @@ def pod_status(
         return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
     # The phase of a pod in back-off still reads Running.
     if reason == CRASH_LOOP:
-        return Status(reason, Level.BAD, f"fails again and again ({times}{ended}){detail}")
+        return Status(reason, Level.BAD, f"fails again and again, {times}{ended}{detail}")
     match phase:
         case Phase.RUNNING:
             again = f"runs, {times}{ended}" if restarts else "runs"

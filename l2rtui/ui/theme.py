@@ -64,7 +64,7 @@ _PLAIN: Final = str.maketrans(
         **dict(zip("●◌▲▼✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!vX+>*.--||~:|v<>^v", strict=True)),
         **dict(zip("▁▂▃▄▅▆▇█", "_..--==#", strict=True)),
         **dict(zip("▏▎▍▌▋▊▉○", "||||###o", strict=True)),
-        **dict(zip("┤±≠", "+~%", strict=True)),
+        **dict(zip("┤±≠≥", "+~%>", strict=True)),
         **{chr(code): "*" for code in range(0x2801, 0x2900)},  # braille dots of the plots
         "\u2800": " ",
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.node import CPU, Node
-from l2rtui.domain.owners.idle_gpus import IDLE_PERCENT, DeviceKey
+from l2rtui.domain.owners.idle_gpus import IDLE_PERCENT, DeviceKey, IdleTime
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 
 HOLDER_SECONDS: Final = 1800.0
@@ -15,16 +15,27 @@ HOLDER_SECONDS: Final = 1800.0
 PROJECT_LABELS: Final = ("project", "app.kubernetes.io/part-of")
 """Labels of a pod that name its project, the first that it has; else its namespace does. The second is one of those
 that Kubernetes recommends."""
+_NOT_IDLE: Final = IdleTime(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class IdleGpu:
-    """GPU that is claimed and does nothing, for how long, and the owner's pods on it."""
+    """GPU that is claimed and does nothing, for how long, and the owner's pods on it.
+
+    Attributes:
+        is_least: It does nothing for at least these seconds: nobody has looked before.
+    """
 
     node: str
     gpu: int
     seconds: float
     pods: tuple[str, ...]
+    is_least: bool = False
+
+    @property
+    def time(self) -> IdleTime:
+        """How long it has done nothing."""
+        return IdleTime(self.seconds, self.is_least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,11 @@ class Holding:
         return None if self.unknown_gpus == self.gpus > 0 else len(self.idle)
 
 
-def holdings(snapshot: ClusterSnapshot, idle: Mapping[DeviceKey, float], now: float) -> tuple[Holding, ...]:
+def holdings(snapshot: ClusterSnapshot, idle: Mapping[DeviceKey, IdleTime], now: float) -> tuple[Holding, ...]:
     """Return one row for each owner and project that uses a device, the largest first.
 
     Args:
-        idle: Seconds for which GPUs have been seen idle with the same holders, by node and index.
+        idle: Times for which GPUs have been seen idle with the same holders, by node and index.
         now: Seconds since the epoch.
     """
     members: dict[tuple[str, str], list[PodView]] = {}
@@ -81,7 +92,7 @@ def _holding(
     project: str,
     pods: Sequence[PodView],
     nodes: Mapping[str, Node],
-    idle: Mapping[DeviceKey, float],
+    idle: Mapping[DeviceKey, IdleTime],
     now: float,
 ) -> Holding:
     slots = {True: 0, False: 0}
@@ -95,11 +106,11 @@ def _holding(
                 unnumbered += usage.count  # whole GPUs that a device plugin has chosen: nobody says which
             elif not is_cpu and pod not in (on := on_gpu.setdefault((pod.node, usage.gpu), [])):
                 on.append(pod)
-    states = {key: _idle_seconds(nodes.get(key[0]), key, own, idle, now) for key, own in on_gpu.items()}
+    states = {key: _idle_time(nodes.get(key[0]), key, own, idle, now) for key, own in on_gpu.items()}
     long_idle = [
-        IdleGpu(*key, seconds, tuple(pod.name for pod in on_gpu[key]))
-        for key, seconds in sorted(states.items())
-        if seconds
+        IdleGpu(*key, state.seconds, tuple(pod.name for pod in on_gpu[key]), state.is_least)
+        for key, state in sorted(states.items())
+        if state is not None and state.seconds
     ]
     return Holding(
         owner,
@@ -110,7 +121,7 @@ def _holding(
         slots[True],
         len(on_gpu) + unnumbered,
         tuple(long_idle),
-        sum(seconds is None for seconds in states.values()) + unnumbered,
+        sum(state is None for state in states.values()) + unnumbered,
     )
 
 
@@ -122,18 +133,18 @@ def _is_cpu(node: Node | None, index: int | None) -> bool:
     return index == CPU if device is None else device.is_cpu
 
 
-def _idle_seconds(
-    node: Node | None, key: DeviceKey, pods: Sequence[PodView], idle: Mapping[DeviceKey, float], now: float
-) -> float | None:
+def _idle_time(
+    node: Node | None, key: DeviceKey, pods: Sequence[PodView], idle: Mapping[DeviceKey, IdleTime], now: float
+) -> IdleTime | None:
     """Return for how long a GPU has been idle, 0 while it is not for long, None where nobody can say."""
     use = node.use(key[1]) if node is not None else None
     if use is None or use.percent is None:
         return None
     if use.percent >= IDLE_PERCENT:
-        return 0.0
-    seconds = idle.get(key, 0.0)
-    if seconds >= HOLDER_SECONDS:
-        return seconds
+        return _NOT_IDLE
+    time = idle.get(key, _NOT_IDLE)
+    if time.seconds >= HOLDER_SECONDS:
+        return time
     # Whoever has claimed it a moment ago has not let it rest for long, whether somebody has looked or not.
     is_young = min(pod.created for pod in pods) > now - HOLDER_SECONDS
-    return 0.0 if is_young else None
+    return _NOT_IDLE if is_young else None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from l2rtui.domain.ledger import NodeLedger
 from l2rtui.domain.node import Node
+from l2rtui.domain.quantity import age
 from l2rtui.domain.snapshot import ClusterSnapshot
 
 IDLE_PERCENT: Final = 5.0
@@ -20,8 +21,32 @@ LONG_SECONDS: Final = 600.0
 
 DeviceKey = tuple[str, int]
 """Node and index of a device."""
-IdleSpan = tuple[frozenset[str], float]
-"""Uids of the pods on an idle GPU, and the time since which it is idle with these, seconds since the epoch."""
+
+
+class IdleSpan(NamedTuple):
+    """State of an idle GPU.
+
+    Attributes:
+        holders: Uids of the pods on it.
+        since: Time since which it is idle with these, seconds since the epoch.
+        is_least: It was idle already when it was first looked at: since when before that, nobody knows.
+    """
+
+    holders: frozenset[str]
+    since: float
+    is_least: bool = True
+
+
+class IdleTime(NamedTuple):
+    """Seconds for which a GPU has been idle; at least so many where its beginning was not seen."""
+
+    seconds: float
+    is_least: bool = False
+
+    @property
+    def text(self) -> str:
+        """The time for display: ``12m``, or ``≥12m`` where it may be longer."""
+        return f"{'≥' if self.is_least else ''}{age(self.seconds)}"
 
 
 class IdleGpus:
@@ -48,13 +73,17 @@ class IdleGpus:
             # By identity: thousands of GPUs, ten times a second, would be a fifth of a core.
             if before is None or before[0] is not node or before[1] is not ledger:
                 self._looked_at[name] = node, ledger
-                self._look(node, ledger, now)
+                self._look(node, ledger, now, before[0] if before is not None else None)
         if len(self._looked_at) > len(snapshot.nodes):
             self._looked_at = {name: pair for name, pair in self._looked_at.items() if name in snapshot.nodes}
         if any(node not in snapshot.nodes for node, _ in self._since):
             self._since = {key: since for key, since in self._since.items() if key[0] in snapshot.nodes}
 
-    def _look(self, node: Node, ledger: NodeLedger | None, now: float) -> None:
+    def look_away(self) -> None:
+        """Know nothing of the time from now on to the next look: what is idle then may be so for longer."""
+        self._looked_at.clear()
+
+    def _look(self, node: Node, ledger: NodeLedger | None, now: float, before: Node | None) -> None:
         holders: dict[int, set[str]] = {}
         for slot in ledger.slots.values() if ledger is not None else ():
             if slot.pod_uid:
@@ -68,10 +97,11 @@ class IdleGpus:
             key, uids = (node.name, gpu.index), idle.get(gpu.index)
             if uids is None:
                 self._since.pop(key, None)
-            elif key not in self._since or self._since[key][0] != uids:  # another holder begins anew
-                self._since[key] = uids, now
+            elif key not in self._since or self._since[key].holders != uids:  # another holder begins anew
+                use = before.use(gpu.index) if before is not None else None
+                self._since[key] = IdleSpan(uids, now, is_least=use is None or use.percent is None)
 
-    def long_idle(self, now: float, least_seconds: float = LONG_SECONDS) -> Mapping[DeviceKey, float]:
-        """Return the seconds for which GPUs have been idle, where that is long."""
-        seconds = {key: now - since for key, (_, since) in self._since.items()}
-        return {key: idle for key, idle in seconds.items() if idle >= least_seconds}
+    def long_idle(self, now: float, least_seconds: float = LONG_SECONDS) -> Mapping[DeviceKey, IdleTime]:
+        """Return how long GPUs have been idle, where that is long."""
+        times = {key: IdleTime(now - span.since, span.is_least) for key, span in self._since.items()}
+        return {key: idle for key, idle in times.items() if idle.seconds >= least_seconds}

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from l2rtui.config import state_dir
-from l2rtui.domain.owners.idle_gpus import IdleGpus
+from l2rtui.domain.owners.idle_gpus import IdleGpus, IdleSpan
 from runtime.base.atomic_files import write_private
 
 MAX_GAP_SECONDS: Final = 900.0
@@ -27,6 +27,7 @@ class _Span(msgspec.Struct, frozen=True):
     gpu: int
     holders: list[str]
     since: float
+    is_least: bool = True
 
 
 class _Look(msgspec.Struct, frozen=True):
@@ -49,12 +50,15 @@ def idle_gpus(place: str, now: float) -> IdleGpus:
     look = _read().get(place)
     if look is None or not 0.0 <= now - look.time <= MAX_GAP_SECONDS:
         return IdleGpus()
-    return IdleGpus({(span.node, span.gpu): (frozenset(span.holders), span.since) for span in look.spans})
+    spans = {
+        (span.node, span.gpu): IdleSpan(frozenset(span.holders), span.since, span.is_least) for span in look.spans
+    }
+    return IdleGpus(spans)
 
 
 def remember(place: str, idle: IdleGpus, now: float) -> None:
     """Save a look, for the next one to go on from; without a word where that is impossible."""
-    spans = [_Span(*key, sorted(holders), since) for key, (holders, since) in idle.spans.items()]
+    spans = [_Span(*key, sorted(span.holders), span.since, span.is_least) for key, span in idle.spans.items()]
     looks = {name: look for name, look in _read().items() if now - look.time <= MAX_GAP_SECONDS}
     looks.pop(place, None)
     newest = dict(sorted(looks.items(), key=lambda item: -item[1].time)[: _MAX_PLACES - 1])

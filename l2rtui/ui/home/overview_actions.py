@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from l2rtui.domain.experiments.summary import SeedResult, seed_result
-from l2rtui.domain.owners.idle_gpus import DeviceKey
+from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.ui.home.filter_actions import FilterActions
@@ -52,8 +52,8 @@ class OverviewActions:
 
         self._view.screen.app.push_screen(HistoryScreen(self._view.ctx, text))
 
-    def _look(self) -> tuple[ClusterSnapshot, Mapping[DeviceKey, float]]:
-        """Return the newest snapshot, and the seconds for which its GPUs have been idle."""
+    def _look(self) -> tuple[ClusterSnapshot, Mapping[DeviceKey, IdleTime]]:
+        """Return the newest snapshot, and how long its GPUs have been idle."""
         now = self._view.ctx.clock()
         return self._view.snapshot, self._view.content.slot_figures.idle.long_idle(now, 0.0)
 

@@ -25,7 +25,7 @@ class SlotFigures:
     """Source of the figures that the grid shows beside the slots themselves.
 
     Attributes:
-        idle: GPUs that are idle, from when this app began to look.
+        idle: GPUs that are idle; ``≥`` where they were when this app began to look.
     """
 
     def __init__(self, grid: GpuGrid) -> None:
@@ -44,13 +44,15 @@ class SlotFigures:
     ) -> None:
         """Bring the figures up to date; the grid draws the lines that differ."""
         faults = tuple(faults)
-        if not health.outage:  # of the time without an answer nothing is known, idleness included
+        if health.outage:  # of the time without an answer nothing is known, idleness included
+            self.idle.look_away()
+        else:
             self.idle.take(snapshot, now)
         states = {run.uid: state for run, _, state in faults}
         old = old_contexts(snapshot.contexts, now)
         idle = {
-            key: _short(age(seconds))
-            for key, seconds in self.idle.long_idle(now).items()
+            key: _short(time.text)
+            for key, time in self.idle.long_idle(now).items()
             if not old or snapshot.nodes[key[0]].context not in old  # of that time nothing is known either
         }
         since = age(health.outage_seconds) if health.outage else ""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from l2rtui.domain.owners.holdings import Holding, holdings
-from l2rtui.domain.owners.idle_gpus import DeviceKey
-from l2rtui.domain.quantity import age
+from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
@@ -38,7 +37,7 @@ class OwnersScreen(Overview):
     """All owners.
 
     Args:
-        look: Returns the newest snapshot, and the seconds for which GPUs have been idle.
+        look: Returns the newest snapshot, and how long GPUs have been idle.
     """
 
     KEY_CONTEXT = KeyContext.OWNER
@@ -49,7 +48,7 @@ class OwnersScreen(Overview):
     def __init__(
         self,
         ctx: AppContext,
-        look: Callable[[], tuple[ClusterSnapshot, Mapping[DeviceKey, float]]],
+        look: Callable[[], tuple[ClusterSnapshot, Mapping[DeviceKey, IdleTime]]],
         filter_text: str = "",
     ) -> None:
         super().__init__("Owners", ctx, COLUMNS, filter_text)
@@ -82,7 +81,7 @@ def _gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[s
 def owner_row(holding: Holding, hours: float | None) -> Row:
     """Make the row of an owner in one project."""
     idle = holding.idle_gpus
-    which = "  ".join(f"{gpu.node}/{gpu.gpu} {age(gpu.seconds)}" for gpu in holding.idle)
+    which = "  ".join(f"{gpu.node}/{gpu.gpu} {gpu.time.text}" for gpu in holding.idle)
     return make_row(
         f"{holding.owner}/{holding.project}",
         (Span(sanitize(holding.owner) or NOTHING, TextStyle.STRONG), holding.owner),

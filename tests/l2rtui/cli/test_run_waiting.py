@@ -40,7 +40,7 @@ REACHED, OUT, WAITS = WaitOutcome.REACHED, WaitOutcome.OUT_OF_REACH, WaitOutcome
         ("running", (OVER, WORKER), REACHED, "has finished"),
         ("running", (FAILED, WORKER), OUT, "r-learner-0 failed with exit 1"),
         ("running", (CRASHES, WORKER), WAITS, "r-learner-0 fails again and again"),
-        ("running", (replace(CRASHES, restarts=3), WORKER), OUT, "r-learner-0 fails again and again (3 restarts"),
+        ("running", (replace(CRASHES, restarts=3), WORKER), OUT, "r-learner-0 fails again and again, 3 restarts"),
         ("done", (LEARNER, WORKER), WAITS, "all 2 pods run"),
         ("done", (OVER, WORKER), REACHED, "has finished"),
         ("done", (FAILED, WORKER), OUT, "r-learner-0 failed with exit 1"),

@@ -9,7 +9,7 @@ import pytest
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node
 from l2rtui.domain.owners.holdings import HOLDER_SECONDS, IdleGpu, holdings, project_of
-from l2rtui.domain.owners.idle_gpus import LONG_SECONDS, IdleGpus
+from l2rtui.domain.owners.idle_gpus import LONG_SECONDS, IdleGpus, IdleTime
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
 
@@ -64,14 +64,15 @@ def test_a_project_is_a_label_or_else_the_namespace(labels, namespace, project):
 
 def test_a_gpu_that_rests_for_half_an_hour_is_idle_and_one_that_nobody_measures_is_unknown():
     snapshot = cluster(pod("a0", 0, 1, 2), nodes=[node((0, 1.0), (1, 60.0))])
-    (row,) = holdings(snapshot, {("n", 0): HOLDER_SECONDS + 60.0}, NOW)
-    assert row.idle == (IdleGpu("n", 0, HOLDER_SECONDS + 60.0, ("a0",)),)
+    (row,) = holdings(snapshot, {("n", 0): IdleTime(HOLDER_SECONDS + 60.0, is_least=True)}, NOW)
+    assert row.idle == (IdleGpu("n", 0, HOLDER_SECONDS + 60.0, ("a0",), is_least=True),)
+    assert row.idle[0].time.text == "≥31m"
     assert (row.idle_gpus, row.unknown_gpus) == (1, 1)
 
 
 def test_a_gpu_that_was_not_watched_for_so_long_is_unknown_unless_it_was_claimed_a_moment_ago():
     resting = [node((0, 1.0), (1, None))]
-    (row,) = holdings(cluster(pod("a0", 0), nodes=resting), {("n", 0): 60.0}, NOW)
+    (row,) = holdings(cluster(pod("a0", 0), nodes=resting), {("n", 0): IdleTime(60.0)}, NOW)
     assert (row.idle_gpus, row.unknown_gpus) == (None, 1)
     (row,) = holdings(cluster(pod("a0", 0, created=NOW - 60.0), nodes=resting), {}, NOW)
     assert (row.idle_gpus, row.unknown_gpus) == (0, 0)
@@ -100,11 +101,12 @@ def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes
     idle.take(resting, 1000.0)
     assert not idle.long_idle(1000.0 + LONG_SECONDS - 1)
     # Free GPUs are not idle holders, and of one without a figure nothing is known.
-    assert dict(idle.long_idle(1000.0 + LONG_SECONDS)) == {("n", 0): LONG_SECONDS}
+    # How long it had been so before the first look, nobody knows.
+    assert dict(idle.long_idle(1000.0 + LONG_SECONDS)) == {("n", 0): IdleTime(LONG_SECONDS, is_least=True)}
     other = replace(resting, pods={"s": pod("s", 0)})
     idle.take(other, 2000.0)
     assert not idle.long_idle(2000.0 + LONG_SECONDS - 1)
-    assert idle.long_idle(2000.0 + LONG_SECONDS)
+    assert dict(idle.long_idle(2000.0 + LONG_SECONDS)) == {("n", 0): IdleTime(LONG_SECONDS)}
     busy = cluster(pod("s", 0), nodes=[node((0, 40.0))])
     idle.take(busy, 3000.0)
     assert not idle.long_idle(9000.0)
@@ -114,13 +116,28 @@ def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes
     assert not idle.long_idle(99_000.0)
 
 
+def test_a_rest_whose_beginning_was_not_seen_lasts_at_least_since_it_was_seen():
+    idle = IdleGpus()
+    busy, resting = (cluster(pod("p", 0), nodes=[node((0, load))]) for load in (60.0, 1.0))
+    idle.take(busy, 1000.0)
+    idle.take(resting, 1060.0)
+    assert idle.long_idle(1120.0, 0.0) == {("n", 0): IdleTime(60.0)}
+    idle.take(busy, 1180.0)
+    idle.look_away()
+    idle.take(resting, 5000.0)
+    assert idle.long_idle(5060.0, 0.0)["n", 0].text == "≥1m"
+    idle.take(cluster(pod("p", 0), nodes=[node((0, None))]), 6000.0)  # for a while its source has no figure
+    idle.take(resting, 7000.0)
+    assert idle.long_idle(7060.0, 0.0)["n", 0].is_least
+
+
 def test_a_look_goes_on_from_the_one_before():
     resting = cluster(pod("p", 0), nodes=[node((0, 1.0))])
     first = IdleGpus()
     first.take(resting, 1000.0)
     later = IdleGpus(first.spans)
     later.take(resting, 1000.0 + LONG_SECONDS)
-    assert later.long_idle(1000.0 + LONG_SECONDS, 60.0) == {("n", 0): LONG_SECONDS}
+    assert later.long_idle(1000.0 + LONG_SECONDS, 60.0) == {("n", 0): IdleTime(LONG_SECONDS, is_least=True)}
     other = IdleGpus(first.spans)
     other.take(replace(resting, pods={"q": pod("q", 0)}), 2000.0)
     assert not other.long_idle(2000.0)

@@ -8,6 +8,7 @@ from l2rtui.config import state_dir
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node
+from l2rtui.domain.owners.idle_gpus import IdleTime
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 from l2rtui.services.history.store import HistoryStore
@@ -33,26 +34,26 @@ def look(now, place="lab", snapshot=SNAPSHOT):
 
 
 def test_looks_that_follow_each_other_make_a_span_and_a_long_gap_ends_it():
-    assert look(NOW) == {("n", 0): 0.0}
-    assert look(NOW + 600.0) == {("n", 0): 600.0}
-    assert look(NOW + 600.0, "elsewhere") == {("n", 0): 0.0}
-    assert look(NOW + 1200.0) == {("n", 0): 1200.0}
-    assert look(NOW + 1200.0 + looks.MAX_GAP_SECONDS + 1.0) == {("n", 0): 0.0}
-    assert look(NOW) == {("n", 0): 0.0}  # a clock that was set back
+    assert look(NOW) == {("n", 0): IdleTime(0.0, is_least=True)}
+    assert look(NOW + 600.0) == {("n", 0): IdleTime(600.0, is_least=True)}
+    assert look(NOW + 600.0, "elsewhere") == {("n", 0): IdleTime(0.0, is_least=True)}
+    assert look(NOW + 1200.0) == {("n", 0): IdleTime(1200.0, is_least=True)}
+    assert look(NOW + 1200.0 + looks.MAX_GAP_SECONDS + 1.0) == {("n", 0): IdleTime(0.0, is_least=True)}
+    assert look(NOW) == {("n", 0): IdleTime(0.0, is_least=True)}  # a clock that was set back
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"lab": 3}', b"\xff", b'{"lab": {"time": 1e999, "spans": []}}'])
 def test_a_file_that_cannot_be_read_is_as_good_as_none(data):
     state_dir().mkdir(parents=True)
     (state_dir() / "gpu-idle.json").write_bytes(data)
-    assert look(NOW) == {("n", 0): 0.0}
-    assert look(NOW + 60.0) == {("n", 0): 60.0}
+    assert look(NOW) == {("n", 0): IdleTime(0.0, is_least=True)}
+    assert look(NOW + 60.0) == {("n", 0): IdleTime(60.0, is_least=True)}
 
 
 def test_a_folder_that_cannot_be_written_is_no_error():
     state_dir().parent.mkdir(parents=True, exist_ok=True)
     state_dir().write_text("")  # a file where the folder should be
-    assert look(NOW) == {("n", 0): 0.0}
+    assert look(NOW) == {("n", 0): IdleTime(0.0, is_least=True)}
 
 
 def record(run, owner, hours, *slots, ended=True, days=1.0, backend="local"):

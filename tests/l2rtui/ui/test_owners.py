@@ -47,5 +47,5 @@ async def test_a_gpu_that_rests_for_half_an_hour_is_named_with_its_owner(desk):
         await open_owners(one)
         await one.press("exclamation_mark")
         await one.until(lambda: list(rows(one)) == ["u17"], "the idle holder")
-        assert rows(one)["u17"]["which"].startswith("phortx1/5 31m")
+        assert rows(one)["u17"]["which"].startswith("phortx1/5 ≥31m")
         assert rows(one)["u17"]["idle"] == "1"

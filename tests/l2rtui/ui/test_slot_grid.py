@@ -215,6 +215,7 @@ def test_an_idle_holder_has_a_word_on_its_tile_a_glyph_elsewhere_and_a_count():
     assert tile(snapshot, 0, figures)[1].endswith("idle 3h")
     narrow = cluster(node(gpus=8, uses=(GpuUse(0, 1.0),)), pods=[pod("p", 0, 0)])
     assert tile(narrow, 0, figures, 70)[1].endswith("idle3h")
+    assert tile(narrow, 0, GridFigures({}, {("n", 0): "≥31m"}), 70)[1].endswith("  ○≥31m")
     for level in (ZoomLevel.NODE, ZoomLevel.CLUSTER):
         grid = lay_out(snapshot, 100, level=level, figures=figures)
         assert read(grid.lines[0]).count("○") == 1
@@ -234,7 +235,7 @@ async def test_the_grid_of_the_app_shows_rates_idle_holders_and_the_age_of_all_o
         # The evaluator of the demo leaves its GPU nearly alone.
         one.backend.advance(LONG_SECONDS + 60)
         cluster_screen.content.draw_ages()
-        await one.until(lambda: "idle 11m" in one.words())
+        await one.until(lambda: "idle ≥11m" in one.words())
         assert "○ idle 1" in one.words()
         one.backend.outage = "the wire is cut"
         await one.until(lambda: "▲ of" in one.words(), "the age of what was last heard")

@@ -91,7 +91,8 @@ class SlotGrid:
         if shape.level is ZoomLevel.CLUSTER:
             text += ", and how busy it is" if self._is_measured else ", and how much of it is held"
         elif shape.level is ZoomLevel.NODE:
-            head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else " " * shape.head
+            # Above two bars there is room for two letters.
+            head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else f"{' cm':<{shape.head}}"
             busy = ", after its number how busy each GPU is" if self._is_measured else ""
             text = f"{'node':<{shape.name_width}}{head}slots{busy}"
         if not self.figures.age:
@@ -231,8 +232,9 @@ class SlotGrid:
         width, use = self.shape.tile, node.use(gpu.index)
         idle = self.figures.idle.get((node.name, gpu.index))
         if row is TileRow.BUSY and idle:
-            text = f"{IDLE} idle {idle}" if width >= len(idle) + 7 else f"idle{idle}"
-            return (Span(f"{text:>{width}}"[-width:], TextStyle.WARN),)
+            forms = (f"{IDLE} idle {idle}", f"idle {idle}", f"idle{idle}", f"{IDLE}{idle}")
+            text = next((form for form in forms if len(form) <= width), IDLE)
+            return (Span(f"{text:>{width}}", TextStyle.WARN),)
         style = self._of_now(self._owner(slots))
         return gauge(_share(row, gpu, use), width, style)
 
@@ -252,7 +254,8 @@ class SlotGrid:
         for name, is_first, gpus in row.nodes:
             node = self.snapshot.nodes[name]
             text = fit(sanitize(name), width) if is_first else " " * width
-            spans.append(Span(f"{text} ", TextStyle.WARN if self._note(node) else TextStyle.PLAIN))
+            mark, style = ("▲", TextStyle.WARN) if self._note(node) and is_first else (" ", TextStyle.PLAIN)
+            spans.append(Span(f"{text}{mark}", style))
             for gpu in gpus:
                 spans.extend(self._device(node, gpu))
             spans.append(Span(" " * (CELL_WIDTH * (self.shape.tile - len(gpus)) + self.shape.gap)))
