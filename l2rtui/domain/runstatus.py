@@ -55,7 +55,16 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status("Completed", Level.DONE, "has finished")
     if ready + over >= replicas > 0:
         return Status("Running", Level.OK, f"{counted(ready, 'pod')} run, {over} have finished")
-    return Status("Starting", Level.WAIT, f"{ready} of {counted(replicas, 'pod')} ready")
+    sentence = f"{ready} of {counted(replicas, 'pod')} ready"
+    stuck = next((pod for pod in pods if pod.phase is Phase.PENDING and pod.status.level is Level.WARN), None)
+    if stuck is None:
+        return Status("Starting", Level.WAIT, sentence)
+    # It may wait for ever: an image that is not there, a node that never comes.
+    return Status(
+        "Starting",
+        Level.WARN,
+        f"{sentence}; {stuck.name} waits: {stuck.reason}{': ' if stuck.message else ''}{stuck.message}",
+    )
 
 
 # --- learning --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def make_room(screen: Screen[object]) -> None:
     top = bottom = screen.size.height - ABOVE  # the key bar stays in sight, however many toasts there are
     if isinstance(focused, Input) and focused.region.height:
         top, bottom = focused.region.y, focused.region.bottom
-    # A prompt pushes the key bar up: the bar is then the first of the two from above.
+    # Where a prompt pushes the key bar up, the bar is the first of the two from above.
     top = min(top, *(bar.region.y for bar in screen.query_children("KeyBar") if bar.region.height), top)
     room_above, room_below = top - ABOVE, screen.size.height - ABOVE - bottom
     is_low = room_below > room_above

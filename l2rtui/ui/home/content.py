@@ -456,16 +456,19 @@ class PaneTitles:
 
     def _title(self, pane: Pane, facts: list[str]) -> Content:
         is_large = self._panes.screen.has_class("large")
+        # At the name and not behind it: there a number reads as the key of another pane.
+        table = self._panes.widget(pane)
+        count = f" ({len(table.model.displayed)})" if isinstance(table, VirtualTable) else ""
         if self._panes.zoomed is not None or (is_large and pane not in LOWER):
-            return _join([_NAMES[pane]], facts)
+            return _join([f"{_NAMES[pane]}{count}"], facts)
         # Views that share a position name each other, so that their number keys need not be known.
         neighbours = LOWER if is_large else LISTS
-        names = [_NAMES[other].upper() if other is pane else _NAMES[other] for other in neighbours]
-        title = _join(names, facts)
-        if len(title.plain) + _CORNERS > self._panes.screen.size.width and any(facts):
-            # What is filtered and hidden matters more than the names: of the others only the number keys stay.
-            title = _join([name if name.isupper() else name[0] for name in names], facts)
-        return title
+        names = [f"{_NAMES[other].upper()}{count}" if other is pane else _NAMES[other] for other in neighbours]
+        # What is filtered and hidden matters more than the names: of the others only the number keys stay.
+        short = [name if name.isupper() else name[0] for name in names]
+        titles = (_join(names, facts), _join(names, facts, gap=2), _join(short, facts, gap=2))
+        room = self._panes.screen.size.width - _CORNERS
+        return next((title for title in titles if len(title.plain) <= room), titles[-1])
 
     def _list_facts(self, pane: Pane) -> list[str]:
         content, table = self._content, self._panes.widget(pane)
@@ -483,7 +486,6 @@ class PaneTitles:
         run = content.snapshot.runs.get(self._panes.runs.cursor_key or "")
         owner = "all" if content.has_all_pods or run is None else sanitize(run.name)
         return [
-            str(len(model.displayed)),
             owner if pane is Pane.PODS else "",
             "mine" if content.is_mine_only and pane in (Pane.RUNS, Pane.PODS) else "",
             f"{num_hidden} hidden" if num_hidden else "",
@@ -509,5 +511,8 @@ class PaneTitles:
         self._panes.key_bar.choices = tuple(Choice(key, forbidden(key.action)) for key in keys if key.label)
 
 
-def _join(names: list[str], facts: list[str]) -> Content:
-    return Content(" " + "   ".join([*names, " · ".join(fact for fact in facts if fact)]).rstrip() + " ")
+def _join(names: list[str], facts: list[str], gap: int = 3) -> Content:
+    """Join names, and facts behind them, to a title; ``gap`` counts the blanks between two names."""
+    return Content(
+        " " + "   ".join([(" " * gap).join(names), " · ".join(fact for fact in facts if fact)]).rstrip() + " "
+    )

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
+from textual.widgets import Static
 
 from l2rtui.ui.widgets.prompt_input import PromptInput
 
@@ -16,16 +17,28 @@ MAX_REMEMBERED: Final = 50
 
 
 class PromptMode(StrEnum):
-    """Meaning of the text in the prompt; the value is its placeholder."""
+    """Meaning of the text in the prompt, as the word before it."""
 
-    FILTER = "filter: words, !word, column=x  column~x  column>=2; ? explains"
-    SEARCH = "search the log; n and N go from hit to hit"
-    INCLUDE = "show only lines that match this pattern"
-    EXCLUDE = "hide lines that match this pattern"
-    COMMAND = "command; tab completes, ? lists them"
-    SIGNAL = "signal to the pod's process: name or number, such as USR1"
-    FORWARD = "ports LOCAL:REMOTE, such as 6006:6006"
-    SAVE = "save the shown lines to this file"
+    FILTER = "filter"
+    SEARCH = "search"
+    INCLUDE = "include"
+    EXCLUDE = "exclude"
+    COMMAND = "command"
+    SIGNAL = "signal"
+    FORWARD = "ports"
+    SAVE = "save to"
+
+
+_PLACEHOLDERS: Final = {
+    PromptMode.FILTER: "words, !word, column=x  column~x  column>=2; ? explains",
+    PromptMode.SEARCH: "text in the log; n and N go from hit to hit",
+    PromptMode.INCLUDE: "show only lines that match this pattern",
+    PromptMode.EXCLUDE: "hide lines that match this pattern",
+    PromptMode.COMMAND: "tab completes, ? lists them",
+    PromptMode.SIGNAL: "name or number, such as USR1; it goes to the pod's process",
+    PromptMode.FORWARD: "LOCAL:REMOTE, such as 6006:6006",
+    PromptMode.SAVE: "file for the lines that are shown",
+}
 
 
 _HISTORY: defaultdict[PromptMode, list[str]] = defaultdict(list)
@@ -53,6 +66,7 @@ class Prompt(PromptInput):
 
     Attributes:
         mode: Meaning of the text.
+        sign: Word before the field, which still says what is asked once something is typed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,6 +83,8 @@ class Prompt(PromptInput):
     ) -> None:
         super().__init__("find", suggester=_Completion(self._completed))
         self.mode = PromptMode.FILTER
+        self.sign = Static(id="sign", markup=False)
+        self.sign.display = False
         self._complete = complete
         self._changed = changed
         self._submitted = submitted
@@ -77,8 +93,20 @@ class Prompt(PromptInput):
     def ask(self, mode: PromptMode, value: str) -> None:
         """Open the prompt in a mode."""
         self.mode, self._position = mode, len(_HISTORY[mode])
-        self.placeholder = mode
+        self.placeholder = _PLACEHOLDERS[mode]
+        self.sign.update(mode)
+        self._show(is_open=True)
         self.open(value)
+
+    def close(self) -> None:
+        """Hide the field and empty it."""
+        super().close()
+        self._show(is_open=False)
+
+    def _show(self, *, is_open: bool) -> None:
+        """Show the sign in the place of the key bar: no key of it acts while letters are typed."""
+        self.sign.display = is_open
+        self.screen.set_class(is_open, "asks")
 
     def watch_value(self, value: str) -> None:
         """Report each letter at once and not by a message: the next key may act on the filtered rows."""

@@ -125,7 +125,7 @@ class ClusterScreen(Screen[None]):
     async def mount_rest(self) -> None:
         """Mount the other widgets."""
         await self.panes.mount_rest()
-        await self.mount(self.command_line.prompt)
+        await self.mount(self.command_line.prompt, self.command_line.prompt.sign)
 
     def on_mount(self) -> None:
         """Start the clock of the ages."""

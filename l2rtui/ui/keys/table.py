@@ -179,7 +179,7 @@ KEYS: Final = (
     Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", _LOG),
     Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", _LOG),
     Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", _LOG),
-    Key("charts.axis", "x", "x", "axis", "x axis", "Draw over env steps, over time, over updates", _CHARTS),
+    Key("charts.axis", "x", "x", "axis", "axis", "Draw over env steps, over time, over updates", _CHARTS),
     Key("charts.smooth", "f", "f", "smooth", "smooth", "Smooth the curves: not, a little, more", _CHARTS),
     Key("charts.group", "b", "b", "group", "seeds", "Seeds of an experiment as mean and spread, or each", _CHARTS),
     Key("charts.window", "w", "w", "window", "newest", "The newest quarter of the axis, a sixteenth, all", _CHARTS),

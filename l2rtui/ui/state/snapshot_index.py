@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import compress
 
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
-from l2rtui.domain.status import Level
+from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import Role
 
 
@@ -36,6 +36,11 @@ def changed_pods(old: Mapping[str, PodView], new: Mapping[str, PodView]) -> list
     # This runs for every snapshot: the loops over all pods stay in C and make no pairs of those that are the same.
     differs = list(map(operator.is_not, new.values(), old.values()))
     return list(zip(compress(old.values(), differs), compress(new.values(), differs), strict=True))
+
+
+def _is_waiting(pod: PodView, level: Level) -> bool:
+    """True for a pod that does not run yet; one whose image cannot be pulled waits too, and needs somebody."""
+    return level is Level.WAIT or (pod.phase is Phase.PENDING and level is not Level.BAD)
 
 
 class SnapshotIndex:
@@ -73,7 +78,7 @@ class SnapshotIndex:
             level = entry[1]
             if level is Level.BAD:
                 failing += 1
-            elif level is Level.WAIT:
+            elif _is_waiting(pod, level):
                 waiting += 1
             mine += entry[2]
             group = by_run.get(pod.run)
@@ -90,10 +95,10 @@ class SnapshotIndex:
         """Update entries, counts and groups of these pods, where no pod has come, gone or changed its run."""
         failing, waiting, mine = self.pod_counts.failing, self.pod_counts.waiting, self.pod_counts.mine
         for pod in changed:
-            _, before, old_slots = self._entries[pod.uid]
+            old, before, old_slots = self._entries[pod.uid]
             level, slots = pod.status.level, self._own_slots(pod)
             failing += (level is Level.BAD) - (before is Level.BAD)
-            waiting += (level is Level.WAIT) - (before is Level.WAIT)
+            waiting += _is_waiting(pod, level) - _is_waiting(old, before)
             mine += slots - old_slots
             self._entries[pod.uid] = (pod, level, slots)
         self.pod_counts = PodCounts(failing, waiting, mine)

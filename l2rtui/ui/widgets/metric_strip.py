@@ -40,6 +40,8 @@ from l2rtui.ui.widgets.run_table import is_learning
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _LABEL = 10
+_LEAST_BROKEN = 4
+"""Lines from which the first one, the state of the selection, may take two where all lines are in use."""
 
 
 class MetricStrip(SpanWidget):
@@ -65,7 +67,9 @@ class MetricStrip(SpanWidget):
         rows: list[Line] = []
         for line in self.lines:
             indent = _LABEL + 3 if rows else 3  # the first is a sentence, the others have a label
-            broken = wrapped(line, width, 1 + max(0, spare), indent) if width_of(line) > width > 0 else (line,)
+            # What is wrong and why is worth a figure less; a strip of a single line has no second one.
+            most = 1 + max(spare, 0 if rows or self.size.height < _LEAST_BROKEN else 1)
+            broken = wrapped(line, width, most, indent) if width_of(line) > width > 0 else (line,)
             spare -= len(broken) - 1
             rows += broken
         return tuple(rows)
@@ -176,19 +180,34 @@ def about_pod(
         mismatches: Sentences on what does not fit between it and its place.
         shares: Its part of each GPU that it uses; None for one that is unknown.
     """
-    ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
     return (
-        _heading(pod.name, pod.status),
+        _heading(pod.name, _with_simulator(pod, record)),
         *((*_field("mismatch", "")[:1], Span(f"▲ {sanitize(text)}", TextStyle.WARN)) for text in mismatches),
         _field("place", f"{sanitize(pod.node) or NOTHING}   slot {slot_text(pod)}"),
         _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
-        _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
+        _field("process", _process(pod)),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
         *(_field("its share", _share_text(gpu, share)) for gpu, share in sorted(shares.items())),
         *(_about_record(record, old, is_up=not pod.is_down) if record is not None else ()),
         *(_about_device(metrics, old) if metrics is not None and pod.role is Role.LEARNER else ()),
     )
+
+
+def _with_simulator(pod: PodView, record: PodMetrics | None) -> Status:
+    """Return the status of a pod; of one that runs beside a simulator that does not, that one's."""
+    status, state = pod.status, record.simulator if record is not None and not pod.is_down else ""
+    level = simulator_level(state) if state else Level.OK
+    if status.level is not Level.OK or level not in (Level.WARN, Level.BAD):
+        return status
+    return Status(status.word, level, f"{status.sentence}, its simulator is {state}")
+
+
+def _process(pod: PodView) -> str:
+    """Facts on the process of a pod; what nobody knows is left out."""
+    pid = f"pid {pod.pid}   " if pod.pid else ""
+    ended = "" if pod.exit_code is None else f"   last exit {pod.exit_code}"
+    return f"{pid}restarts {pod.restarts}{ended}"
 
 
 def _share_text(gpu: int, share: GpuShare | None) -> str:
@@ -255,7 +274,10 @@ def about_slot(
     }
     glyph, style, sentence = states[slot.state]
     if pod is not None:
-        sentence = f"{sentence}, which {sanitize(pod.status.sentence)}"
+        status = _with_simulator(pod, record)
+        sentence = f"{sentence}, which {sanitize(status.sentence)}"
+        if slot.state is SlotState.BUSY and status.level is not Level.OK:
+            glyph, style = f" {GLYPHS[status.level]} ", style_of_level(status.level)
     lines: list[Line] = [(Span(glyph, style), Span(f"{sanitize(str(slot.id))} ", TextStyle.STRONG), Span(sentence))]
     gpu = node.gpu(slot.id.gpu) if node else None
     if gpu is not None:
@@ -269,7 +291,10 @@ def about_slot(
         lines.append(_field("reserved", sanitize(slot.reservation.text.removeprefix("reserved "))))
     if pod is None:
         return tuple(lines)
-    return (*lines, *about_pod(pod, now, record, metrics, old, mismatches, shares)[1:])
+    about = about_pod(pod, now, record, metrics, old, mismatches, shares)[1:]
+    # The first line says where it is already, unless the pod has more than this slot.
+    is_alone = len(pod.devices) == 1 and pod.devices[0].count == 1
+    return (*lines, *(line for line in about if not is_alone or not line[0].text.startswith("   place ")))
 
 
 def _in_use(use: GpuUse | None) -> str:

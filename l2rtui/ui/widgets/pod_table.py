@@ -16,21 +16,22 @@ from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_o
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
+# A slot says nothing without its node; the role stands in most names.
 _FIRST: Final = (
     TableColumn("pod", "pod", most=40),
     TableColumn("status", "status", most=22),
-    TableColumn("set", "set", most=14, rank=4),
-    TableColumn("role", "role", most=9, rank=2),
-    TableColumn("node", "node", most=20, rank=5),
+    TableColumn("set", "set", most=14, rank=6),
+    TableColumn("role", "role", most=9, rank=4),
+    TableColumn("node", "node", most=20, rank=1),
     TableColumn("slot", "slot", most=12, rank=1),
-    TableColumn("restarts", "restarts", most=8, right=True, rank=2),
-    TableColumn("exit", "exit", most=5, right=True, rank=3),
-    TableColumn("age", "age", most=6, right=True, rank=1, is_age=True),
+    TableColumn("restarts", "restarts", most=8, right=True, rank=3),
+    TableColumn("exit", "exit", most=5, right=True, rank=5),
+    TableColumn("age", "age", most=6, right=True, rank=2, is_age=True),
 )
 _OF_RECORDS: Final = (
     ("rate", TableColumn("rate", "steps/s", most=10, right=True, rank=2)),
-    ("sim", TableColumn("sim", "simulator", most=18, rank=2)),
-    ("sim", TableColumn("fps", "fps", most=6, right=True, rank=3)),
+    ("sim", TableColumn("sim", "simulator", most=18, rank=3)),
+    ("sim", TableColumn("fps", "fps", most=6, right=True, rank=5)),
     ("rank", TableColumn("rank", "rank", most=9, right=True, rank=2)),
     ("round", TableColumn("round", "round", most=6, right=True, rank=3)),
     ("step", TableColumn("step", "step", most=14, rank=3)),
@@ -50,7 +51,7 @@ _LAST: Final = (
     TableColumn("seed", "seed", most=6, right=True, rank=9),
     TableColumn("pid", "pid", most=8, right=True, rank=10),
 )
-_RANKS_OF_ALL: Final = {"node": 1, "owner": 1, "run": 2, "role": 3, "rate": 3, "set": 6, "sim": 4, "fps": 5}
+_RANKS_OF_ALL: Final = {"owner": 1, "run": 2, "restarts": 2, "exit": 3, "rate": 3, "sim": 4, "age": 1, "role": 3}
 """Ranks of columns while the table holds the pods of all runs."""
 
 

@@ -14,11 +14,15 @@ from itertools import accumulate
 from typing import Any, Final
 
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.text import NOTHING, count, decimal, fit
+from l2rtui.ui.text import NOTHING, count, decimal, fit, shorten
 
 MAX_COLUMNS: Final = 48
 """Columns of one log; fields beyond them stand at the end of a row with their names."""
 _WIDEST_TEXT: Final = 24
+_LONGEST_TEXT: Final = 200
+"""Characters of a text in the last column, behind which nothing stands that it could push away."""
+_LEAST_CUT: Final = 8
+"""Characters from which a part of that text says something."""
 _WIDEST_NUMBER: Final = 15
 _GAP: Final = "  "
 _WHOLE_RATE: Final = 100.0
@@ -55,6 +59,8 @@ _HEADINGS: Final = {
     "policy_version": "version",
     "idle_share": "idle",
     "simulator_state": "simulator",
+    "simulator_restarts": "sim restarts",
+    "simulator_fps": "fps",
     "world_size": "world",
 }
 _KIND: Final = "l2r"
@@ -88,9 +94,13 @@ class RecordTable:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Position behind each column."""
-        widths = (column.width for column in self._columns.values())
-        return tuple(accumulate(widths, lambda end, width: end + len(_GAP) + width))
+        """Positions at which a row may be cut: behind each column, and anywhere in a text that is the last."""
+        columns = tuple(self._columns.values())
+        ends = tuple(accumulate((column.width for column in columns), lambda end, width: end + len(_GAP) + width))
+        if not columns or columns[-1].is_number:
+            return ends
+        start = ends[-1] - columns[-1].width
+        return (*ends[:-1], *range(start + _LEAST_CUT, start + _LONGEST_TEXT + 1))
 
     def learn(self, pod: str, record: Mapping[str, Any]) -> bool:
         """Make room for the fields of a record; return True where rows that were made before are out of place."""
@@ -112,13 +122,22 @@ class RecordTable:
 
     def row(self, record: Mapping[str, Any]) -> str:
         """Return a record as a row; what has no column yet stands at its end as ``name=value``."""
-        cells = [_at(_cell(record, name, column), column) for name, column in self._columns.items()]
+        *names, last = self._columns or ("",)
+        cells = [_at(_cell(record, name, self._columns[name]), self._columns[name]) for name in names]
+        if last:
+            cells.append(self._last_cell(record, last))
         rest = [
             f"{sanitize(name)}={_text(value)}"
             for name, value in record.items()
             if name not in self._columns and name not in _LEFT_OUT
         ]
         return _GAP.join([_GAP.join(cells).rstrip() if not rest else _GAP.join(cells), *rest])
+
+    def _last_cell(self, record: Mapping[str, Any], name: str) -> str:
+        """Return the cell at the end of a row: a text there may be longer than its column."""
+        column = self._columns[name]
+        text = _cell(record, name, column)
+        return _at(text, column) if column.is_number or len(text) < column.width else shorten(text, _LONGEST_TEXT)
 
     def _add(self, name: str, value: object) -> None:
         heading = fit(_HEADINGS.get(name, sanitize(name).replace("_", " ")), _WIDEST_TEXT).rstrip()

@@ -17,7 +17,7 @@ class EventTable(VirtualTable):
         TableColumn("age", "age", most=6, right=True, is_age=True),
         # Where columns are short the level goes first: a reason without its object says nothing.
         TableColumn("level", "level", most=10, rank=1),
-        TableColumn("reason", "reason", most=24),
+        TableColumn("reason", "reason", most=26),
         TableColumn("object", "object", most=48),
         TableColumn("count", "count", most=5, right=True, rank=2),
         TableColumn("message", "message", most=400),
@@ -40,14 +40,15 @@ class LeakTable(VirtualTable):
 def event_row(event: KubeEvent) -> Row:
     """Make the row of an event."""
     is_warning = event.level == "Warning"
-    glyph, style = ("▲", TextStyle.WARN) if is_warning else ("●", TextStyle.DIM)
+    # The glyph stands with the reason: where columns are short the level goes, and a colour alone says nothing.
+    glyph, style = ("▲ ", TextStyle.WARN) if is_warning else ("", TextStyle.PLAIN)
     return make_row(
         # Without time and count: an event that occurs again updates its row in place.
         f"{event.namespace}/{event.object}/{event.reason}/{event.message}",
         # Ascending by minus the time is newest first, as with ages in the other tables.
         (Span("", TextStyle.DIM), -event.time),
-        (Span(f"{glyph} {sanitize(event.level)}", style), event.level),
-        (Span(sanitize(event.reason), TextStyle.WARN if is_warning else TextStyle.PLAIN), event.reason),
+        (Span(sanitize(event.level), TextStyle.WARN if is_warning else TextStyle.DIM), event.level),
+        (Span(f"{glyph}{sanitize(event.reason)}", style), event.reason),
         (Span(sanitize(event.object), TextStyle.STRONG), event.object),
         (Span(str(event.count) if event.count > 1 else NOTHING, TextStyle.DIM), event.count),
         (Span(sanitize(event.message)), event.message),

@@ -16,13 +16,14 @@ from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class Slots(NamedTuple):
-    """Number of all slots, of busy and of free ones; the same of CPUs beside GPUs, which the others leave out."""
+    """Number of all slots, of busy, free and off ones; that of CPUs beside GPUs, which the others leave out."""
 
     there: int
     busy: int
     free: int
     cpu_there: int = 0
     cpu_busy: int = 0
+    off: int = 0
 
 
 NO_SLOTS: Final = Slots(0, 0, 0)
@@ -53,7 +54,7 @@ class StatusBar(SplitLine):
 
 def slots_of(ledger: Ledger) -> Slots:
     """Count the slots; linear in their number, so callers cache by ledger."""
-    busy = free = cpu_there = cpu_busy = 0
+    busy = free = off = cpu_there = cpu_busy = 0
     for slot in ledger.slots.values():
         state = slot.state
         is_busy = state is SlotState.BUSY or state is SlotState.FAILED
@@ -63,7 +64,8 @@ def slots_of(ledger: Ledger) -> Slots:
         else:
             busy += is_busy
             free += state is SlotState.FREE
-    return Slots(len(ledger.slots) - cpu_there, busy, free, cpu_there, cpu_busy)
+            off += state is SlotState.OFF
+    return Slots(len(ledger.slots) - cpu_there, busy, free, cpu_there, cpu_busy, off)
 
 
 def left_of(
@@ -79,11 +81,12 @@ def left_of(
         *groups,
         _pair("slots", f"{slots.busy}/{slots.there}"),
         _pair("free", f"{slots.free}"),
-        *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
-        _pair("mine", f"{pod_counts.mine}"),
-        _pair("runs", f"{len(snapshot.runs)}"),
+        *((_pair("off", f"{slots.off}"),) if slots.off else ()),
         _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.FAULT if failing else TextStyle.PLAIN),
         _pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
+        _pair("mine", f"{pod_counts.mine}"),
+        _pair("runs", f"{len(snapshot.runs)}"),
+        *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
         _pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
     )
 

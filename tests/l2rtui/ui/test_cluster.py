@@ -563,16 +563,34 @@ async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk, ke
         for number in range(30):
             one.app.ctx.background.say(f"sentence {number}")
         await one.until(lambda: len(one.app.screen.query("Toast")) == 30)
-        bar = one.cluster.panes.key_bar
+        prompt, bar = one.cluster.command_line.prompt, one.cluster.panes.key_bar
+        last = prompt if prompt.display else bar  # the prompt stands in the place of the bar
         await one.until(lambda: "sentence 9" in one.words(), "as many as there is room for")
         geometry = one.app.screen.find_widget
         toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast")]
-        assert not any(toast.overlaps(bar.region) for toast in toasts if toast)
-        assert "? help" in one.words().splitlines()[bar.region.y]
+        assert not any(toast.overlaps(last.region) for toast in toasts if toast)
+        assert ("filter   x" if prompt.display else "? help") in one.words().splitlines()[last.region.y]
 
 
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):
     async with desk(size=(80, 24), ready=False) as one:
-        await one.until(lambda: "1 Slots   2 SEEDS   3 Pods" in one.words())
+        await one.until(lambda: "1 Slots   2 SEEDS (3)   3 Pods" in one.words())
         await one.press("slash", *"sac", "enter")
-        await one.until(lambda: "1   2 SEEDS   3   4   6   7   8   2 · 1 hidden · /sac" in one.words())
+        await one.until(lambda: "1  2 SEEDS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_prompt_says_what_is_asked_and_takes_the_place_of_the_key_bar_alone(desk, size):
+    async with desk(size=size, ready=False) as one:
+        await one.until(lambda: "L launch" in one.words())
+        before = one.words().splitlines()
+        await one.press("colon", *"xyz")
+        await one.until(lambda: "command  xyz" in one.words())
+        *panes, last = one.words().splitlines()
+        assert last.startswith(" command  xyz")
+        assert "L launch" not in one.words()
+        assert panes[-1] == before[-2], "the frame of the lowest pane stays where it was"
+        await one.press("escape", "slash", *"sac")
+        await one.until(lambda: " filter   sac" in one.words().splitlines()[-1])
+        await one.press("escape")
+        await one.until(lambda: one.words().splitlines()[-1] == before[-1])

@@ -47,7 +47,10 @@ def test_columns_that_people_look_for_come_first_and_cells_stand_below_their_hea
         end = headings.index(heading) + len(heading)
         assert row[:end].endswith(cell)
     assert row.startswith("          -")
-    assert "cuda:0 NVIDIA H100 80GB…" in row
+    assert row.endswith("cuda:0 NVIDIA H100 80GB HBM3"), "behind the last column nothing is pushed away"
+    other, record = RecordTable(), {"device": "cuda:0 NVIDIA H100 80GB HBM3", "n": 1}
+    other.learn("a", record)
+    assert "cuda:0 NVIDIA H100 80GB…" in other.row(record)
     assert "3.0" not in row, "t shows times"
 
 
@@ -68,9 +71,21 @@ def test_a_number_is_rounded_where_it_does_not_fit_and_never_cut():
     row = table.row({"x": 123456, "note": "abcdef"})
     assert row.split()[0] in ("1e+05", "…")
     assert "note" in table.heading
-    assert "abc…" in row
+    assert row.endswith("abcdef")
     assert "=" not in row
     assert table.row({"y": 7}).endswith("y=7")
+
+
+def test_a_text_in_the_last_column_is_cut_where_the_screen_ends_and_no_number_before_it():
+    table, record = RecordTable(), {"l2r": "worker", "x": 1.0, "simulator_error": "no pose followed an action"}
+    table.learn("a", record)
+    assert table.row(record).endswith("no pose followed an action")
+    start = table.row(record).index("no pose")
+    first, *others = table.ends
+    assert first < start < min(others)
+    assert {start + 8, start + 20, start + 200} <= set(others)
+    table.learn("a", {"y": 2.0})  # another column behind it: its own width holds again
+    assert "…" in table.row(record | {"y": 2.0})
 
 
 def test_kinds_are_a_column_only_where_one_pod_writes_several():

@@ -83,11 +83,19 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
         entries.append(_entry(MISMATCH, f"mismatch {mismatched}"))
     if num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
-    while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:
-        entries.pop(0 if entries[0][0].text == FOREIGN else -1)
+    entries = _squeezed(entries, width - len("+99 runs   "))
     last = tuple(chain.from_iterable(entries))
     last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the blanks at the end are room for a name
     return (*_named(letters, busy, width - width_of(last)), *last)
+
+
+def _squeezed(entries: list[Line], width: int) -> list[Line]:
+    """Return the entries that fit, with fewer blanks between them where that saves one."""
+    if sum(map(width_of, entries)) > width:
+        entries = [(glyph, Span(text.text.removesuffix(" "), text.style)) for glyph, text in entries]
+    while len(entries) > 1 and sum(map(width_of, entries)) > width:
+        entries.pop(0 if entries[0][0].text == FOREIGN else -1)
+    return entries
 
 
 def _named(letters: Letters, busy: Mapping[str, int], width: int) -> Line:
