@@ -200,7 +200,7 @@ def _with_simulator(pod: PodView, record: PodMetrics | None) -> Status:
     level = simulator_level(state) if state else Level.OK
     if status.level is not Level.OK or level not in (Level.WARN, Level.BAD):
         return status
-    return Status(status.word, level, f"{status.sentence}, its simulator is {state}")
+    return Status(status.word, level, f"{status.sentence}; its simulator is {state}")
 
 
 def _process(pod: PodView) -> str:

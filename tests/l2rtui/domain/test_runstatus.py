@@ -17,6 +17,7 @@ UP = PodView("a", "r-w-0", "n", run="r", role=Role.WORKER, phase=Phase.RUNNING, 
 DOWN = replace(UP, uid="b", name="r-w-1", phase=Phase.FAILED, ready=False, exit_code=1)
 OVER = replace(DOWN, phase=Phase.SUCCEEDED, exit_code=0)
 WAITS = replace(UP, uid="c", name="r-w-1", phase=Phase.PENDING, ready=False)
+STUCK = replace(WAITS, reason="ImagePullBackOff", message="v12: not found")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,20 @@ WAITS = replace(UP, uid="c", name="r-w-1", phase=Phase.PENDING, ready=False)
     [
         (RUN, (), "Starting", Level.WAIT, "0 of 2 pods ready"),
         (RUN, (UP, WAITS), "Starting", Level.WAIT, "1 of 2 pods ready"),
+        (
+            RUN,
+            (UP, STUCK),
+            "Starting",
+            Level.WARN,
+            "1 of 2 pods ready; r-w-1 waits: ImagePullBackOff: v12: not found",
+        ),
+        (
+            RUN,
+            (replace(STUCK, message=""),),
+            "Starting",
+            Level.WARN,
+            "0 of 2 pods ready; r-w-1 waits: ImagePullBackOff",
+        ),
         (RUN, (UP, replace(UP, uid="b")), "Running", Level.OK, "all 2 pods run"),
         (RUN, (UP, OVER), "Running", Level.OK, "1 pod run, 1 have finished"),
         (RUN, (OVER, replace(OVER, uid="a")), "Completed", Level.DONE, "has finished"),

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.config import user_name
 from runtime.base.object_store import open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.upload import Mirror
@@ -132,3 +134,15 @@ async def test_readonly_looks_and_takes_nothing(desk, place):
         await one.press("D")
         await one.until(lambda: any("D (download) is off" in said for said in one.says()))
         assert not one.app.screen._field.display
+
+
+async def test_a_run_that_copies_its_checkpoints_nowhere_shows_those_in_its_own_folder(desk, place):
+    backend = FakeBackend(owner=user_name())
+
+    async def results(run: str) -> Path:
+        return place
+
+    backend.results = results
+    async with desk(backend=backend) as one:
+        await one.press("2", "C")
+        await one.until(lambda: one.top == "ArtifactsScreen" and "20 updates" in one.words())

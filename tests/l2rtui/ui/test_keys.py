@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.color import Color
 
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
@@ -270,3 +271,17 @@ async def test_a_click_on_the_key_bar_is_the_key(desk):
     async with desk() as one:
         await one.pilot.click("KeyBar", offset=(2, 0))
         await one.until(lambda: one.top == "PlaceScreen")
+
+
+async def test_the_key_bar_has_the_menu_however_narrow_and_the_row_chosen_there_can_be_read(desk):
+    async with desk(size=(80, 24)) as one:
+        assert "m menu  ? help" in one.words().splitlines()[-1]
+        await one.press("m")
+        await one.until(lambda: one.top == "MenuScreen" and "Place a run" in one.words())
+        line = next(strip for strip in one.app.screen._compositor.render_strips() if "Place a run" in strip.text)
+        chosen = next(segment for segment in line if segment.text.startswith("P"))
+        assert chosen.style.color != chosen.style.bgcolor, "the key of the row under the cursor"
+        light, dark = (
+            Color.from_rich_color(colour).brightness for colour in (chosen.style.color, chosen.style.bgcolor)
+        )
+        assert abs(light - dark) > 0.25

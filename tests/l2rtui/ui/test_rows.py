@@ -51,7 +51,8 @@ def test_of_all_runs_the_table_of_pods_leaves_out_simulators_before_nodes_and_ow
         model: {model.columns[number].key for number, _ in model.visible_columns(70, 2)}
         for model in (own, all_runs)
     }
-    assert {"node", "owner"} <= shown[all_runs] - shown[own]
+    assert "node" in shown[own] & shown[all_runs]
+    assert "owner" in shown[all_runs] - shown[own]
     assert "sim" in shown[own] - shown[all_runs]
 
 
@@ -95,6 +96,35 @@ def test_a_pod_that_is_down_has_neither_rate_nor_simulator_whatever_its_last_rec
     assert not re.search("492|101|simulator|prints none", said)
     up = "\n".join("".join(span.text for span in line) for line in about_pod(POD, 0.0, record))
     assert re.search("(?s)ready.*101 fps.*492", up)
+
+
+def test_a_warning_is_one_without_its_colour_and_without_the_column_of_the_level():
+    warning, normal = (
+        event_row(KubeEvent(1.0, level, "Failed", "Pod p", level)) for level in ("Warning", "Normal")
+    )
+    assert [row.cells[2].text for row in (warning, normal)] == ["▲ Failed", "Failed"]
+    model = RowModel(EventTable.COLUMNS)
+    model.replace([warning, normal])
+    model.set_filter(text="reason=Failed")
+    assert len(model.displayed) == 2
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (76, "pod status node slot age steps/s"),
+        (116, "pod status role node slot restarts exit age steps/s simulator fps"),
+    ],
+)
+def test_a_slot_is_never_shown_without_its_node(width, columns):
+    fields = pod_table.record_fields([RECORD, STEPPING]) - {"rank", "round", "step"}
+    model = RowModel(pod_table.columns_for(fields))
+    pod = replace(
+        POD, name="drift-impala-learner-0", node="a100-01", phase=Phase.PENDING, reason="ImagePullBackOff"
+    )
+    model.replace([pod_table.pod_row(pod, None, fields)])
+    titles = [model.columns[number].title for number, _ in model.visible_columns(width, 2)]
+    assert titles == columns.split()
 
 
 @pytest.mark.parametrize("width", [60, 75, 90])

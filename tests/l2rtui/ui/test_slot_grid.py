@@ -206,6 +206,29 @@ def test_old_figures_say_how_old_they_are():
     assert old.header[0] == Span("▲ of 2m ago  ", TextStyle.WARN)
 
 
+def test_a_node_that_takes_nothing_is_marked_where_only_its_name_has_room():
+    snapshot = cluster(node("a"), replace(node("b"), is_schedulable=False))
+    row = read(lay_out(snapshot, 100, level=ZoomLevel.CLUSTER).lines[0])
+    assert "b   ▲─" in row
+    assert row.count("▲") == 1
+
+
+def test_two_bars_beside_a_name_are_named_above():
+    busy = replace(node("n", gpus=8), cpu_used=4.0, memory_bytes=100, memory_used_bytes=10)
+    grid = lay_out(cluster(busy), 66, level=ZoomLevel.NODE)
+    assert read(grid.lines[0]).startswith("n    ▅▁ 0")
+    assert read(grid.header).startswith("node cm ")
+
+
+def test_the_legend_gives_up_blanks_before_a_meaning():
+    pods = (pod("p", 0, 0), pod("x", 1, 0, run="other"))
+    off = replace(node("m"), is_schedulable=False)
+    snapshot = cluster(node("n"), off, pods=pods)
+    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 46))
+    assert "x others 1   · free 30   ─ off 32" in wide
+    assert "x others 1  · free 30  ─ off 32" in narrow
+
+
 # --- idle holders -----------------------------------------------------------------------------------------------
 
 
@@ -214,7 +237,7 @@ def test_an_idle_holder_has_a_word_on_its_tile_a_glyph_elsewhere_and_a_count():
     figures = GridFigures({}, {("n", 0): "3h"})
     assert tile(snapshot, 0, figures)[1].endswith("idle 3h")
     narrow = cluster(node(gpus=8, uses=(GpuUse(0, 1.0),)), pods=[pod("p", 0, 0)])
-    assert tile(narrow, 0, figures, 70)[1].endswith("idle3h")
+    assert tile(narrow, 0, figures, 70)[1].endswith("idle 3h")
     assert tile(narrow, 0, GridFigures({}, {("n", 0): "≥31m"}), 70)[1].endswith("  ○≥31m")
     for level in (ZoomLevel.NODE, ZoomLevel.CLUSTER):
         grid = lay_out(snapshot, 100, level=level, figures=figures)

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App, ComposeResult
 from textual.color import Color
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage
+from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
@@ -25,7 +27,7 @@ from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.theme import THEMES, palette
 from l2rtui.ui.widgets.grid.lines import lay_out
-from l2rtui.ui.widgets.metric_strip import about_slot
+from l2rtui.ui.widgets.metric_strip import MetricStrip, about_slot
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
@@ -201,7 +203,8 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     seen = ConnectionStatus("demo", is_connected=True)
     assert read(right_of((), seen)).split() == ["●", "live", "RW"]
     groups = left_of(demo, seen, PodCounts(failing=1), slots_of(demo.ledger))
-    assert "28/96" in "".join(map(read, groups))
+    # Busy, free and off slots are all there are: who adds them up must not miss some.
+    assert "slots 28/96  free 37  off 31  failing ✖ 1" in "".join(map(read, groups))
     assert read(groups[-1]) == "  nodes 3/3"  # a label and its number stay or go together
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
@@ -231,6 +234,41 @@ def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown)
     node = Node("n", (Gpu("n", 3, model="A100"),), gpu_use=use)
     slot = ClusterSnapshot({"n": node}).ledger.slots[SlotId("n", 3, 0)]
     assert read(about_slot(slot, node, None, 0.0)[1]).split(maxsplit=1) == ["device", shown]
+
+
+def test_a_pod_whose_simulator_hangs_does_not_look_well():
+    usage = (DeviceUsage(3, 0),)
+    pod = PodView("u", "p", "n", devices=usage, phase=Phase.RUNNING, ready=True, restarts=2, exit_code=137)
+    snapshot = ClusterSnapshot({"n": Node("n", (Gpu("n", 3),))}, {"u": pod})
+    slot = snapshot.ledger.slots[SlotId("n", 3, 0)]
+    hung, ready = (PodMetrics("worker", simulator=state) for state in ("hung", "ready"))
+    assert read(about_slot(slot, None, pod, 0.0, ready)[0]).startswith(
+        " ● n/3.0 is held by p, which runs, 2 restarts"
+    )
+    assert read(about_slot(slot, None, pod, 0.0, hung)[0]).startswith(
+        " ▲ n/3.0 is held by p, which runs, 2 restarts"
+    )
+    assert read(about_slot(slot, None, pod, 0.0, hung)[0]).endswith("its simulator is hung")
+    lines = [read(line).split() for line in about_slot(slot, None, pod, 0.0, hung)]
+    assert ["process", "restarts", "2", "last", "exit", "137"] in lines, (
+        "what nobody knows, as its pid, is left out"
+    )
+    assert not any(words[0] == "place" for words in lines), "the first line says where it is"
+    several = replace(pod, devices=(*usage, DeviceUsage(3, 1)))
+    assert any(read(line).split()[0] == "place" for line in about_slot(slot, None, several, 0.0))
+
+
+@pytest.mark.parametrize(("height", "shown"), [(1, 1), (3, 1), (4, 2)])
+async def test_the_state_of_the_selection_may_take_a_line_from_the_figures(height, shown):
+    class Strip(App[None]):
+        def compose(self) -> ComposeResult:
+            yield MetricStrip()
+
+    app = Strip()
+    async with app.run_test(size=(20, height)):
+        strip = app.query_one(MetricStrip)
+        strip.lines = ((text.Span(" ▲ r one two three four five"),), *(((text.Span("   figure"),),) * 9))
+        assert sum("figure" not in strip.render_line(y).text for y in range(height)) == shown
 
 
 def test_the_part_of_a_pod_is_shown_or_said_to_be_unknown():
