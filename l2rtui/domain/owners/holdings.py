@@ -34,7 +34,7 @@ class IdleGpu:
 
     @property
     def time(self) -> IdleTime:
-        """How long it has done nothing."""
+        """Time for which it has done nothing."""
         return IdleTime(self.seconds, self.is_least)
 
 
