@@ -69,11 +69,16 @@ _KIND_HEADING: Final = "record"
 
 @dataclass(slots=True)
 class _Column:
-    """Column of one field; numbers stand at its right edge."""
+    """Column of one field; numbers stand at its right edge.
+
+    Attributes:
+        is_null: Nobody has known a value yet; it counts as a number until a text comes.
+    """
 
     heading: str
     width: int
     is_number: bool
+    is_null: bool = False
 
 
 class RecordTable:
@@ -104,7 +109,7 @@ class RecordTable:
 
     def learn(self, pod: str, record: Mapping[str, Any]) -> bool:
         """Make room for the fields of a record; return True where rows that were made before are out of place."""
-        before = [(name, column.width) for name, column in self._columns.items()]
+        before = [(name, column.width, column.is_number) for name, column in self._columns.items()]
         kind = sanitize(str(record.get(_KIND, "")))
         # A pod that writes records of several kinds, such as steps and what they fetch: the kind tells them apart.
         if self._kinds.setdefault(pod, kind) != kind and _KIND not in self._columns:
@@ -115,8 +120,9 @@ class RecordTable:
                 continue
             if name not in self._columns and len(self._columns) < MAX_COLUMNS:
                 self._add(name, value)
+            self._settle(name, value)
             self._widen(name, _field_text(name, value))
-        after = [(name, column.width) for name, column in self._columns.items()]
+        after = [(name, column.width, column.is_number) for name, column in self._columns.items()]
         # A new last column leaves every row that has no value there as it is.
         return after[: len(before)] != before
 
@@ -141,12 +147,17 @@ class RecordTable:
 
     def _add(self, name: str, value: object) -> None:
         heading = fit(_HEADINGS.get(name, sanitize(name).replace("_", " ")), _WIDEST_TEXT).rstrip()
-        # What is null as long as nobody knows it is a number later: texts are empty then.
-        column = _Column(heading, len(heading), not isinstance(value, str))
+        column = _Column(heading, len(heading), not isinstance(value, str), value is None)
         self._columns[name] = column
         order = {first: number for number, first in enumerate((_KIND, *_FIRST))}
         ordered = sorted(self._columns.items(), key=lambda item: order.get(item[0], len(order)))
         self._columns = dict(ordered)
+
+    def _settle(self, name: str, value: object) -> None:
+        """Take a column for one of texts where its first value is one."""
+        column = self._columns.get(name)
+        if column is not None and column.is_null and value is not None:
+            column.is_null, column.is_number = False, not isinstance(value, str)
 
     def _widen(self, name: str, text: str) -> None:
         column = self._columns.get(name)

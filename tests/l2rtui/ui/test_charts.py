@@ -254,7 +254,7 @@ async def test_charts_are_exported_as_a_picture_and_as_a_table(desk, tmp_path, m
 async def test_help_opens_at_the_keys_of_the_charts_and_the_bar_lists_them(desk):
     async with desk() as one:
         await opened(one)
-        await one.until(lambda: "x x axis" in one.words().splitlines()[-1])
+        await one.until(lambda: "x axis" in one.words().splitlines()[-1])
         await one.press("question_mark")
         await one.until(lambda: one.top == "HelpScreen")
         await one.until(lambda: "In the charts" in one.words())

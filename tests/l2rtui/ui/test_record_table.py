@@ -166,3 +166,15 @@ async def test_a_log_without_records_has_no_headings():
         await until_shown(app, pilot, lambda shown: "level=info" in shown[1])
         assert "INFO first" in app.shown()[0]
         assert "level=info n=1" in app.shown()[1]
+
+
+def test_a_text_that_was_null_for_long_is_a_text_and_no_number():
+    table, record = RecordTable(), {"x": 1.0, "simulator_error": None}
+    table.learn("a", record)
+    assert table.learn("a", record | {"simulator_error": "no pose"}) is True, "earlier rows stand otherwise"
+    row = table.row(record | {"simulator_error": "no pose followed an action within 10 s"})
+    assert row.endswith("  no pose followed an action within 10 s")
+    assert table.learn("a", record | {"simulator_error": None}) is False
+    table.learn("b", {"x": 1.0, "y": None})
+    table.learn("b", {"x": 1.0, "y": 12_345})
+    assert table.row({"x": 1.0, "y": 12_345}).endswith("  12,345")

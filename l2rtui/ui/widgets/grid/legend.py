@@ -91,9 +91,10 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
 
 def _squeezed(entries: list[Line], width: int) -> list[Line]:
     """Return the entries that fit, with fewer blanks between them where that saves one."""
-    if sum(map(width_of, entries)) > width:
+    # The blanks behind the last one are no part of the line.
+    if sum(map(width_of, entries)) - 3 > width:
         entries = [(glyph, Span(text.text.removesuffix(" "), text.style)) for glyph, text in entries]
-    while len(entries) > 1 and sum(map(width_of, entries)) > width:
+    while len(entries) > 1 and sum(map(width_of, entries)) - 2 > width:
         entries.pop(0 if entries[0][0].text == FOREIGN else -1)
     return entries
 
