@@ -172,9 +172,9 @@ def _at(text: str, column: _Column) -> str:
 
 
 def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
-    if name not in record:
+    value = record.get(name)
+    if name not in record or (value is None and not column.is_number):
         return ""
-    value = record[name]
     text = _field_text(name, value)
     if len(text) > column.width and isinstance(value, int | float):
         # A number is never cut: digits would be missing. It is rounded until it fits.

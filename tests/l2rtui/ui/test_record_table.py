@@ -175,6 +175,7 @@ def test_a_text_that_was_null_for_long_is_a_text_and_no_number():
     row = table.row(record | {"simulator_error": "no pose followed an action within 10 s"})
     assert row.endswith("  no pose followed an action within 10 s")
     assert table.learn("a", record | {"simulator_error": None}) is False
+    assert table.row(record).endswith("1.00"), "a text that is not there is blank"
     table.learn("b", {"x": 1.0, "y": None})
     table.learn("b", {"x": 1.0, "y": 12_345})
     assert table.row({"x": 1.0, "y": 12_345}).endswith("  12,345")
