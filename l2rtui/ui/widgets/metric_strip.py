@@ -40,8 +40,8 @@ from l2rtui.ui.widgets.run_table import is_learning
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _LABEL = 10
-_LEAST_BROKEN = 4
-"""Lines from which the first one, the state of the selection, may take two where all lines are in use."""
+_MOST_OF_STATE = 3
+"""Lines that the state of the selection may take where all are in use; half of the strip at most."""
 
 
 class MetricStrip(SpanWidget):
@@ -67,8 +67,8 @@ class MetricStrip(SpanWidget):
         rows: list[Line] = []
         for line in self.lines:
             indent = _LABEL + 3 if rows else 3  # the first is a sentence, the others have a label
-            # What is wrong and why is worth a figure less; a strip of a single line has no second one.
-            most = 1 + max(spare, 0 if rows or self.size.height < _LEAST_BROKEN else 1)
+            # What is wrong and why is worth a figure or two less; a strip of a single line has no second one.
+            most = 1 + max(spare, 0 if rows else min(_MOST_OF_STATE, self.size.height // 2) - 1)
             broken = wrapped(line, width, most, indent) if width_of(line) > width > 0 else (line,)
             spare -= len(broken) - 1
             rows += broken

@@ -258,7 +258,7 @@ def test_a_pod_whose_simulator_hangs_does_not_look_well():
     assert any(read(line).split()[0] == "place" for line in about_slot(slot, None, several, 0.0))
 
 
-@pytest.mark.parametrize(("height", "shown"), [(1, 1), (3, 1), (4, 2)])
+@pytest.mark.parametrize(("height", "shown"), [(1, 1), (3, 1), (4, 2), (6, 3), (9, 3)])
 async def test_the_state_of_the_selection_may_take_a_line_from_the_figures(height, shown):
     class Strip(App[None]):
         def compose(self) -> ComposeResult:
@@ -267,7 +267,10 @@ async def test_the_state_of_the_selection_may_take_a_line_from_the_figures(heigh
     app = Strip()
     async with app.run_test(size=(20, height)):
         strip = app.query_one(MetricStrip)
-        strip.lines = ((text.Span(" ▲ r one two three four five"),), *(((text.Span("   figure"),),) * 9))
+        strip.lines = (
+            (text.Span(" ▲ r one two three four five six seven eight nine ten"),),
+            *(((text.Span("   figure"),),) * 9),
+        )
         assert sum("figure" not in strip.render_line(y).text for y in range(height)) == shown
 
 
