@@ -24,6 +24,7 @@ from typing import Any
 from l2rtui.domain.placement import parse_seeds
 
 PROGRAM = [sys.executable, "-m", "l2rtui"]
+HERE = ["--backend", "local"]
 DOCS = Path("docs")
 RECORDS = DOCS / "learning-methods.jsonl"
 REFERENCE = Path(__file__).with_name("learning_reference.py")
@@ -105,15 +106,14 @@ def ours(example: Example, seed: int) -> Iterator[Point]:
     name = f"curve-{example.name}-{seed}"
     launch = ["launch", "-f", f"manifests/{example.name}.yaml", "--name", name, "--set", f"seed={seed}", "--yes"]
     began = time.time()
-    subprocess.run([*PROGRAM, *launch, "--backend", "local"], check=True, stdout=subprocess.DEVNULL)
-    logs = [*PROGRAM, "logs", f"{name}/learner", "--backend", "local"]
-    with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, text=True) as process:
+    l2rtui(*launch)
+    logs = ["logs", f"{name}/learner"]
+    with subprocess.Popen([*PROGRAM, *logs, "-f", *HERE], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             if "the run is done" in line or time.time() - began > MOST_SECONDS:
                 process.terminate()
                 break
-    kept = subprocess.run([*logs, "--tail", "100000"], check=True, capture_output=True, text=True).stdout
-    for line in kept.splitlines():
+    for line in l2rtui(*logs, "--tail", "100000").splitlines():
         if not line.startswith('{"l2r":"learner"'):
             continue
         record = json.loads(line)
@@ -121,11 +121,15 @@ def ours(example: Example, seed: int) -> Iterator[Point]:
             yield point(
                 example, "l2rtui", seed, record | {"mean_return": record[example.measure]}, record["time"] - began
             )
-    subprocess.run(
-        [*PROGRAM, "destroy", name, "--yes", "--purge", "--backend", "local"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    l2rtui("destroy", name, "--yes", "--purge")
+
+
+def l2rtui(*words: str) -> str:
+    """Run a command on this machine and return what it prints; end with its own sentence where it is refused."""
+    done = subprocess.run([*PROGRAM, *words, *HERE], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"l2rtui {words[0]} ended with code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def reference(python: str, example: Example, seed: int) -> Iterator[Point]:

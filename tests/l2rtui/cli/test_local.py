@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from l2rtui.backends.local.paths import StateFolder
 from tests.fakes.nvml import GIB, FakeGpu, pynvml_folder
 from tests.l2rtui.cli.conftest import eventually, interrupt, processes_of
 
@@ -71,6 +72,26 @@ def test_what_the_driver_says_of_a_gpu_is_in_nodes_slots_and_check(local):
     pynvml_folder(folder, FakeGpu(is_lost=True))
     (node,) = local.json("nodes")
     assert node["message"] == "GPU0 cannot be read: NVML says GPU is lost"
+
+
+def test_of_two_launches_at_once_that_want_the_last_slot_one_is_refused_with_a_sentence(local):
+    local.env |= {"L2RTUI_SLOTS_PER_CORE": "1", "L2RTUI_MAX_CPU_SLOTS": "1"}
+    path = local.home / "job.yaml"
+    path.write_text("kind: job\nname: t\njob: {command: [sleep, '600'], slots: 1}\n")
+    assert local.json("slots")[0]["state"] == "free"
+    folder = StateFolder(local.home / "state" / "l2rtui" / "local")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # both have made their plan before either takes the slot
+        launches = {name: local.start("launch", "-f", str(path), "--name", name, "--yes") for name in ("a", "b")}
+        for process in launches.values():
+            assert "launching" in process.stderr.readline()
+    ends = {name: (*process.communicate(timeout=60), process.returncode) for name, process in launches.items()}
+    (winner,) = (name for name, (_, _, code) in ends.items() if code == 0)
+    (loser,) = (name for name, (_, _, code) in ends.items() if code == 3)
+    assert f"is held by {winner}-job-0, so {loser}-job-0 cannot sit there" in ends[loser][1]
+    assert "Traceback" not in ends[loser][1]
+    assert [run["run"] for run in local.json("runs")] == [winner]
 
 
 @pytest.mark.slow
