@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.rl.device.captured import CapturedByShape, is_captured, shapes_of, static_copy
+from runtime.rl.device.captured import CapturedByShape, copy_columns, is_captured, shapes_of, static_copy
 
 Step = Callable[..., Tensor]
 """Gradient step on columns of B rows each; returns its statistics, a vector."""
@@ -41,7 +41,7 @@ class MinibatchSteps:
             buffers = [static_copy(column) for column in columns]
             self._batches[key] = buffers, self._captured(self._on_rows(buffers))
         buffers, steps = self._batches[key]
-        torch._foreach_copy_(buffers, list(columns))
+        copy_columns(zip(buffers, columns, strict=True))
         return steps
 
     def _on_rows(self, columns: Sequence[Tensor]) -> RowStep:

@@ -12,7 +12,7 @@ writes memory by address. Three rules follow for a function that is captured:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -80,10 +80,7 @@ class Captured:
             for buffer, argument in zip(self.inputs, arguments, strict=True)
             if buffer is not None and argument is not None and argument is not buffer
         ]
-        if pairs:
-            # One launch for all columns of a type. From the host it waits: a pinned source may be overwritten by
-            # its owner as soon as this returns, so whoever wants to overlap copies hands in tensors of the device.
-            torch._foreach_copy_([buffer for buffer, _ in pairs], [argument for _, argument in pairs])
+        copy_columns(pairs)
         if self._graph is None:
             return self._function(*self.inputs)
         self._graph.replay()
@@ -170,6 +167,24 @@ class CapturedByShape:
                 self._function, *arguments, generators=self._generators(), state=self._state()
             )
         return captured(*arguments)
+
+
+def copy_columns(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy columns into their static buffers, each a pair of buffer and column; one launch for each type.
+
+    From the host it waits: a pinned source may be overwritten by its owner as soon as this returns, so whoever
+    wants to overlap copies hands in tensors of the device.
+    """
+    # Sorted by hand: `_foreach_copy_` launches once for a list of one type, one device and the buffers' strides.
+    # Where one column differs, such as pictures beside rewards, it copies the whole list column by column
+    # (`foreach_tensor_copy_list_kernel_cuda_` in ATen, to torch 2.13 at least).
+    groups: dict[tuple[Any, ...], tuple[list[Tensor], list[Tensor]]] = {}
+    for buffer, column in pairs:
+        buffers, columns = groups.setdefault((column.dtype, column.device, column.is_contiguous()), ([], []))
+        buffers.append(buffer)
+        columns.append(column)
+    for buffers, columns in groups.values():
+        torch._foreach_copy_(buffers, columns)
 
 
 def is_captured(enabled: bool | None, *arguments: Tensor | None) -> bool:

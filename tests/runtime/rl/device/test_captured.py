@@ -28,6 +28,30 @@ def test_arguments_are_copied_into_static_buffers() -> None:
     assert not captured.is_graph
 
 
+def test_columns_are_copied_at_once_with_those_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU torch launches once for a list of one type and layout, and once a column for any other."""
+    lists: list[set[tuple[torch.dtype, bool]]] = []
+    copy = torch._foreach_copy_
+
+    def noting(buffers: list[Tensor], columns: list[Tensor]) -> None:
+        lists.append({(column.dtype, column.is_contiguous()) for column in columns})
+        copy(buffers, columns)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", noting)
+    pictures = torch.randint(0, 255, (4, 9), dtype=torch.uint8)
+    columns = [torch.rand(4, 3), pictures, torch.rand(4), torch.arange(4), torch.rand(3, 4).T, torch.rand(4)]
+    captured = Captured(lambda *values: [value.clone() for value in values], *map(torch.zeros_like, columns))
+    results = captured(*columns)
+    assert all(torch.equal(result, column) for result, column in zip(results, columns, strict=True))
+    is_contiguous = True
+    assert lists == [
+        {(torch.float32, is_contiguous)},
+        {(torch.uint8, is_contiguous)},
+        {(torch.int64, is_contiguous)},
+        {(torch.float32, not is_contiguous)},
+    ]
+
+
 def test_a_batch_that_was_written_into_the_buffers_is_not_copied() -> None:
     captured = Captured(lambda value: value + 1.0, torch.zeros(2))
     captured.inputs[0].fill_(5.0)
