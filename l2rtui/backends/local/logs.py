@@ -40,19 +40,24 @@ _YIELD_LINES = 500
 async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[], bool]) -> AsyncIterator[LogLine]:
     """Yield lines of the pods of one name, whose logs lie in a folder.
 
+    Without ``follow`` these are the lines that are there now: it ends even where a pod writes faster than it reads.
+
     Args:
         is_over: Returns True when nothing more will be written. Called only without new lines; lines that were
             written before its answer are still yielded.
     """
     # The backlog leaves the cursor exactly behind its last line, so that no line is lost or doubled in between.
     cursor = _Cursor(folder)
+    is_live = query.follow and not query.previous
     try:
+        if not is_live:
+            cursor.stop_at_present()
         async for line in _parsed(_backlog(folder, query, cursor), pod, query.since):
             yield line
-        is_last_poll, checked_at, pause = not query.follow or query.previous, 0.0, _MIN_PAUSE_SECONDS
-        if query.seam and not is_last_poll:
+        is_last_poll, checked_at, pause = False, 0.0, _MIN_PAUSE_SECONDS
+        if query.seam and is_live:
             yield LogLine(time.time(), pod, "", is_seam=True)
-        while True:
+        while is_live:
             is_quiet = True
             async for line in _parsed(cursor.advance(), pod, query.since):
                 is_quiet = False
@@ -85,6 +90,8 @@ class _Cursor:
         self._serial = -1
         self._file: BinaryIO | None = None
         self._is_final = False
+        self._sizes: dict[int, int] | None = None
+        """Bytes to be read of each file, by inode, and of no other; None for all that is written."""
         self._folder_mtime = 0
         self.rest = b""
 
@@ -96,6 +103,12 @@ class _Cursor:
     def stay(self) -> None:
         """Stay in the present file: ``advance`` yields nothing."""
         self._is_final = True
+
+    def stop_at_present(self) -> None:
+        """Read no further than the files reach now, whatever is written meanwhile."""
+        paths = (path for serial in serials(self._folder) for path in _parts(self._folder, serial))
+        stats = (stat for path in paths if (stat := _stat(path)) is not None)
+        self._sizes = {stat.st_ino: stat.st_size for stat in stats}
 
     @property
     def has_file(self) -> bool:
@@ -124,9 +137,15 @@ class _Cursor:
             self.enter(*following)
 
     def _to_end(self) -> Iterator[bytes]:
-        while self._file is not None and (block := self._file.read(_BLOCK)):
+        while self._file is not None and (block := self._file.read(self._room(self._file))):
             *lines, self.rest = (self.rest + block).split(b"\n")
             yield from lines
+
+    def _room(self, file: BinaryIO) -> int:
+        """Return how many bytes may be read at once."""
+        if self._sizes is None:
+            return _BLOCK
+        return min(_BLOCK, self._sizes.get(os.fstat(file.fileno()).st_ino, 0) - file.tell())
 
     def _is_same_folder(self) -> bool:
         """Return True when no file was made or renamed since the last poll; costs one stat instead of several.
@@ -158,11 +177,11 @@ class _Cursor:
         """Return number, path and inode of every file after this one, in order."""
         numbers = sorted({self._serial, *serials(self._folder)})
         files = [
-            (serial, path, inode)
+            (serial, path, stat.st_ino)
             for serial in numbers
             if serial >= self._serial
             for path in _parts(self._folder, serial)
-            if (inode := _inode(path)) is not None
+            if (stat := _stat(path)) is not None and (self._sizes is None or stat.st_ino in self._sizes)
         ]
         if self._file is None:
             return files
@@ -259,8 +278,8 @@ def _open(path: Path) -> BinaryIO | None:
         return None
 
 
-def _inode(path: Path) -> int | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_ino
+        return path.stat()
     except FileNotFoundError:
         return None

@@ -215,6 +215,22 @@ async def test_the_tail_of_a_large_log_reads_only_its_end(tmp_path, monkeypatch)
     assert 0 < read_bytes <= 2 * 65_536
 
 
+@pytest.mark.parametrize("max_bytes", [4096, 1 << 20])
+@pytest.mark.parametrize("query", [{}, {"tail": 150}, {"since": 1.0}, {"previous": True}], ids=str)
+async def test_a_log_that_is_written_faster_than_it_is_read_ends_where_it_was(tmp_path, query, max_bytes):
+    write(tmp_path, 0, *(f"earlier {number}" for number in range(100)), max_bytes=max_bytes)
+    write(tmp_path, 1, *(f"line {number}" for number in range(100)), max_bytes=max_bytes)
+    expected = await read(tmp_path, **query)
+    writer, lines = LogWriter(tmp_path, 1, max_bytes), []
+    async for line in read_logs(tmp_path, "p", LogQuery(**query), lambda: False):
+        lines.append(line.text)
+        writer.write(b"another\nand another\n")
+        assert len(lines) <= 2 * len(expected)
+    writer.close()
+    if max_bytes > 4096:  # else files are rotated away before they are read
+        assert lines == expected
+
+
 async def test_a_flood_is_stored_whole(lab):
     await lab.launch(lab.set("flood", "50000", "say", "end", "sleep", "600"))
     lines = await lab.until_line("end")
