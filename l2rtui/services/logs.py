@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common.log_merge import merge_streams
@@ -18,6 +19,49 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.errors import NotFoundError, UsageError
 
 Lines = AsyncGenerator[LogLine, None]
+
+_TURN_SECONDS: Final = 0.004
+_CLOCK_WEIGHT: Final = 32
+_WEIGHT_CHARACTERS: Final = 256
+
+
+def weight_of(line: LogLine) -> int:
+    """Return the work that a line is: 1, and 1 more for every so many characters."""
+    return 1 + len(line.text) // _WEIGHT_CHARACTERS
+
+
+class ReadingTurns:
+    """Turns of the streams of a program: one short turn in a round of the event loop, however many have lines.
+
+    A burst that is in memory already never suspends its reader, and a key needs several rounds of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._queue = asyncio.Lock()
+        self._end: float | None = None  # of this round's turn; None before its first line
+
+    async def paced(self, lines: Lines) -> Lines:
+        """Yield the lines of a stream, in turns; what is done with a line counts as reading it."""
+        weight = 0
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
+                weight += weight_of(line)
+                if weight >= _CLOCK_WEIGHT:
+                    weight = 0
+                    if self._is_over():
+                        async with self._queue:  # first come, first served
+                            await asyncio.sleep(0)
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        if self._end is None:
+            self._end = now + _TURN_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin_round)
+        return now > self._end
+
+    def _begin_round(self) -> None:
+        self._end = None
 
 
 def pattern(text: str, option: str) -> re.Pattern[str] | None:

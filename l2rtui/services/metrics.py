@@ -16,6 +16,7 @@ from l2rtui.domain.metrics import MOST_PEERS, ExchangeFigures, LearnerFigures, P
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
+from l2rtui.services.logs import ReadingTurns
 from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record, text
 
 _GPU_FIGURES: Final = ("gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")
@@ -169,15 +170,21 @@ def learner_of(snapshot: ClusterSnapshot, run: str) -> PodView:
 
 
 async def follow(
-    backend: Backend, run: RunView, pod: PodView, observe: Callable[[Mapping[str, Any]], object] | None = None
+    backend: Backend,
+    run: RunView,
+    pod: PodView,
+    observe: Callable[[Mapping[str, Any]], object] | None = None,
+    turns: ReadingTurns | None = None,
 ) -> AsyncGenerator[RunMetrics, None]:
     """Yield the metrics after each record of a run's learner, until its pod is gone.
 
     Args:
         observe: Called with each record.
+        turns: Shared with the other streams of the program; None where there is no other.
     """
-    series = Series(run.name, observe)
-    async with aclosing(backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY))) as lines:
+    series, turns = Series(run.name, observe), turns or ReadingTurns()
+    lines_of_pod = backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY))
+    async with aclosing(turns.paced(lines_of_pod)) as lines:
         async for line in lines:
             if metrics := series.read_line(line.text):
                 yield metrics

@@ -15,6 +15,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.snapshot import PodView
+from l2rtui.services.logs import ReadingTurns
 from runtime.base.metric_records import MAX_COUNT, number, parse_record, text
 
 BACKLOG_LINES: Final = 60
@@ -98,18 +99,19 @@ class LogPosition(Enum):
 
 
 async def follow(
-    backend: Backend, pod: PodView, *, is_watched: bool = False
+    backend: Backend, pod: PodView, turns: ReadingTurns, *, is_watched: bool = False
 ) -> AsyncGenerator[PodMetrics | LogPosition, None]:
     """Yield the newest record of a pod, then each new one, until the pod is gone or proves to write none.
 
     Args:
+        turns: Shared with the other streams of the program.
         is_watched: Go on although screens display none of its values: its silence will be news.
     """
     silent = 0
     query = LogQuery(follow=True, tail=BACKLOG_LINES, seam=True)
     newest: PodMetrics | None = None
     is_live = False
-    async with aclosing(backend.logs(pod, query)) as lines:
+    async with aclosing(turns.paced(backend.logs(pod, query))) as lines:
         async for line in lines:
             if line.is_seam:
                 is_live = True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import re
@@ -88,7 +89,8 @@ Told(Settings(backend="demo", notify=False), make).run()
 """
 
 
-PARTS = ("start", "busy", "idle", "logs", "streams", "gone", "soak")
+PARTS = ("start", "busy", "idle", "logs", "streams", "flood", "gone", "soak")
+FORMS = {"plain": b"5", "wrapped": b"5w", "filtered": b"5&step\r", "searched": b"5/reward\r"}
 
 
 def main(arguments: list[str]) -> int:
@@ -118,6 +120,8 @@ def main(arguments: list[str]) -> int:
                 logs(env, panes, options.seconds)
         if "streams" in parts:
             streams(env, options.seconds)
+        if "flood" in parts:
+            flood(env, options.seconds)
         if "gone" in parts:
             gone(env)
         if "soak" in parts:
@@ -333,6 +337,30 @@ def streams(env: dict[str, str], seconds: float) -> None:
     terminal.read(3.0)
     print(f"64 streams in one pane: key to first byte {spread(keys(terminal, seconds))} ms")
     told.close()
+
+
+def flood(env: dict[str, str], seconds: float) -> None:
+    """Forty-nine pods that write without a pause, every hundredth line of a million characters, in one log."""
+    for form, pressed in FORMS.items():
+        told = Told(env, 64, lines=math.inf)
+        terminal = told.ready()
+        terminal.read(2.0)
+        os.write(terminal.leader, pressed)
+        terminal.read(5.0)  # until lines are dropped
+        os.write(terminal.leader, b"4")
+        terminal.read(5.0)
+        told.listen()
+        accepted, began = told.lines
+        waits = keys(terminal, seconds)
+        told.listen()
+        newest, end = told.lines
+        rate = (newest - accepted) / max(0.1, end - began)
+        size = memory(terminal)
+        print(
+            f"a flood, {form}: {rate:,.0f} lines/s, {size:.0f} MiB, key to first byte {spread(waits)} ms",
+            flush=True,
+        )
+        told.close()
 
 
 def gone(env: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ SEAM = LogLine(0.0, "", "", is_seam=True)
 
 _AHEAD_LINES = 256
 """Stored lines that one stream may read ahead of the merge."""
-_QUEUE_LINES = 1_000
+_QUEUE_LINES = 256
 """New lines that wait for a slow reader; then the streams wait too (back-pressure)."""
 _MAX_OPENING = 32
 """Streams that are opened at the same time: each is a request, and a server refuses hundreds at once."""

@@ -6,6 +6,7 @@ It chooses the pods that change instead of comparing all of them, so that the ti
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -27,6 +28,8 @@ PER_RUN = 1 + len(SETS) * REPLICAS
 GPUS = 8
 SLOTS = 4
 BATCH_SECONDS = 0.1
+LONG_EVERY = 100
+LONG_LINE = "0123456789" * 100_000
 NAME = "crowd"
 
 
@@ -35,7 +38,8 @@ class LoadBackend(FakeBackend):
 
     Args:
         pods: Their number. events_per_second: changes of single pods.
-        lines_per_second: Log lines of all pods of the run ``crowd-0`` together.
+        lines_per_second: Log lines of all pods of the run ``crowd-0`` together; infinity for as many as are read,
+            some of them very long.
         beacon: Called with a number when the first pod of the first run gets it as its exit code, for latencies.
         clock: Epoch seconds; None for a clock that stands until it is moved.
     """
@@ -102,7 +106,9 @@ class LoadBackend(FakeBackend):
             due = (time.monotonic() - began) * self._lines / PER_RUN
             while written < due:
                 written += 1
-                yield LogLine(self.now(), pod.name, f"INFO step {written} of {pod.name} reward=41.7 loss=0.031")
+                text = f"INFO step {written} of {pod.name} reward=41.7 loss=0.031"
+                is_long = due == math.inf and not written % LONG_EVERY
+                yield LogLine(self.now(), pod.name, LONG_LINE if is_long else text)
 
 
 def generate_cluster(pods: int, now: float) -> ClusterSnapshot:

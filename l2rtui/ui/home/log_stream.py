@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from textual.worker import Worker
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import L2RError, NotFoundError
-from l2rtui.services.logs import merged
+from l2rtui.services.logs import merged, weight_of
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.widgets.log_pane import LogPane
 
 BACKLOG_LINES: Final = 2_000
-_CLOCK_EVERY: Final = 32
-_TURN_SECONDS: Final = 0.004
-"""Lines are read for this long before other tasks get a turn; the clock is read every so many lines."""
+_BATCH_WEIGHT: Final = 64
+"""Lines are handed over at the latest when they weigh so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +137,30 @@ class _Reader:
         self.follow_new()
 
     async def _read(self, pods: Sequence[PodView], query: LogQuery) -> None:
-        """Hand lines to the pane once in each round of the event loop: one by one in a trickle, many in a burst."""
+        """Hand lines to the pane: in a trickle once in each round of the event loop, in a burst by turns."""
         batch: list[LogLine] = []
-        clock = time.monotonic
-        turn_end = clock() + _TURN_SECONDS
+        weight = 0
 
         def hand_over() -> None:
-            if not self._is_stopped:  # the pane may show another log by now
-                self._pane.extend(batch)
+            nonlocal weight
+            weight, unread = 0, batch.copy()
             batch.clear()
+            if unread and not self._is_stopped:  # the pane may show another log by now
+                self._pane.extend(unread)
 
         loop = asyncio.get_running_loop()
         try:
-            async with aclosing(merged(self._ctx.backend, pods, query)) as lines:
+            async with aclosing(self._ctx.turns.paced(merged(self._ctx.backend, pods, query))) as lines:
                 async for line in lines:
                     self._last_time[line.pod] = line.time
                     batch.append(line)
+                    weight += weight_of(line)
                     if len(batch) == 1:
                         loop.call_soon(hand_over)
-                        turn_end = clock() + _TURN_SECONDS
-                    # A burst that is in memory already never suspends by itself, so hand_over would never run.
-                    if len(batch) % _CLOCK_EVERY == 0 and clock() > turn_end:
-                        await asyncio.sleep(0)
+                    # What the pane does with its lines is part of the turn: to cut, wrap or filter them may take
+                    # longer than to read them.
+                    if weight >= _BATCH_WEIGHT:
+                        hand_over()
         except NotFoundError:
             pass  # the pod went while its log was opened: the next snapshot says so
         except L2RError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
+from l2rtui.services.logs import ReadingTurns
 from l2rtui.ui.keys.palette import changing_actions
 from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.state.background import Background
@@ -102,6 +103,7 @@ class AppContext:
         silent_since: Time of the backend's last sign of life, as the newest snapshot has it.
         contexts: State of each context, as the newest snapshot has it; empty where one is shown.
         absence: What happened since the app was last open here; None before the connection.
+        turns: Shared by all streams of log lines, displayed or read for records.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
     """
 
@@ -121,6 +123,7 @@ class AppContext:
     silent_since: float | None = None
     contexts: tuple[ContextHealth, ...] = ()
     absence: AbsenceNotice | None = None
+    turns: ReadingTurns = field(default_factory=ReadingTurns)
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)

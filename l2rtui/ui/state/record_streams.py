@@ -128,7 +128,8 @@ class MetricsStream(_RecordStreams[RunMetrics]):
         """Open a few streams; hundreds at once would block the keys."""
         for uid in list(self._waiting)[:_BATCH]:
             run, pod = self._waiting.pop(uid)
-            follow = partial(metrics.follow, self._ctx.backend, run, pod, partial(self._ctx.curves.add, run.uid))
+            add = partial(self._ctx.curves.add, run.uid)
+            follow = partial(metrics.follow, self._ctx.backend, run, pod, add, self._ctx.turns)
             self._open(pod.uid, run.uid, f"the metrics of {run.name}", follow)
         if self._waiting and self._next is None:
             self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._open_more)
@@ -197,7 +198,8 @@ class PodRecordStream(_RecordStreams[PodMetrics]):
         is_watched = pod.role in (Role.WORKER, Role.EVALUATOR)
         self._live.add(pod.uid)
         try:
-            async with aclosing(pod_records.follow(self._ctx.backend, pod, is_watched=is_watched)) as records:
+            records_of_pod = pod_records.follow(self._ctx.backend, pod, self._ctx.turns, is_watched=is_watched)
+            async with aclosing(records_of_pod) as records:
                 async for record in records:
                     if record is pod_records.LogPosition.ENDED:
                         break

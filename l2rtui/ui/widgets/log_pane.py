@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
@@ -13,16 +12,7 @@ from textual.timer import Timer
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
 from l2rtui.ui.text import HUES, apart
-from l2rtui.ui.widgets.log_ring import (
-    KEPT_LINES,
-    BufferedLine,
-    JsonMode,
-    LogEntry,
-    LogFilter,
-    bounded,
-    entry_of,
-    name_of,
-)
+from l2rtui.ui.widgets.log_ring import BufferedLine, JsonMode, LogEntry, LogFilter, LogStore, bounded, name_of
 from l2rtui.ui.widgets.log_view import LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
@@ -52,7 +42,7 @@ class LogPane(LogView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self.log_filter = LogFilter()
-        self._all: deque[BufferedLine] = deque(maxlen=KEPT_LINES)
+        self._all = LogStore()
         self._timer: Timer | None = None
         self._waiting = 0
         self._is_rush = False
@@ -89,7 +79,7 @@ class LogPane(LogView, can_focus=True):
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
         self.received += len(entries)
-        self._all.extend(entries)
+        entries = self._all.extend(entries)
         gone = 0
         if self._learn(entries):
             self._refill(self.log_filter)  # the rows that are there have other columns
@@ -156,9 +146,7 @@ class LogPane(LogView, can_focus=True):
     @property
     def hidden(self) -> int:
         """Number of stored lines that the patterns hide."""
-        if not self.log_filter.has_patterns:
-            return 0
-        return sum(not self.log_filter.passes(entry_of(line)) for line in self._all)
+        return self._all.hidden
 
     def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
         """Display only lines with a pattern, and none with another; also of those that are there already.
@@ -185,6 +173,7 @@ class LogPane(LogView, can_focus=True):
         top_time = self.ring[top[0]].time if top else 0.0
         self.ring.clear()
         self.ring.json_as = log_filter.json_as
+        self._all.narrow(log_filter)
         self._head()
         self.ring.extend(log_filter.apply(self._all, self.ring.table))
         self.log_search.forget()
@@ -215,8 +204,7 @@ class LogPane(LogView, can_focus=True):
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
         self.received += 1
-        self._all.append(entry)
-        self.ring.extend([entry])
+        self.ring.extend(self._all.extend([entry]))
         self._arrange()
         self._follow(True)
         self.post_message(self.Changed())

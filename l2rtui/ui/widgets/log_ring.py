@@ -1,4 +1,4 @@
-"""Ring buffer of a log pane: the newest lines, the filter, and the position of each line when wrapped.
+"""Buffers of a log pane: the newest lines, the filter, and the position of each line when wrapped.
 
 Lines are stored raw and sanitised on first access: of ten thousand a second nearly none is ever displayed. Only
 sanitised entries leave the ring.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +29,8 @@ from l2rtui.ui.text import count
 from l2rtui.ui.widgets.record_table import RecordTable
 
 KEPT_LINES: Final = 50_000
+KEPT_CHARACTERS: Final = 32 * 2**20
+"""Characters beyond which the oldest lines go, however few: lines of the longest kind would take 800 MB."""
 MOST_COLOURS: Final = 64
 """Maximum number of colour changes in one line; the rest of the line has no colours."""
 
@@ -65,6 +68,8 @@ class LogEntry:
     colours: tuple[tuple[int, int, Style], ...] = ()
 
 
+_GONE: Final = LogEntry(0.0, "", "", 0)
+
 BufferedLine = LogLine | LogEntry
 """A raw line until it first comes into sight, then its sanitised entry in its place."""
 
@@ -86,6 +91,12 @@ def entry_of(line: BufferedLine) -> LogEntry:
         text = sanitize(text)
     columns = len(text) if text.isascii() else cell_len(text)
     return LogEntry(line.time, name_of(line.pod), text, columns, line.is_mark, colours=colours)
+
+
+@lru_cache(maxsize=64)
+def chopped(text: str, width: int) -> tuple[str, ...]:
+    """Return the rows of a wrapped line: each that is drawn needs them all, and a long line takes milliseconds."""
+    return tuple(chop_cells(text, width))
 
 
 @lru_cache(maxsize=4096)
@@ -210,6 +221,58 @@ def _value(value: object) -> str:
             return json.dumps(value, separators=(",", ":"))
 
 
+class LogStore:
+    """Newest lines of a log, within lines and characters, and the number of those that the patterns hide.
+
+    Lines that patterns are applied to are sanitised here, once.
+    """
+
+    def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
+        self._capacity = capacity
+        self._most_characters = most_characters
+        self._filter = LogFilter()
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[BufferedLine]:
+        return iter(self._lines)
+
+    @property
+    def hidden(self) -> int:
+        """Number of lines that the patterns hide."""
+        # Counted as they come: to look at fifty thousand anew, ten times a second, leaves no time for keys.
+        return sum(self._hides)
+
+    def clear(self) -> None:
+        """Drop all lines."""
+        self._lines: deque[BufferedLine] = deque()
+        self._hides: deque[bool] = deque()
+        self._characters = 0
+
+    def extend(self, lines: list[BufferedLine]) -> list[BufferedLine]:
+        """Append lines; return them as they are stored."""
+        if self._filter.has_patterns:
+            entries = [*map(entry_of, lines)]
+            self._hides.extend(not self._filter.passes(entry) for entry in entries)
+            lines = [*entries]
+        self._lines.extend(lines)
+        self._characters += sum(len(line.text) for line in lines)
+        while len(self._lines) > self._capacity or self._characters > self._most_characters:
+            self._characters -= len(self._lines.popleft().text)
+            if self._hides:
+                self._hides.popleft()
+        return lines
+
+    def narrow(self, log_filter: LogFilter) -> None:
+        """Count by the patterns of another filter from now on."""
+        lines = [*self._lines]
+        self._filter = log_filter
+        self.clear()
+        self.extend(lines)
+
+
 class LogRing:
     """Newest lines of a log.
 
@@ -220,8 +283,9 @@ class LogRing:
         width: Columns at which lines wrap; 0 while they do not.
     """
 
-    def __init__(self, capacity: int = KEPT_LINES) -> None:
+    def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
         self._capacity = capacity
+        self._most_characters = most_characters
         self.json_as = JsonMode.TABLE
         self.table: RecordTable | None = None
         self.clear()
@@ -251,7 +315,16 @@ class LogRing:
         first = len(self._entries)
         self._entries += lines
         self._measure(first)
-        return self._drop(max(0, len(self) - self._capacity))
+        for line in self._entries[first:]:
+            self._characters += len(line.text)
+            self._sums.append(self._characters)
+        return self._drop(self._excess())
+
+    def _excess(self) -> int:
+        """Return the number of lines to drop, so that the others are within lines and characters."""
+        lines = max(0, len(self) - self._capacity)
+        gone = self._characters - self._most_characters
+        return max(lines, bisect_left(self._sums, gone, lo=self._head) + 1 - self._head) if gone > 0 else lines
 
     def _measure(self, first: int) -> None:
         """Compute the end rows of the entries from index ``first`` on."""
@@ -275,10 +348,12 @@ class LogRing:
         """Drop all lines, and wrapping."""
         self.dropped = 0
         self.width = 0
-        # _ends[i] is the row after line i, counted from the first line ever taken; _head is the oldest line's
-        # index, _base the row at which it begins.
+        # _ends[i] is the row after line i, and _sums[i] the number of characters as they came, both counted from
+        # the first line ever taken; _head is the oldest line's index, _base the row at which it begins.
         self._entries: list[BufferedLine] = []
         self._ends: list[int] = []
+        self._sums: list[int] = []
+        self._characters = 0
         self._head = 0
         self._base = 0
 
@@ -287,7 +362,7 @@ class LogRing:
         if width == self.width:
             return
         self.width = width
-        self._entries = self._entries[self._head :]
+        self._entries, self._sums = self._entries[self._head :], self._sums[self._head :]
         self._ends, self._head, self._base = [], 0, 0
         self._measure(0)
 
@@ -310,18 +385,20 @@ class LogRing:
             return 1
         if entry.columns == len(entry.text):
             return max(1, -(-entry.columns // self.width))
-        return max(1, len(chop_cells(entry.text, self.width)))
+        return max(1, len(chopped(entry.text, self.width)))
 
     def _drop(self, lines: int) -> int:
         if not lines:
             return 0
         self.dropped += lines
         before = self._base
+        self._entries[self._head : self._head + lines] = [_GONE] * lines  # their text is not kept until the cut
         self._head += lines
         self._base = self._ends[self._head - 1]
         if self._head > self._capacity:
             # The lists are cut once per full turn of the ring, so that dropping a line is O(1) amortised.
             del self._entries[: self._head]
             del self._ends[: self._head]
+            del self._sums[: self._head]
             self._head = 0
         return self._base - before

@@ -6,7 +6,6 @@ A row of records matches by the names of its columns too: a search for ``return`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
@@ -35,13 +34,12 @@ class LogSearch:
         self.text = text.casefold()
         self.line: int | None = None
         self.match = Match(0, 0)
-        self._counted: tuple[int, int, str] = (0, 0, "")
-        self._sums = [0]
-        """Number of matches before each line, and of all, for the ring as ``_counted`` says."""
+        self.forget()
 
     def forget(self) -> None:
         """Drop the current match and all counts: there are other lines now."""
-        self.line, self._counted, self._sums = None, (0, 0, ""), [0]
+        self.line = None
+        self._begin_count("", 0)
 
     def drop(self, lines: int) -> None:
         """Follow the current match while the oldest lines are dropped."""
@@ -77,17 +75,36 @@ class LogSearch:
         """Return the number of the current match, from 1, and of all matches; 0 where there is none."""
         if not self.text:
             return 0, 0
-        # The counts of fifty thousand lines take 20 ms: too long for each key while nothing new comes.
-        key = (len(ring), ring.dropped, heading)
-        if key != self._counted:
-            in_heading = heading.casefold().count(self.text.replace("_", " "))
-            counts = (entry.text.casefold().count(self.text) + in_heading * entry.is_row for entry in ring)
-            self._counted, self._sums = key, list(accumulate(counts, initial=0))
-        current = 0
+        self._count(ring, heading)
+        current, before = 0, self._sums[self._first]
         if self.line is not None and self.line < len(ring):
             matches = self.matches(ring[self.line], heading)
-            current = self._sums[self.line] + matches.index(self.match) + 1 if self.match in matches else 0
-        return current, self._sums[-1]
+            earlier = self._sums[self._first + self.line] - before
+            current = earlier + matches.index(self.match) + 1 if self.match in matches else 0
+        return current, self._sums[-1] - before
+
+    def _begin_count(self, heading: str, dropped: int) -> None:
+        self._heading = heading
+        self._in_heading = heading.casefold().count(self.text.replace("_", " ")) if self.text else 0
+        self._dropped = dropped
+        # _sums[i] is the number of matches before line i, of those that were counted; _first is the oldest line's.
+        self._sums = [0]
+        self._first = 0
+
+    def _count(self, ring: LogRing, heading: str) -> None:
+        """Count the matches of new lines: all fifty thousand take 20 ms, too long for each key or repaint."""
+        gone, counted = ring.dropped - self._dropped, len(self._sums) - 1 - self._first
+        if heading != self._heading or not 0 <= gone <= counted:
+            self._begin_count(heading, ring.dropped)
+            gone = counted = 0
+        self._dropped, self._first = ring.dropped, self._first + gone
+        for number in range(counted - gone, len(ring)):
+            entry = ring[number]
+            matches = entry.text.casefold().count(self.text) + self._in_heading * entry.is_row
+            self._sums.append(self._sums[-1] + matches)
+        if self._first > len(ring):  # cut seldom, so that a line that is dropped costs nothing
+            del self._sums[: self._first]
+            self._first = 0
 
 
 def pan_to(match: Match, pan: int, room: int, column_ends: Sequence[int] = ()) -> int:

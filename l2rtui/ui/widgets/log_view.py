@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -23,11 +23,13 @@ from textual.strip import Strip
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
-from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
+from l2rtui.ui.widgets.log_ring import LogEntry, LogRing, chopped
 from l2rtui.ui.widgets.log_search import LogSearch, pan_to
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
+_MOST_A_COLUMN: Final = 4
+"""Characters of a line that are looked at for each column of the view; some take none."""
 
 
 class LogView(SpanWidget):
@@ -274,7 +276,7 @@ class LogView(SpanWidget):
             return _window(entry, self._pan, room, style, self.column_ends)
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
-        pieces = chop_cells(entry.text, room)
+        pieces = chopped(entry.text, room)
         return (Span(pieces[part] if part < len(pieces) else "", style),)
 
     def _painted(self, strip: Strip, entry: LogEntry) -> Strip:
@@ -319,12 +321,14 @@ def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends:
     Args:
         column_ends: Positions at which a row of the table may be cut: half a number reads as another number.
     """
-    text = entry.text[pan:]
+    # Not all that follows: the width of the longest line takes some milliseconds, and a screen may be full of them.
+    text = entry.text[pan : pan + _MOST_A_COLUMN * room]
     before = "…" if pan and entry.text else ""
     if pan and entry.is_row:
         cut = len(text.partition(" ")[0])
         text = " " * cut + text[cut:]
-    has_more = (len(text) if entry.columns == len(entry.text) else cell_len(text)) > room
+    has_more = len(entry.text) > pan + len(text)
+    has_more = has_more or (len(text) if entry.columns == len(entry.text) else cell_len(text)) > room
     if has_more:
         fitting = [end - pan for end in column_ends if 0 < end - pan < room] if entry.is_row else []
         text = set_cell_size(text[: fitting[-1]] if fitting else text, max(0, room - 1))

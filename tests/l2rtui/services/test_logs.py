@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
@@ -104,3 +105,24 @@ async def test_a_broken_stream_is_told():
 async def test_a_wrong_pattern_gets_a_sentence():
     with pytest.raises(UsageError, match=r"--grep '\(' is no regular expression"):
         await collect(Scripted({}), LogQuery(), include="(")
+
+
+async def endless():
+    for number in itertools.count():
+        yield LogLine(float(number), "p", "x" * (number % 1_000))
+
+
+async def test_streams_that_never_wait_take_turns_and_leave_time_to_others():
+    turns, read = logs.ReadingTurns(), [0] * 5
+
+    async def count(number: int) -> None:
+        async with aclosing(turns.paced(endless())) as lines:
+            async for _ in lines:
+                read[number] += 1
+
+    readers = [asyncio.create_task(count(number)) for number in range(len(read))]
+    while min(read) < 1_000:
+        await asyncio.sleep(0)  # would never come back from a reader that takes all it can get
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import LogLine
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
 from l2rtui.services import metrics
@@ -123,6 +125,24 @@ async def test_follow_gives_one_after_each_record():
     await stream.aclose()
 
     assert second.time > first.time
+
+
+async def test_a_learner_that_floods_its_log_without_a_record_stops_nobody(monkeypatch):
+    async def endless(_backend, pod, _query):
+        while True:
+            yield LogLine(1.0, pod.name, "no record")
+
+    monkeypatch.setattr(FakeBackend, "logs", endless)
+    backend = FakeBackend()
+    snapshot = await backend.snapshot()
+    run = next(run for run in snapshot.runs.values() if metrics.has_learner(snapshot, run.name))
+    stream = metrics.follow(backend, run, metrics.learner_of(snapshot, run.name))
+    first = asyncio.ensure_future(anext(stream))
+    for _ in range(10):
+        await asyncio.sleep(0)  # would never come back
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
 async def test_a_run_without_a_learner_has_no_metrics():

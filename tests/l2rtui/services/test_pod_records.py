@@ -10,6 +10,7 @@ import pytest
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics
 from l2rtui.services import pod_records
+from l2rtui.services.logs import ReadingTurns
 from l2rtui.services.pod_records import after, read
 
 
@@ -109,7 +110,7 @@ def said(text: str, *, is_seam: bool = False) -> LogLine:
 
 async def found(*lines: LogLine, is_watched: bool = False) -> tuple[list[str], int]:
     logs = Logs(*lines)
-    records = pod_records.follow(logs, SimpleNamespace(name="p"), is_watched=is_watched)
+    records = pod_records.follow(logs, SimpleNamespace(name="p"), ReadingTurns(), is_watched=is_watched)
     return [one.step if isinstance(one, PodMetrics) else str(one.value) async for one in records], logs.given
 
 

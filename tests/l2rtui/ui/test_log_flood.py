@@ -1,0 +1,111 @@
+"""Pods that write without a pause, some of it without an end, while somebody presses keys."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import LogLine
+from l2rtui.ui.widgets.log_ring import LogFilter, LogRing, LogStore
+from l2rtui.ui.widgets.log_search import LogSearch
+
+ENDLESS = "0123456789" * 100_000
+LINES, CHARACTERS = 2_000, 200_000
+TEXTS = (
+    "INFO step reward=1.5 loss=0.03",
+    "\x1b[31mERROR\x1b[0m of a library",
+    '{"l2r":"worker","time":1.5,"env_steps":7610}',
+    "語" * 60,
+)
+
+
+async def without_a_pause(_backend, pod, query):
+    """Lines that are there already, however many are read."""
+    if query.seam:
+        yield LogLine(0.0, pod.name, "", is_seam=True)
+    for number in itertools.count() if query.follow else range(200):
+        text = TEXTS[number % len(TEXTS)] if number % 100 else ENDLESS
+        yield LogLine(float(number), pod.name, text)
+
+
+@pytest.fixture
+def flood(monkeypatch):
+    monkeypatch.setattr(FakeBackend, "logs", without_a_pause)
+
+
+async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_the_log(desk, flood):
+    async with desk() as one:
+        panes, pane = one.cluster.panes, one.cluster.panes.log_pane
+        pane.ring, pane._all = LogRing(LINES, CHARACTERS), LogStore(LINES, CHARACTERS)
+        pods = {pod.name for pod in panes.logs.active.selection.pods}
+        await one.until(lambda: pods == set(pane._hues), "lines of each pod")
+        await one.until(lambda: pane.dropped > 2 * LINES, "many more lines than are kept")
+        await one.press("4", "3")
+        await one.until(lambda: one.app.focused is panes.pods, "the pods")
+        await one.press("5", "k", "k")
+        await one.until(lambda: not pane.is_following, "the scrolled log")
+        for keys, is_so in (
+            (("f",), lambda: pane.is_following),
+            (("w",), lambda: pane.is_wrapping),
+            (("ampersand", *"reward", "enter"), lambda: pane.hidden and "hidden" in str(pane.border_title)),
+            (("slash", *"loss", "enter"), lambda: pane.search_fact.startswith("/loss, ")),
+            (("vertical_line",), lambda: len(panes.logs.controllers) == 2),
+            (("x",), lambda: len(panes.logs.controllers) == 1),
+        ):
+            received = pane.received
+            await one.press(*keys)
+            await one.until(is_so, " ".join(keys))
+            await one.until(lambda received=received: pane.received > received, "the flood to go on")
+        for lines in (pane._all, [*pane.ring]):
+            assert len(lines) <= LINES
+            assert sum(len(line.text) for line in lines) <= CHARACTERS
+        assert one.app._exception is None
+
+
+def lines(texts: list[str]) -> list[LogLine]:
+    return [LogLine(float(number), "p", text) for number, text in enumerate(texts)]
+
+
+def test_long_lines_are_kept_for_as_many_characters_and_leave_with_their_text():
+    ring, store = LogRing(capacity=100, most_characters=1_000), LogStore(capacity=100, most_characters=1_000)
+    for number in range(50):
+        batch = lines([f"{number:04} {'x' * 95}"] * 3)
+        ring.extend(batch)
+        store.extend(batch)
+    assert (len(ring), len(store), ring.dropped) == (10, 10, 140)
+    assert [entry.text[:4] for entry in ring] == [line.text[:4] for line in store]
+    assert sum(len(line.text) for line in ring._entries) == 1_000, "nothing is kept of what was dropped"
+    ring.wrap(50)
+    assert ring.rows == 20
+    ring.extend(lines(["short"] * 40))
+    assert [entry.text for entry in ring][-41:] == [f"0049 {'x' * 95}", *["short"] * 40]
+    assert ring.at(ring.rows - 1) == (len(ring) - 1, 0)
+
+
+def test_the_lines_that_patterns_hide_are_counted_as_they_come_and_go():
+    store = LogStore(capacity=10)
+    store.extend(lines(["a", "b"] * 5))
+    assert store.hidden == 0
+    store.narrow(LogFilter("a"))
+    assert store.hidden == 5
+    store.extend(lines(["b"] * 4))
+    assert (len(store), store.hidden) == (10, 7)
+    store.extend(lines(["a"] * 10))
+    assert store.hidden == 0
+    store.narrow(LogFilter())
+    assert store.hidden == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 40])
+def test_matches_are_counted_as_lines_come_and_go(size):
+    ring, search = LogRing(capacity=20), LogSearch("b")
+    for start in range(0, 120, size):
+        ring.extend(lines(["abba" if number % 3 else "c" for number in range(start, start + size)]))
+        assert search.step(ring, "", -1) or not any("b" in entry.text for entry in ring)
+        expected = sum(entry.text.count("b") for entry in ring)
+        current, total = search.position(ring, "")
+        assert total == expected
+        assert current == (expected or 0)
+        search.line = None
