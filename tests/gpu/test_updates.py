@@ -21,6 +21,7 @@ from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.rl.algos.test_captured_updates import CASES, PPO_CONFIG, Case, assert_alike, learn, on_policy
 from tests.runtime.rl.algos.test_onpolicy import GAUSSIAN
+from tests.runtime.rl.roles.test_run import moves_between_devices
 
 pytestmark = pytest.mark.gpu
 
@@ -179,12 +180,4 @@ def test_impala_and_its_workers_gradient_agree() -> None:
 
 @pytest.mark.process
 def test_a_run_goes_from_the_gpu_to_the_cpu_and_back(run: RunUnderTest) -> None:
-    """Killed each time; counters go on, and the change of random numbers is said."""
-    updates = 0
-    for device, note in (("cuda", ""), ("cpu", "on cuda and draws other"), ("cuda", "on cpu and draws other")):
-        updates += 40
-        run.settings |= {"device": device, "total_updates": updates}
-        learner, worker = run.start("learner"), run.start("worker")
-        assert [process.process.wait(120) for process in (learner, worker)] == [0, 0], learner.text()
-        assert learner.last("learner")["updates"] >= updates
-        assert note in learner.text()
+    moves_between_devices(run, "cuda", "cpu", "cuda")

@@ -220,14 +220,14 @@ def test_options_that_cannot_be_are_refused(options):
 
 
 @pytest.fixture
-def car(tmp_path):
-    """One car with a small camera, on a track of a file."""
+def car(tmp_path, request):
+    """One car with a small camera, on a track of a file; its simulator gets the parameter's time to answer."""
     (tmp_path / "field.json").write_text(json.dumps(own_map("meadow").to_json()))
     env = gymnasium.make(
         runtime.rl.envs.l2r_gym.L2R_ID,
         track=str(tmp_path / "field.json"),
         cameras={"CameraFrontRGB": {"Width": 96, "Height": 64}},
-        simulator=QUICK,
+        simulator={**QUICK, **getattr(request, "param", PATIENT)},
         start="line",
     )
     yield env.unwrapped
@@ -260,6 +260,7 @@ def test_an_episode_has_poses_images_progress_and_measures(car):
     assert car.report()["pose_age_seconds"] < 5
 
 
+@pytest.mark.parametrize("car", [QUICK], indirect=True, ids=["quick"])
 def test_a_reset_after_a_hang_keeps_the_counts(car):
     car.reset(seed=1)
     handle = car._drive.supervisor._handle

@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 from runtime.base import contract
-from tests.runtime.conftest import TINY, RunUnderTest, Started
+from tests.runtime.conftest import TINY, RunUnderTest, Started, eventually
 
 Wait = Callable[..., Any]
 RISING = ("env_steps", "updates", "policy_version")
@@ -39,6 +39,52 @@ def never_falls(records: list[dict[str, Any]]) -> bool:
 
 def exact(record: dict[str, Any], transitions: int) -> bool:
     return record["env_steps"] == record["accepted"] * transitions
+
+
+def moves_between_devices(run: RunUnderTest, *devices: str) -> None:
+    """Kill the learner on each device and resume it on the next, beside a worker that goes on.
+
+    Fails unless each goes on where the one before was, no transition is lost or counted twice, and the change of
+    random numbers is said.
+    """
+    run.settings["checkpoint_seconds"] = 0.2
+    worker, last, before = run.start("worker"), dict[str, Any](), ""
+    for device in devices:
+        run.settings["device"] = device
+        learner = run.start("learner")
+        resumed = rises(learner, last, eventually)
+        assert resumed["lost"] == resumed["refused"] == resumed["malformed"] == 0
+        assert exact(resumed, 32), "what the checkpoint lacked was sent again, and nothing else"
+        assert (f"was saved on {before} and draws other numbers on {device}" in learner.text()) is (
+            before not in ("", device)
+        )
+        assert ("resumed ckpt-" in learner.text()) is bool(before)
+        number = learner.text().count("checkpoint ckpt-")
+        eventually(
+            lambda learner=learner, number=number: learner.text().count("checkpoint ckpt-") > number,
+            "a checkpoint of this device",
+            log=learner,
+        )
+        last, before = rises(learner, learner.last("learner"), eventually), device
+        if len(run.started) <= len(devices):
+            assert learner.end(signal.SIGKILL) == -signal.SIGKILL
+    assert worker.end() == contract.EXIT_DONE
+    eventually(lambda: learner.last("learner")["workers"] == 0, "the goodbye")
+    assert learner.end() == contract.EXIT_DONE
+    curve = [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert never_falls([record for record in curve if record["l2r"] == "learner"])
+    assert exact(learner.last("learner"), 32)
+    # Each transition of the worker's is counted once, but for the last segment, which its end cut short.
+    assert (
+        0
+        <= worker.last("worker")["env_steps"] - learner.last("learner")["env_steps"]
+        < 32 * run.settings["num_envs"]
+    )
+
+
+@pytest.mark.process
+def test_a_run_that_is_killed_and_resumed_goes_on_with_exact_accounts(run: RunUnderTest) -> None:
+    moves_between_devices(run, "cpu", "cpu", "cpu")
 
 
 @pytest.mark.slow
