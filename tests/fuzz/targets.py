@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from l2rtui.backends.common.line_splitter import LineSplitter
 from l2rtui.backends.docker.logs import LogFrameDecoder
 from l2rtui.backends.kubernetes.api import kubeconfig, websocket
 from l2rtui.backends.kubernetes.api.decode import (
@@ -41,7 +42,7 @@ from l2rtui.backends.kubernetes.state import dcgm
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.storage import transfer, volume_files
-from l2rtui.backends.kubernetes.streams.log_lines import LineSplitter, StampParser
+from l2rtui.backends.kubernetes.streams.log_lines import StampParser
 from l2rtui.cloud.aws.cluster_spec import load_cluster
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError

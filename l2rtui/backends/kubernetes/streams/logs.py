@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from l2rtui.backends.common.line_splitter import LineSplitter
 from l2rtui.backends.common.log_merge import SEAM, merge_streams
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
 from l2rtui.backends.kubernetes.api.client import Api
@@ -29,7 +30,7 @@ from l2rtui.backends.kubernetes.state.container_status import (
     ending_text,
     newest_process,
 )
-from l2rtui.backends.kubernetes.streams.log_lines import Cursor, LineSplitter, StampParser
+from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
