@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+from l2rtui.backends.common.line_splitter import LineSplitter
 from l2rtui.backends.docker import containers, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.domain.log import LogLine, LogQuery
@@ -16,7 +17,6 @@ from l2rtui.domain.status import exit_text
 from runtime.base.docker_client import CONFLICT, take_frames
 
 _RESTART_SECONDS: Final = 0.2
-_MAX_LINE_BYTES: Final = 1 << 20
 _MAX_FRAME_BYTES: Final = 16 << 20
 
 TimedLine = tuple[int, str]
@@ -28,25 +28,22 @@ class LogFrameDecoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        # One rest for each stream: a line of stdout may be interrupted by one of stderr.
-        self._rests: defaultdict[int, bytes] = defaultdict(bytes)
+        # One for each stream: a line of stdout may be interrupted by one of stderr.
+        self._splitters: defaultdict[int, LineSplitter] = defaultdict(LineSplitter)
 
     def feed(self, block: bytes) -> list[TimedLine]:
         """Add a block; return the lines that are complete now."""
         self._buffer += block
         lines: list[TimedLine] = []
         for stream, content in take_frames(self._buffer):
-            *complete, rest = (self._rests[stream] + content).split(b"\n")
-            # A container may write gigabytes without a line's end: the rest of such a line is dropped.
-            self._rests[stream] = rest[:_MAX_LINE_BYTES]
-            lines.extend(_timed(line[:_MAX_LINE_BYTES]) for line in complete)
+            lines.extend(map(_timed, self._splitters[stream].feed(content)))
         if len(self._buffer) > _MAX_FRAME_BYTES:
             self._buffer.clear()  # no frame of the Engine, whose log lines come in pieces of 16 KiB
         return lines
 
     def end(self) -> list[TimedLine]:
         """Return what was written without a line's end."""
-        return [_timed(rest) for rest in self._rests.values() if rest]
+        return [_timed(rest) for splitter in self._splitters.values() if (rest := splitter.flush())]
 
 
 class ContainerLog:

@@ -57,6 +57,16 @@ def test_a_line_of_one_stream_is_put_together_across_the_other():
     assert [text for _, text in lines] == ["error", "begun"]
 
 
+def test_a_line_without_an_end_takes_bounded_memory_and_says_what_was_cut():
+    decoder = LogFrameDecoder()
+    pieces = [f"{stamp(START_NS)} ", *["x" * 16_000] * 1_000, "\n", f"{stamp(START_NS + 1)} next\n"]
+    lines = [line for piece in pieces for line in decoder.feed(frame(OUT, piece.encode()))]
+    (first, second), _ = zip(*((text, moment) for moment, text in lines), strict=True)
+    assert first.endswith(" more bytes]")
+    assert len(first) < 20_000
+    assert second == "next"
+
+
 async def test_lines_of_both_streams_in_the_order_of_the_engine(log, fake):
     fake.write("c", "one\n")
     fake.write("c", "two\n", ERR)
