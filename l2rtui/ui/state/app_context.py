@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
-from l2rtui.services.logs import ReadingTurns
 from l2rtui.ui.keys.palette import changing_actions
 from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.state.background import Background
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.node import Node
     from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
     from l2rtui.services.curves import CurveStore
+    from l2rtui.services.logs import ReadingTurns
     from l2rtui.ui.state.absence_notice import AbsenceNotice
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -103,7 +103,6 @@ class AppContext:
         silent_since: Time of the backend's last sign of life, as the newest snapshot has it.
         contexts: State of each context, as the newest snapshot has it; empty where one is shown.
         absence: What happened since the app was last open here; None before the connection.
-        turns: Shared by all streams of log lines, displayed or read for records.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
     """
 
@@ -123,7 +122,6 @@ class AppContext:
     silent_since: float | None = None
     contexts: tuple[ContextHealth, ...] = ()
     absence: AbsenceNotice | None = None
-    turns: ReadingTurns = field(default_factory=ReadingTurns)
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
@@ -134,6 +132,13 @@ class AppContext:
         from l2rtui.services.curves import CurveStore
 
         return CurveStore()
+
+    @cached_property
+    def turns(self) -> ReadingTurns:
+        """Turns of all streams of log lines, displayed or read for records."""
+        from l2rtui.services.logs import ReadingTurns  # the first frame does without
+
+        return ReadingTurns()
 
     @property
     def backend(self) -> Backend:

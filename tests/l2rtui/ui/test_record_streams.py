@@ -16,6 +16,7 @@ from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
+from l2rtui.services.logs import ReadingTurns
 from l2rtui.ui.state import record_streams
 from l2rtui.ui.state.record_streams import PodRecordStream
 
@@ -65,7 +66,7 @@ async def world(monkeypatch):
     monkeypatch.setattr(record_streams, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(record_streams, "TURN_SECONDS", 0.0)
     cluster, reported = Cluster(), {}
-    ctx = SimpleNamespace(backend=cluster, background=Background(), speed=1.0)
+    ctx = SimpleNamespace(backend=cluster, background=Background(), speed=1.0, turns=ReadingTurns())
     stream = PodRecordStream(ctx, reported.update, most=MOST)
     yield stream, cluster, reported
     stream.follow(())
