@@ -61,8 +61,9 @@ async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_th
             (("w",), lambda: pane.is_wrapping),
             (("ampersand", *"reward", "enter"), lambda: pane.hidden and "hidden" in str(pane.border_title)),
             (("slash", *"loss", "enter"), lambda: pane.search_fact.startswith("/loss, ")),
-            (("vertical_line",), lambda: len(panes.logs.controllers) == 2),
-            (("x",), lambda: len(panes.logs.controllers) == 1),
+            # The key behind it closes the log that has the focus.
+            (("vertical_line",), lambda: one.app.focused in [log.pane for log in panes.logs.controllers[1:]]),
+            (("x",), lambda: [log.pane for log in panes.logs.controllers] == [pane]),
         ):
             received = pane.received
             strike(one, *keys)
