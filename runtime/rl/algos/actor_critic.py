@@ -45,13 +45,6 @@ class ActorCritic(Algorithm):
         # Two networks without a shared trunk: the losses need no common scale then (Andrychowicz et al. 2021).
         return Policy(shape, generator, device, dtype), value_network(shape, generator, device, dtype)
 
-    def _set_learning_rate(self, lr: float, anneal_updates: int | None) -> None:
-        """Lower the step size linearly from ``lr`` over ``anneal_updates`` updates; None keeps it."""
-        # Never quite 0: a run that goes on beyond its last annealed update would otherwise learn nothing at all.
-        factor = 1.0 if anneal_updates is None else max(1.0 - self.updates / anneal_updates, 1e-3)
-        for optimiser in self._optimisers.values():
-            optimiser.set_learning_rate(lr * factor)
-
     def _refresh(self) -> None:
         """Round the weights of both networks to the type of their products."""
         self._policy.arena.refresh()

@@ -18,7 +18,7 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
 from runtime.rl.algos.configs import BCConfig
 from runtime.rl.algos.networks import Network
-from runtime.rl.algos.optimisers import Adam
+from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -55,6 +55,7 @@ class BehaviourCloning(Algorithm):
 
     def update(self, batch: Batch) -> BCStats:
         """One gradient step towards the recorded actions."""
+        anneal([self._adam], self.updates, self.config.anneal_updates)
         stats = self._step(batch.obs, batch.action)
         self.updates += 1
         return BCStats.of(stats)

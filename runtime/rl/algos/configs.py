@@ -49,6 +49,8 @@ class SACConfig(ReplayConfig):
     """Step size of the critics (Adam). Lower both to 3e-4 where the returns swing."""
     alpha_lr: float = number(1e-3, NOT_NEGATIVE)
     """Step size of the temperature's logarithm (Adam). 0 keeps `init_alpha` for good."""
+    anneal_updates: int | None = number(None, COUNT)
+    """Updates over which the three step sizes fall to nothing; None keeps them."""
     init_alpha: float = number(0.1, POSITIVE)
     """Temperature at the start; a few percent of the largest reward explores without drowning it."""
     target_entropy: float | None = None
@@ -164,6 +166,8 @@ class BCConfig(ReplayConfig):
     """Method whose network the policy has, so that it can go on with it (init_policy)."""
     lr: float = number(1e-3, POSITIVE)
     """Step size (Adam)."""
+    anneal_updates: int | None = number(None, COUNT)
+    """Updates over which the step size falls to nothing; None keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,8 @@ class DQNConfig(ReplayConfig):
 
     lr: float = number(5e-4, POSITIVE)
     """Step size (Adam)."""
+    anneal_updates: int | None = number(None, COUNT)
+    """Updates over which the step size falls to nothing; None keeps it."""
     target_updates: int = number(200, COUNT)
     """Updates between two copies of the network to the target. Fewer learn sooner and swing more."""
     double: bool = True
@@ -233,14 +239,26 @@ class TD3Config(ReplayConfig):
     """Step size of the policy (Adam)."""
     critic_lr: float = number(1e-3, POSITIVE)
     """Step size of the critics (Adam). Lower both where the returns swing."""
+    anneal_updates: int | None = number(None, COUNT)
+    """Updates over which both step sizes fall to nothing; None keeps them."""
     policy_delay: int = number(2, COUNT)
     """Updates of the critics for one of the policy and of all targets."""
     exploration_noise: float = number(0.1, NOT_NEGATIVE)
     """Deviation of the noise that workers add to actions, of -1 to 1. Raise it where nothing is found."""
+    exploration_end: float | None = number(None, NOT_NEGATIVE)
+    """Deviation at the end, for good; None keeps `exploration_noise`."""
+    exploration_updates: int | None = number(None, COUNT)
+    """Updates over which it falls to `exploration_end`."""
     target_noise: float = number(0.2, NOT_NEGATIVE)
     """Deviation of the noise on the target's action, so that values are smooth in it."""
     target_noise_clip: float = number(0.5, NOT_NEGATIVE)
     """Largest such noise."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        ReplayConfig.__post_init__(self)
+        if (self.exploration_end is None) != (self.exploration_updates is None):
+            raise ValueError("TD3: exploration_end and exploration_updates go together; set both or neither")
 
     @classmethod
     def head(cls, action: ActionSpace) -> Head:

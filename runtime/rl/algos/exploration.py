@@ -26,3 +26,8 @@ def with_noise(
         return action
     noise = deviation * rng.standard_normal(action.shape, dtype=np.float32)
     return np.clip(action + noise, -1.0, 1.0)
+
+
+def linear_schedule(begin: float, end: float, updates: int, period: int) -> float:
+    """Return the value after ``updates`` on a line from ``begin`` to ``end``, reached after ``period`` of them."""
+    return begin + min(1.0, updates / period) * (end - begin)

@@ -25,7 +25,7 @@ from runtime.rl.algos.actor_critic import (
 )
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
-from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.algos.optimisers import anneal, clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
@@ -63,7 +63,7 @@ class Impala(ActorCritic):
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
         """One gradient step on a batch, or ``epochs`` of them."""
-        self._set_learning_rate(self.config.lr, self.config.anneal_updates)
+        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         reward = self._normalised_reward(batch)
         columns: tuple[Tensor, ...] = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
         if batch.state is not None:

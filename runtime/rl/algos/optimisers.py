@@ -7,12 +7,17 @@ its state where a checkpoint can name it, and imports no compiler as ``torch.opt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+
+_LEAST_SHARE: Final = 1e-3
+"""Of a step size that has fallen: beyond its last annealed update a run would otherwise learn nothing."""
 
 
 class LearningRate:
@@ -22,7 +27,7 @@ class LearningRate:
     """
 
     def __init__(self, value: float, device: torch.device) -> None:
-        self._value = value
+        self._value = self.initial = value
         self.operand = torch.tensor(value, device=device) if device.type == "cuda" else value
         """Argument ``lr`` of torch's functional optimisers."""
 
@@ -54,9 +59,9 @@ class Adam:
         # both bias corrections are 1 long before that.
         self.steps = torch.zeros((), device=flat.device)
 
-    def set_learning_rate(self, lr: float) -> None:
-        """Set the step size of the steps that follow, also of those in a CUDA graph that was captured before."""
-        self._lr.set(lr)
+    def scale_learning_rate(self, share: float) -> None:
+        """Take a share of the first step size from now on, also in a CUDA graph that was captured before."""
+        self._lr.set(self._lr.initial * share)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state by its names in a checkpoint."""
@@ -66,6 +71,13 @@ class Adam:
         """Move the parameters against ``gradient`` (size,)."""
         rate = self._lr.operand
         self._step([self._flat], [gradient], [self.mean], [self.square], [], [self.steps], lr=rate)
+
+
+def anneal(optimisers: Iterable[Adam], updates: int, anneal_updates: int | None) -> None:
+    """Lower step sizes linearly from their first values over ``anneal_updates`` updates; None keeps them."""
+    share = 1.0 if anneal_updates is None else max(1.0 - updates / anneal_updates, _LEAST_SHARE)
+    for optimiser in optimisers:
+        optimiser.scale_learning_rate(share)
 
 
 class Momentum:

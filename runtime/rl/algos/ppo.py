@@ -27,7 +27,7 @@ from runtime.rl.algos.actor_critic import (
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.minibatches import MinibatchSteps, split_rows
-from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.algos.optimisers import anneal, clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
@@ -74,7 +74,7 @@ class PPO(ActorCritic):
     def update(self, batch: RolloutBatch) -> PPOStats:
         """Learn from a batch in ``epochs`` passes over shuffled minibatches."""
         config = self.config
-        self._set_learning_rate(config.lr, config.anneal_updates)
+        anneal(self._optimisers.values(), self.updates, config.anneal_updates)
         columns, size = self._minibatch_columns(batch)
         step, count, device = self._steps.of(columns), len(columns[0]), batch.obs.device
 

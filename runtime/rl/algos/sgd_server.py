@@ -12,7 +12,7 @@ from runtime.rl.algos.algorithm import Algorithm, Stats
 from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.networks import Network
-from runtime.rl.algos.optimisers import Adam, Momentum, clip_grad_norm
+from runtime.rl.algos.optimisers import Adam, Momentum, anneal, clip_grad_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,24 @@ class GradientServer(Algorithm):
     """Weights that are moved by gradients which workers computed."""
 
     def __init__(
-        self, shape: ActorShape, weights: Tensor, optimiser: Adam | Momentum, max_grad_norm: float
+        self,
+        shape: ActorShape,
+        weights: Tensor,
+        optimiser: Adam | Momentum,
+        max_grad_norm: float,
+        anneal_updates: int | None = None,
     ) -> None:
-        """``weights`` (shape.size,) are what ``optimiser`` moves."""
+        """``weights`` (shape.size,) are what ``optimiser`` moves, an Adam by steps that get smaller if asked."""
         super().__init__(shape)
         self._weights = weights
         self._optimiser = optimiser
         self._max_grad_norm = max_grad_norm
+        self._anneal_updates = anneal_updates
 
     def update(self, gradient: Tensor) -> GradientServerStats:
         """One step against ``gradient`` (shape.size,)."""
+        if isinstance(self._optimiser, Adam):
+            anneal([self._optimiser], self.updates, self._anneal_updates)
         norm = gradient.norm()
         self._optimiser.step(clip_grad_norm(gradient, self._max_grad_norm))
         self.updates += 1
@@ -60,4 +68,5 @@ def gradient_server_for_examples(shape: ActorShape, config: SGDConfig, seed: int
 def gradient_server_for_impala(shape: ActorShape, config: ImpalaConfig, seed: int, device: str) -> GradientServer:
     """Return the learner for gradients of IMPALA's losses, policy and value in one array."""
     weights = Impala(replace(shape, others=0), config, seed, device).arena()
-    return GradientServer(shape, weights, Adam(weights, config.lr), config.max_grad_norm)
+    adam = Adam(weights, config.lr)
+    return GradientServer(shape, weights, adam, config.max_grad_norm, config.anneal_updates)

@@ -17,11 +17,12 @@ from torch.nn.functional import smooth_l1_loss
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
+from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import vector_of
 from runtime.rl.algos.off_policy.q_network import QNetwork
 from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam, clip_grad_norm
+from runtime.rl.algos.optimisers import Adam, anneal, clip_grad_norm
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -62,6 +63,7 @@ class DQN(Algorithm):
 
     def update(self, batch: Batch) -> DQNStats:
         """One gradient step, and every ``target_updates`` a copy of the network to the target."""
+        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
         stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
         self.updates += 1
@@ -97,8 +99,8 @@ class DQN(Algorithm):
     def _explore(self) -> None:
         """Set the share of random actions: it falls linearly to its end, and travels with the weights."""
         config = self.config
-        progress = min(1.0, self.updates / config.exploration_updates)
-        share = config.exploration_begin + progress * (config.exploration_end - config.exploration_begin)
+        bounds = config.exploration_begin, config.exploration_end
+        share = linear_schedule(*bounds, self.updates, config.exploration_updates)
         self._q.exploration.detach().fill_(share)
 
     def policy_weights(self) -> Tensor:

@@ -23,7 +23,7 @@ from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, vector_of
 from runtime.rl.algos.off_policy.critics import TwinNetwork, share_kernels
 from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam
+from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -86,6 +86,7 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
     def update(self, batch: Batch) -> SACStats:
         """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
+        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
         stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
         self.updates += 1

@@ -16,11 +16,12 @@ from torch.nn.functional import mse_loss
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
+from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, vector_of
 from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
 from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam
+from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -55,7 +56,7 @@ class TD3(Algorithm):
         self._actor, self._target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
         self._critic, self._target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
         share_kernels(self._critic, self._actor)
-        self._actor.drawing.detach().fill_(config.exploration_noise)
+        self._explore()
         self._target_actor.arena.flat.copy_(self._actor.arena.flat)
         self._target.arena.flat.copy_(self._critic.arena.flat)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
@@ -69,11 +70,13 @@ class TD3(Algorithm):
 
     def update(self, batch: Batch) -> TD3Stats:
         """One gradient step for the critics, and every ``policy_delay`` one for the policy and for all targets."""
+        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
         stats, self.td_error = self._step_critics(*columns, batch.steps, batch.weight)
         self.updates += 1
         if self.updates % self.config.policy_delay == 0:
             self._actor_loss.copy_(self._step_actor(batch.obs))
+        self._explore()
         return TD3Stats.of(torch.stack([stats[0], self._actor_loss, stats[1]]))
 
     def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,6 +116,13 @@ class TD3(Algorithm):
         self._target_actor.arena.flat.lerp_(self._actor.arena.flat, self.config.tau)
         return loss.detach()
 
+    def _explore(self) -> None:
+        """Set the noise of workers, which falls to its end where one is given, and travels with the weights."""
+        config = self.config
+        end = config.exploration_noise if config.exploration_end is None else config.exploration_end
+        deviation = linear_schedule(config.exploration_noise, end, self.updates, config.exploration_updates or 1)
+        self._actor.drawing.detach().fill_(deviation)
+
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, and the deviation of the noise of its workers."""
         return self._actor.arena.flat
@@ -120,7 +130,7 @@ class TD3(Algorithm):
     def begin_with(self, weights: Tensor) -> None:
         """Begin with a policy of another run, and with its target; the noise is that of these settings."""
         super().begin_with(weights)
-        self._actor.drawing.detach().fill_(self.config.exploration_noise)
+        self._explore()
         self._target_actor.arena.flat.copy_(self._actor.arena.flat)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -92,7 +92,7 @@ def with_returns(seed: int) -> RolloutBatch:
     return replace(batch, discounted=batch.reward.cumsum(dim=0))
 
 
-SAC_CONFIG = SACConfig(hidden=(32, 24), batch_size=16)
+SAC_CONFIG = SACConfig(hidden=(32, 24), batch_size=16, anneal_updates=6)
 PPO_CONFIG = PPOConfig(hidden=(16,), minibatch_size=8, epochs=3, anneal_updates=6)
 CASES = {
     "sac": Case(partial(SAC, VECTOR, SAC_CONFIG, 3), make_batch),
@@ -114,11 +114,17 @@ CASES = {
     "appo": Case(partial(Impala, GAUSSIAN, ImpalaConfig(hidden=(16,), clip=0.2, epochs=3), 3), on_policy(GAUSSIAN)),
     "sac-choices": Case(partial(DiscreteSAC, CHOICES, SAC_CONFIG, 3), chosen),
     "dqn": Case(
-        partial(DQN, GREEDY, DQNConfig(hidden=(32, 24), prioritised=True, n_step=3, target_updates=2), 3),
+        partial(
+            DQN,
+            GREEDY,
+            DQNConfig(hidden=(32, 24), prioritised=True, n_step=3, target_updates=2, anneal_updates=6),
+            3,
+        ),
         partial(chosen, draw=weighted),
     ),
     "td3": Case(
-        partial(TD3, replace(DETERMINISTIC, is_normalised=True), TD3Config(hidden=(32, 24)), 3), make_batch
+        partial(TD3, replace(DETERMINISTIC, is_normalised=True), TD3Config(hidden=(32, 24), anneal_updates=6), 3),
+        make_batch,
     ),
     "ppo-gru": Case(
         partial(RecurrentPPO, GRU, PPOConfig(hidden=(7,), minibatch_size=12, epochs=2), 3), remembered(GRU)

@@ -130,3 +130,15 @@ def test_it_is_refused_where_actions_are_numbers_or_several():
 def test_statistics_hold_no_graph_of_gradients():
     """On a GPU such a graph outlives the update, and its nodes belong to the stream that made them."""
     assert not dqn().update(batch()).exploration.requires_grad
+
+
+def test_step_size_falls_over_its_updates():
+    method = dqn(anneal_updates=4)
+    moves = []
+    for _ in range(6):
+        before = method._q.arena.flat[:-1].detach().clone()
+        method.update(batch())
+        moves.append((method._q.arena.flat[:-1] - before).abs().max().item())
+    assert moves[0] == pytest.approx(5e-4, rel=0.01)
+    assert moves[1] < 0.85 * moves[0]
+    assert moves[5] < 0.01 * moves[0]

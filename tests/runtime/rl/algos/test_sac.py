@@ -177,6 +177,16 @@ def test_a_temperature_that_does_not_learn_stays_as_it_began():
     assert alphas == pytest.approx([0.01] * 3)
 
 
+def test_all_step_sizes_fall_over_their_updates():
+    sac = SAC(SHAPE, replace(SMALL, anneal_updates=4), seed=0)
+    names, moves = ("actor", "critic", "log_alpha"), []
+    for number in range(6):
+        before = {name: sac.tensors()[name].detach().clone() for name in names}
+        sac.update(make_batch(number))
+        moves.append([(sac.tensors()[name] - before[name]).abs().max().item() for name in names])
+    assert all(later < 0.01 * first for first, later in zip(moves[0], moves[5], strict=True))
+
+
 def test_temperature_falls_while_the_policy_is_more_random_than_asked():
     calm, wild = (SAC(SHAPE, replace(SMALL, target_entropy=h), seed=0) for h in (-20.0, 20.0))
     for sac in (calm, wild):

@@ -132,3 +132,28 @@ def test_it_is_refused_where_actions_are_choices():
     with pytest.raises(ValueError, match="racing takes choices and TD3 needs numbers; set algorithm to sac, dqn"):
         make_plan(settings, ObsSpace(3), ActionSpace(1, (2,)))
     assert isinstance(build(make_plan(settings, ObsSpace(3), ActionSpace(2)), 0, "cpu"), TD3)
+
+
+def test_step_sizes_and_noise_fall_to_their_ends_and_go_on_after_a_resume():
+    settings = {"anneal_updates": 4, "exploration_noise": 0.5, "exploration_end": 0.1, "exploration_updates": 2}
+    method = td3(policy_delay=1, **settings)
+    noise, moves = [], []
+    for _ in range(6):
+        before = method._critic.arena.flat.detach().clone()
+        noise.append(method.policy_weights()[-1].item())
+        method.update(batch())
+        moves.append((method._critic.arena.flat - before).abs().max().item())
+    assert noise == pytest.approx([0.5, 0.3, 0.1, 0.1, 0.1, 0.1])
+    # A step of Adam on nearly the same gradient is as long as its step size.
+    assert moves[1] < 0.85 * moves[0]
+    assert moves[5] < 0.01 * moves[0]
+    resumed = td3(policy_delay=1, **settings)
+    resumed.load_state(method.state())
+    method.update(batch())
+    resumed.update(batch())
+    assert resumed.policy_weights().equal(method.policy_weights())
+
+
+def test_an_end_of_the_noise_without_its_updates_is_refused():
+    with pytest.raises(ValueError, match="exploration_end and exploration_updates go together"):
+        td3(exploration_end=0.05)
