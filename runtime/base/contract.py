@@ -117,10 +117,10 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 ``gpu_percent`` (share of the time in which a kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share
 it) and ``gpu_reserved_bytes`` (by this process). With several GPUs they are their mean, and their sums.
 
-A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
-``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
-``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver reports it:
-``gpu_percent`` and ``gpu_memory_bytes``, as above.
+A worker's carries ``num_envs`` (copies of the environment that it steps). Where it drives simulators also
+``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``),
+``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and ``simulator_error`` (the newest, a sentence,
+or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above.
 
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the

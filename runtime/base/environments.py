@@ -20,6 +20,12 @@ FRAME_STACK: Final = "frame_stack"
 """Option of every Gymnasium id: how many of the latest observations are one."""
 WRAPPERS: Final = "wrappers"
 """Option of every Gymnasium id: names of wrappers around it."""
+ENVPOOL: Final = "envpool:"
+"""Prefix of ids of EnvPool."""
+PETTINGZOO: Final = "pettingzoo:"
+"""Prefix of modules of PettingZoo, or of others with its parallel interface."""
+PROCESSES: Final = "env_processes"
+"""Option of Gymnasium's ids: a process for each copy."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments with a form for a learner's device, which it can collect from by itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
@@ -69,6 +75,12 @@ def is_possible(environment: str) -> bool:
     """Return true for a name that is built in, or that may be an id of Gymnasium."""
     is_misspelt = environment.lower() in BUILT_IN
     return environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) is not None and not is_misspelt)
+
+
+def has_processes(environment: str, options: Mapping[str, Any]) -> bool:
+    """Return true where the copies of an environment are processes or threads of their own, such as simulators."""
+    is_simulated = environment == "l2r" or environment.rpartition(":")[2] == "l2r/L2R-v0"
+    return is_simulated or environment.startswith(ENVPOOL) or options.get(PROCESSES) is True
 
 
 def suggestion(environment: str) -> str:

@@ -24,6 +24,8 @@ PPO_BATCH_STEPS: Final = 2_048
 IMPALA_BATCH_STEPS: Final = 1_024
 """Default of IMPALA's ``batch_steps``."""
 
+AUTO_NUM_ENVS: Final = "auto"
+"""Value of ``num_envs`` by which each worker measures how many copies it takes."""
 DEVICE_NUM_ENVS: Final = 1_024
 """Default of ``num_envs`` where the learner collects by itself. The same on every device, so that a run goes on
 elsewhere with the copies that it had; on one core of a CPU more are no faster."""
@@ -120,10 +122,12 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
     sizes: dict[str, Any] = {
         "observation_bytes": observation_bytes,
         "action_bytes": action_bytes,
-        "num_envs": settings.get("num_envs", DEVICE_NUM_ENVS if is_own else NUM_ENVS),
+        "num_envs": DEVICE_NUM_ENVS if is_own else NUM_ENVS,
         "segment_steps": settings.get("segment_steps", SEGMENT_STEPS),
         "total_env_steps": settings.get("total_env_steps"),
     }
+    if settings.get("num_envs", AUTO_NUM_ENVS) != AUTO_NUM_ENVS:
+        sizes["num_envs"] = settings["num_envs"]
     if algorithm in {"sac", "dqn", "td3", "bc", "random"}:
         sizes["replay_capacity"] = settings.get("replay_capacity", REPLAY_CAPACITY)
         sizes["batch_size"] = method.get("batch_size", SAC_BATCH_SIZE)

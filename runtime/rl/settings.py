@@ -112,11 +112,12 @@ class Settings:
         "rewards as they were. Where games score so differently that no step size serves all.",
         least=0,
     )
-    num_envs: int = _setting(
+    num_envs: int | str = _setting(
         replay_memory.NUM_ENVS,
         "Copies of the environment in each worker, stepped together; 1,024 in a learner that collects by itself, "
-        "where a GPU wants 4,096 and more.",
+        "where a GPU wants 4,096 and more. auto lets each worker measure at its start how many are enough.",
         least=1,
+        one_of=(replay_memory.AUTO_NUM_ENVS,),
     )
     segment_steps: int = _setting(
         replay_memory.SEGMENT_STEPS,
@@ -227,9 +228,19 @@ class Settings:
     )
 
     @property
+    def measures_copies(self) -> bool:
+        """True if each worker measures at its start how many copies it takes."""
+        return self.num_envs == replay_memory.AUTO_NUM_ENVS
+
+    @property
+    def copies(self) -> int:
+        """Copies of the environment in each worker; where workers measure it, the one that all of them have."""
+        return self.num_envs if isinstance(self.num_envs, int) else 1
+
+    @property
     def segment_transitions(self) -> int:
         """Transitions in a full segment."""
-        return self.num_envs * self.segment_steps
+        return self.copies * self.segment_steps
 
     @property
     def fits_band(self) -> bool:
@@ -242,6 +253,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "str": ((str,), "a text"),
     "str | None": ((str, type(None)), "a text or null"),
     "int": ((int,), "a whole number"),
+    "int | str": ((int, str), "a whole number or auto"),
     "float": ((int, float), "a number"),
     "int | None": ((int, type(None)), "a whole number or null"),
     "float | None": ((int, float, type(None)), "a number or null"),
@@ -328,11 +340,14 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
     least, one_of = metadata["least"], metadata["one_of"]
     above = declared.startswith("float")
     for number in numbers:
-        if least is not None and number is not None and (number <= least if above else number < least):
+        if least is None or number is None or isinstance(number, str):
+            continue
+        if number <= least if above else number < least:
             raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
     is_own = name == "algorithm" and re.fullmatch(CLASS_NAME, str(value)) is not None
-    if one_of and value not in one_of and not is_own:
-        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(one_of)}")
+    if one_of and isinstance(value, str) and value not in one_of and not is_own:
+        words = f"a whole number or {one_of[0]}" if declared == "int | str" else f"one of {', '.join(one_of)}"
+        raise SettingsError(f"{name} is {value!r}; it must be {words}")
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:

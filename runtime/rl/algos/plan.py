@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from runtime.base import environments
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs, own
 from runtime.rl.algos.actor import ActorShape, value_shape
@@ -33,6 +34,12 @@ DEVICE_MINIBATCHES: Final = 4
 """Minibatches of an epoch of PPO where the learner collects by itself and the spec says none."""
 _BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
 """Methods that can begin with a policy of another run."""
+MOST_COPIES: Final = 512
+"""Copies beyond which a worker does not measure."""
+_SEGMENT_BYTES: Final = 4 * 2**20
+"""Size of a segment up to which a worker takes more copies by itself."""
+_WORKERS_AT_A_BATCH: Final = 4
+"""Parts of a batch, at least, where workers measure their copies and wait for each new policy: each needs one."""
 _NEVER: Final = 2**50
 """Env steps before the first update of algorithm `random`, which never learns."""
 
@@ -59,7 +66,7 @@ class Plan:
     """Schema of the segments that workers send."""
     balance: Balance
     segment_transitions: int
-    """Items in one segment."""
+    """Items in one segment; in one of the largest worker, where workers measure their copies."""
     item_steps: int = 1
     """Env steps that one item stands for; more than 1 where it is a gradient."""
     method: str = ""
@@ -91,6 +98,8 @@ class Plan:
 
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
+    if settings.measures_copies:
+        settings = replace(settings, num_envs=_most_copies(settings, obs, action))
     plan = _plan(settings, obs, action)
     if settings.collect == "device" and settings.encoder not in (None, "convolutions"):
         raise ValueError(
@@ -116,6 +125,38 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
             "out normalise_observations and normalise_returns, or sends_gradients"
         )
     return plan
+
+
+def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
+    """Return the largest number of copies that a worker may choose: a power of two, as all that it tries are."""
+    config, _ = method_of(settings)
+    rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
+    if isinstance(config, RolloutConfig) and config.waits_for_policy:
+        rows = min(rows, config.batch_steps // _WORKERS_AT_A_BATCH)
+    most = 1
+    while 2 * most <= min(MOST_COPIES, rows // settings.segment_steps):
+        doubled = replace(settings, num_envs=2 * most)
+        fills = not isinstance(config, RolloutConfig) or not config.batch_steps % doubled.segment_transitions
+        if not (doubled.fits_band and fills):
+            break
+        most *= 2
+    return most
+
+
+def _check_measured(settings: Settings, config: MethodConfig) -> None:
+    """Raise ValueError for settings that do not go with a number of copies that workers measure."""
+    environment, options = settings.environment, settings.environment_options
+    hinders = {
+        f"collect: {settings.collect}": settings.collect != "workers",
+        "lockstep": settings.lockstep,
+        "remote_inference": settings.remote_inference,
+        "gradients of workers": isinstance(config, configs.SGDConfig)
+        or (isinstance(config, configs.ImpalaConfig) and config.sends_gradients),
+        f"{environment}, whose copies have processes or threads": environments.has_processes(environment, options),
+        f"{environment}, whose copies come in games": environment.startswith(environments.PETTINGZOO),
+    }
+    for name in (name for name, is_set in hinders.items() if is_set):
+        raise ValueError(f"num_envs: auto does not go with {name}; give a number")
 
 
 def _check_dataset(settings: Settings, plan: Plan) -> None:
@@ -155,6 +196,8 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 def method_of(settings: Settings) -> tuple[MethodConfig, str]:
     """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
     config, method = _method_of(settings)
+    if settings.measures_copies:
+        _check_measured(settings, config)
     memory = Memory.of(settings.memory)
     return config, method if memory is None else _recurrent_method(settings, config)
 
@@ -335,7 +378,9 @@ def make_store(
         if settings.collect == "device":
             return DeviceRollouts(plan.layout)
         where = device or "cpu"
-        return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps, where)
+        copies = plan.segment_transitions // settings.segment_steps
+        sizes = copies, plan.segment_transitions, config.batch_steps
+        return Rollouts(plan.layout, *sizes, where, takes_smaller=settings.measures_copies)
     assert isinstance(config, ReplayConfig)  # noqa: S101  (there is no other family)
     weighting = Priority(config.priority_exponent, config.priority_correction, config.priority_correction_steps)
     priority = weighting if config.prioritised else None
@@ -344,7 +389,7 @@ def make_store(
         from runtime.rl.buffers.device_rows import DeviceRows
 
         rows = partial(DeviceRows, device)
-    segment = settings.num_envs, settings.segment_steps
+    segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
     return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, rows=rows, segment=segment)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DISCOUNTED: Final = "discounted"
 """Name of the column with the return of a copy so far."""
+COPIES: Final = "copies"
+"""Name of the array of a saved state with the copies of each waiting segment, where they may differ."""
 STATE: Final = "state"
 """Name of the column with the states of the policy's memory at the beginning of a segment."""
 
@@ -91,15 +93,28 @@ class _Segment:
     """(T * N, …) of each field, in order, then the tail."""
     truncated: NDArray[np.intp]
     """Rows of the truncated steps, to which the tail's rows behind the first N belong."""
+    copies: int
+    """N."""
 
 
 class Rollouts(SegmentQueue[_Segment]):
-    """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``."""
+    """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``.
+
+    With ``takes_smaller`` segments may also be of fewer copies and as many steps, by a power of two: workers choose
+    the number themselves. Then a batch is filled exactly by the oldest segments, larger ones first.
+    """
 
     noun = "rollouts"
 
     def __init__(
-        self, layout: Layout, num_envs: int, segment_transitions: int, batch_steps: int, device: str = "cpu"
+        self,
+        layout: Layout,
+        num_envs: int,
+        segment_transitions: int,
+        batch_steps: int,
+        device: str = "cpu",
+        *,
+        takes_smaller: bool = False,
     ) -> None:
         if batch_steps % segment_transitions:
             raise ValueError(
@@ -108,8 +123,25 @@ class Rollouts(SegmentQueue[_Segment]):
             )
         super().__init__(layout, segment_transitions, batch_steps // segment_transitions)
         self._num_envs = num_envs
+        self._steps = segment_transitions // num_envs
+        self._takes_smaller = takes_smaller
+        self._least_transitions = self._steps if takes_smaller else segment_transitions
         self._device = device
         self._streams: tuple[CopyStream, PinnedBuffers] | None = None
+
+    def __len__(self) -> int:
+        return self._steps * sum(segment.copies for segment in self._waiting)
+
+    def _is_full(self, count: int) -> bool:
+        return self._copies_of(count) > 0
+
+    def _copies_of(self, count: int) -> int:
+        """Return the copies of a segment of so many transitions; 0 where it is not a full one."""
+        copies, rest = divmod(count, self._steps)
+        if rest or not (copies == self._num_envs or self._takes_smaller):
+            return 0
+        divides = copies > 0 and self._num_envs % copies == 0
+        return copies if divides and (self._num_envs // copies).bit_count() == 1 else 0
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments that are not full, or whose tails are not what their ends say."""
@@ -117,9 +149,9 @@ class Rollouts(SegmentQueue[_Segment]):
         first = 0
         for part in bundle.uniform_parts():
             *_, ended, tail = part.columns()
-            is_full = ended.shape[1] == self._segment_transitions
-            if not (is_full and common_copies(ended, tail.shape[1]) == self._num_envs and ended.max() <= TRUNCATED):
-                fits = is_full & (copies_in(ended, tail.shape[1]) == self._num_envs)
+            copies = self._copies_of(ended.shape[1])
+            if not (copies and common_copies(ended, tail.shape[1]) == copies and ended.max() <= TRUNCATED):
+                fits = (copies > 0) & (copies_in(ended, tail.shape[1]) == copies)
                 faulty += (first + np.flatnonzero(~(fits & (ended.max(axis=1) <= TRUNCATED)))).tolist()
             first += len(part)
         return frozenset(faulty)
@@ -134,17 +166,17 @@ class Rollouts(SegmentQueue[_Segment]):
         """Copy one segment to the device; the host does not wait for it."""
         import torch
 
-        truncated = np.flatnonzero(columns[-2] == TRUNCATED)
-        if len(columns[-1]) != self._num_envs + len(truncated):
-            raise ValueError(f"{len(columns[-1])} observations do not fit the ends of {self._num_envs} copies")
+        truncated, copies = np.flatnonzero(columns[-2] == TRUNCATED), self._copies_of(len(columns[0]))
+        if len(columns[-1]) != copies + len(truncated):
+            raise ValueError(f"{len(columns[-1])} observations do not fit the ends of {copies} copies")
         # Copied in any case: the columns are views of the receive buffer, which the next message overwrites.
         if self._device == "cpu":
             tensors = tuple(torch.from_numpy(column.copy()) for column in columns)
         else:
-            copies, buffers = self._device_streams()
-            with copies.copying(), buffers.taking():
+            stream, buffers = self._device_streams()
+            with stream.copying(), buffers.taking():
                 tensors = tuple(buffers.hold(column).to(self._device, non_blocking=True) for column in columns)
-        self._waiting.append(_Segment(tensors, truncated))
+        self._waiting.append(_Segment(tensors, truncated, copies))
 
     def _device_streams(self) -> tuple[CopyStream, PinnedBuffers]:
         from runtime.rl.device.staging import CopyStream, PinnedBuffers
@@ -159,7 +191,6 @@ class Rollouts(SegmentQueue[_Segment]):
 
         if (segments := self._take_oldest()) is None:
             return None
-        copies, shape = self._num_envs, (-1, self._num_envs)
         if self._streams is not None:
             self._streams[0].await_copies()
             for segment in segments:
@@ -173,14 +204,43 @@ class Rollouts(SegmentQueue[_Segment]):
 
         parts: dict[str, Any] = {}
         for number, field in enumerate(self.layout.fields):
-            pieces = [segment.columns[number].view(*shape, *field.shape_tail) for segment in segments]
+            pieces = [
+                segment.columns[number].view(self._steps, segment.copies, *field.shape_tail) for segment in segments
+            ]
             parts[field.name] = joined(pieces, 1)
         obs = parts["obs"]
         # What the last step led to, copy by copy: the first rows of each tail.
-        last = [segment.columns[-1][:copies] for segment in segments]
+        last = [segment.columns[-1][: segment.copies] for segment in segments]
         next_obs = torch.cat([obs[1:].flatten(0, 1), *last]).view(obs.shape)
         self._put_final(next_obs, segments)
         return RolloutBatch(next_obs=next_obs, **parts)
+
+    def _take_oldest(self) -> list[_Segment] | None:
+        """Remove and return the oldest segments that make up a batch; None while there are too few."""
+        if not self._takes_smaller:
+            return super()._take_oldest()
+        missing = self._count * self._num_envs
+        candidates: list[_Segment] = []
+        for segment in self._waiting:
+            if missing <= 0:
+                break
+            candidates.append(segment)
+            missing -= segment.copies
+        if missing > 0:
+            return None
+        # Each size is a multiple of those below it, and the batch of all: in falling order, what is missing never
+        # becomes less than the next one, so they fill it exactly. What is left stays the oldest.
+        segments: list[_Segment] = []
+        missing = self._count * self._num_envs
+        for segment in sorted(candidates, key=lambda candidate: -candidate.copies):
+            if missing:
+                segments.append(segment)
+                missing -= segment.copies
+        taken = set(map(id, segments))
+        waiting = [segment for segment in self._waiting if id(segment) not in taken]
+        self._waiting.clear()
+        self._waiting.extend(waiting)
+        return segments
 
     def _put_final(self, next_obs: torch.Tensor, segments: list[_Segment]) -> None:
         """Put the final observations of truncated episodes in place of the first ones of the next episodes."""
@@ -188,13 +248,12 @@ class Rollouts(SegmentQueue[_Segment]):
 
         if not any(len(segment.truncated) for segment in segments):
             return
-        copies = self._num_envs
-        width = copies * len(segments)
+        firsts = np.cumsum([0, *(segment.copies for segment in segments)]).tolist()
         rows = [
-            segment.truncated // copies * width + number * copies + segment.truncated % copies
-            for number, segment in enumerate(segments)
+            segment.truncated // segment.copies * firsts[-1] + first + segment.truncated % segment.copies
+            for first, segment in zip(firsts, segments, strict=False)
         ]
-        final = torch.cat([segment.columns[-1][copies:] for segment in segments])
+        final = torch.cat([segment.columns[-1][segment.copies :] for segment in segments])
         buffers = self._streams[1] if self._streams is not None else None
         with buffers.taking() if buffers is not None else nullcontext():
             index = np.concatenate(rows)
@@ -206,7 +265,9 @@ class Rollouts(SegmentQueue[_Segment]):
         if self._streams is not None:
             self._streams[0].await_copies()
         fields = [(field.name, field) for field in self.layout.fields]
-        arrays = {}
+        arrays: dict[str, NDArray[Any]] = {}
+        if self._takes_smaller:
+            arrays[COPIES] = np.array([segment.copies for segment in waiting], np.int64)
         for number, (name, field) in enumerate([*fields, ("tail", fields[0][1])]):
             pieces = [segment.columns[number].cpu().numpy() for segment in waiting]
             arrays[name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
@@ -217,8 +278,13 @@ class Rollouts(SegmentQueue[_Segment]):
         if not state:
             return
         self._check(state)
-        size, copies, start = self._segment_transitions, self._num_envs, 0
-        for first in range(0, len(state["ended"]), size):
+        transitions, first, start = len(state["ended"]), 0, 0
+        usual = [self._num_envs] * (transitions // self._segment_transitions)
+        saved = [int(copies) for copies in state.get(COPIES, usual)]
+        if sum(saved) * self._steps != transitions or not all(self._is_full(self._steps * n) for n in saved):
+            raise ValueError(f"the saved rollouts are of {saved} copies and this run's of {self._num_envs}")
+        for copies in saved:
+            size = self._steps * copies
             *columns, ended = (state[name][first : first + size] for name in self.layout.names)
             truncated = np.flatnonzero(ended == TRUNCATED)
             if "next_obs" in state:  # before version 4 of the exchange: every next observation in full
@@ -228,3 +294,4 @@ class Rollouts(SegmentQueue[_Segment]):
                 tail = state["tail"][start : start + copies + len(truncated)]
                 start += len(tail)
             self._append((*columns, ended, tail))
+            first += size

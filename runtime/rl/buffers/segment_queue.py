@@ -26,6 +26,8 @@ class SegmentQueue(ABC, Generic[SegmentT]):
     def __init__(self, layout: Layout, segment_transitions: int, count: int) -> None:
         self.layout = layout
         self._segment_transitions = segment_transitions
+        self._least_transitions = segment_transitions
+        """Of the smallest segment, whose multiples all are."""
         self._count = count
         self._waiting: deque[SegmentT] = deque()
 
@@ -34,10 +36,14 @@ class SegmentQueue(ABC, Generic[SegmentT]):
 
     def put(self, columns: Columns) -> None:
         """Copy one segment in. ValueError if it is not a full one."""
-        size = self._segment_transitions
-        if len(columns[0]) != size:
+        if not self._is_full(len(columns[0])):
+            size = self._segment_transitions
             raise ValueError(f"{self.noun} come in segments of {size} items, not {len(columns[0])}")
         self._append(columns)
+
+    def _is_full(self, count: int) -> bool:
+        """Return true for the items of a full segment."""
+        return count == self._segment_transitions
 
     @abstractmethod
     def _append(self, columns: Columns) -> None:
@@ -64,7 +70,7 @@ class SegmentQueue(ABC, Generic[SegmentT]):
 
     def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise ValueError if saved arrays are not full segments of this layout."""
-        size = self._segment_transitions
+        size = self._least_transitions
         for field in self.layout.fields:
             saved = state.get(field.name, np.zeros(0))
             if saved.shape[1:] != field.shape_tail or saved.dtype != field.dtype or len(saved) % size:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -17,16 +17,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from runtime.base.environments import FRAME_STACK, WRAPPERS
+from runtime.base.environments import ENVPOOL, FRAME_STACK, PROCESSES, WRAPPERS
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 from runtime.rl.envs.gym import LOST, GymVectorEnv, make_env, sentences
 from runtime.rl.envs.gym_spaces import RowReader, actions
 from runtime.sim.wire.errors import StartError
-
-ENVPOOL: Final = "envpool:"
-"""Prefix of ids of EnvPool."""
-PROCESSES: Final = "env_processes"
-"""Option of Gymnasium's ids: a process for each copy."""
 
 Observations = NDArray[Any] | list[Any]
 """One for each copy."""

@@ -1,4 +1,6 @@
-"""Number of environment copies: a short measurement of how many steps a second a worker takes with more of them.
+"""Measurement of how many copies of an environment a worker should step together.
+
+`l2r-runtime config --copies` prints it, and with `num_envs: auto` each worker takes it at its start.
 
 A step of many copies costs little more than a step of one while calls dominate (racing, CartPole), and grows with
 their number where copies are stepped one after the other (Gymnasium's environments). Only numbers that fit the
@@ -15,11 +17,13 @@ from typing import Final
 
 import numpy as np
 
+from runtime.base import contract, environments
 from runtime.base.errors import SetupError
+from runtime.base.metrics import Console
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv
-from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.settings import Settings
 
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -27,6 +31,13 @@ COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 ENOUGH: Final = 0.9
 """Share of the highest rate that is enough: fewer copies mean fresher data and more policies to explore by."""
 TRIAL_SECONDS: Final = 0.3
+BRIEF_SECONDS: Final = 2.0
+"""Time after which a worker tries no further number at its start."""
+_BRIEF_TRIAL_SECONDS: Final = 0.15
+_RISE: Final = 1.1
+"""Factor by which a number of copies must beat those before it, for a worker at its start to try more."""
+_SLICES: Final = 3
+"""Parts of a trial, of which the fastest counts: whatever else a shared core did meanwhile is in the others."""
 _WORSE: Final = 0.7
 """Share of the highest rate below which more copies are not tried."""
 _WARM_STEPS: Final = 3
@@ -45,10 +56,7 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
 
     Raises SetupError for settings that do not fit the environment, and for one whose copies have processes.
     """
-    first = make_environment(training, 1, {})
-    if isinstance(first, HoldsProcesses):
-        first.close()
-        raise SetupError(f"{training.environment} has processes or threads of its own; set num_envs by hand")
+    first = _first_copy(training)
     actor = NumpyActor(environment_plan(training, first).shape)
     rates: list[CopyRate] = []
     for count in COUNTS:
@@ -60,6 +68,40 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
     if not rates:
         raise SetupError("no number of copies fits these settings; see batch_steps and band_steps")
     return rates
+
+
+def with_measured_copies(context: Context, console: Console) -> Context:
+    """Return the context of a worker with the number of copies that it is to step, by a short measurement.
+
+    More are tried until they add less than a tenth, up to what the plan allows. Raises SetupError as
+    `measure_copies` does.
+    """
+    training, deadline = context.settings, time.monotonic() + BRIEF_SECONDS
+    first = _first_copy(training)
+    plan = environment_plan(training, first)
+    most, actor = plan.segment_transitions // training.segment_steps, NumpyActor(plan.shape)
+    rates: list[CopyRate] = []
+    for count in (count for count in COUNTS if count <= most):
+        highest = max((rate.steps_per_second for rate in rates), default=0.0)
+        env = first if count == 1 else make_environment(training, count, {})
+        rates.append(CopyRate(count, _rate(env, actor, _BRIEF_TRIAL_SECONDS)))
+        if rates[-1].steps_per_second < _RISE * highest or time.monotonic() > deadline:
+            break
+    enough = enough_copies(rates)
+    tried = ", ".join(f"{rate.num_envs}: {rate.steps_per_second:,.0f}" for rate in rates)
+    console.say(f"num_envs is {enough}, by a measurement of env steps/s (at most {most} fit): {tried}")
+    return replace(context, settings=replace(training, num_envs=enough))
+
+
+def _first_copy(training: Settings) -> VectorEnv:
+    """Return one copy. SetupError where copies have processes or threads, which a trial would have to start."""
+    name = training.environment
+    if not environments.has_processes(name, training.environment_options):
+        env = make_environment(training, 1, {})
+        if not isinstance(env, HoldsProcesses):
+            return env
+        env.close()
+    raise SetupError(f"{contract.ENV_CONFIG}: {name} has processes or threads of its own; set num_envs by hand")
 
 
 def enough_copies(rates: Sequence[CopyRate]) -> int:
@@ -81,13 +123,16 @@ def _fits(training: Settings, env: VectorEnv, count: int) -> bool:
 
 
 def _rate(env: VectorEnv, actor: NumpyActor, seconds: float) -> float:
-    """Return env steps a second of all copies together."""
+    """Return env steps a second of all copies together, of the fastest of some parts of the time."""
     rng, states = np.random.default_rng(0), CopyStates(actor, env.num_envs)
     obs = env.reset(0)
     for _ in range(_WARM_STEPS):
         obs = env.step(states.act(obs, rng)).obs
-    began, steps = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < seconds:
-        obs = env.step(states.act(obs, rng)).obs
-        steps += 1
-    return steps * env.num_envs / passed
+    fastest = 0.0
+    for _ in range(_SLICES):
+        began, steps = time.perf_counter(), 0
+        while (passed := time.perf_counter() - began) < seconds / _SLICES:
+            obs = env.step(states.act(obs, rng)).obs
+            steps += 1
+        fastest = max(fastest, steps * env.num_envs / passed)
+    return fastest

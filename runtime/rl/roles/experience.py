@@ -34,7 +34,7 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     return data_memory(
         observation_bytes=plan.layout.tail_bytes,
         action_bytes=plan.action_space.dtype.itemsize * plan.action_space.size,
-        num_envs=settings.num_envs,
+        num_envs=settings.copies,
         segment_steps=settings.segment_steps,
         total_env_steps=settings.total_env_steps,
         **sizes,
@@ -107,7 +107,7 @@ class Experience:
         """Return the terms of a session that follow from the size of segments."""
         layout, count = self._plan.layout, self._plan.segment_transitions
         # Of a usual segment: the last observation of each copy behind the transitions, and no truncation.
-        segment_bytes = layout.segment_bytes(count, self._settings.num_envs)
+        segment_bytes = layout.segment_bytes(count, max(1, count // self._settings.segment_steps))
         return {
             "transition_bytes": layout.item_bytes,
             "tail_bytes": layout.tail_bytes,

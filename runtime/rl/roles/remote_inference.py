@@ -36,7 +36,7 @@ def remote_inference(
         precision=settings.precision,
         captures=settings.cuda_graphs,
         threads=context.threads,
-        max_rows=settings.num_envs,
+        max_rows=settings.copies,
     )
     address_of(endpoint)  # what cannot be listened at is an error here, and not in the process
     try:
@@ -53,7 +53,7 @@ def remote_inference(
 
 def remote_policy(context: Context, plan: Plan, name: bytes) -> RemotePolicy:
     """Return a worker's connection to the policy at its learner; `name` as in the exchange."""
-    shapes = shapes_of(plan.shape, context.settings.num_envs)
+    shapes = shapes_of(plan.shape, context.settings.copies)
     channel = QuestionChannel(context.endpoint, name, shapes.answer_bytes, curve_keys.peer_keys(context))
     return RemotePolicy(channel, shapes, _proof(context))
 

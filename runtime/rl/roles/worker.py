@@ -29,6 +29,7 @@ from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
+from runtime.rl.roles.copies import with_measured_copies
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
@@ -46,7 +47,10 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     settings = context.settings
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
-    env = make_environment(settings, settings.num_envs, {})
+    if settings.measures_copies:
+        context = with_measured_copies(context, console)
+        settings = context.settings
+    env = make_environment(settings, settings.copies, {})
     plan = environment_plan(settings, env)
     folder = settings.record_experience
     actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference
@@ -198,6 +202,7 @@ class RolloutWorker:
         self._recorded = time.monotonic()
         count = sum(episodes for episodes, _ in self._returns)
         fields = {
+            "num_envs": self._env.num_envs,
             "env_steps": self._peer.env_steps,
             "env_steps_per_second": self._peer.steps_per_second(),
             "episodes": self._episodes,
