@@ -64,7 +64,11 @@ class EpisodeRecorder:
             return
         self._steps.append((obs, action, result.reward, result.final_obs))
         number = self._first + len(self._steps)
-        for copy in np.flatnonzero(result.terminated | result.truncated):
+        ended = result.terminated | result.truncated
+        if result.absent is not None:  # padding belongs to no episode
+            self._begins[result.absent] = number
+            ended &= ~result.absent
+        for copy in np.flatnonzero(ended):
             self._finish(int(copy), number, is_terminated=bool(result.terminated[copy]))
         if len(self._steps) * (obs.nbytes + action.nbytes) > self._memory_bytes:
             for copy in np.flatnonzero(self._begins < number):

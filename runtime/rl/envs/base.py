@@ -54,6 +54,9 @@ class StepResult:
     """(B, obs_space.width), before any reset: the ``next_obs`` of the transition. Never written again."""
     episodes: tuple[EpisodeSummary, ...]
     """The episodes that ended at this step."""
+    absent: NDArray[np.bool_] | None = None
+    """(B,) copies that took no step, an agent whose game goes on without it: their rows are padding, terminated and
+    without reward. None where all took one."""
     is_lost: bool = False
     """Something outside the task failed, for example a simulator: this step must not be learned from. ``obs`` is
     still that of the next step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from runtime.base.environments import PETTINGZOO
 from runtime.rl.envs.base import VectorEnv
 from runtime.rl.envs.device import DeviceArrays, DeviceEnv
 
@@ -58,6 +59,10 @@ def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> 
         raise ValueError(f"num_envs is {num_envs}; an environment needs at least 1 copy")
     if name in VECTOR_ENVS:
         return VECTOR_ENVS[name](num_envs, options)
+    if name.startswith(PETTINGZOO):
+        from runtime.rl.envs.parallel_games import ParallelGames
+
+        return ParallelGames(name, num_envs, options)
     from runtime.rl.envs.classic import PHYSICS, ClassicVectorEnv
 
     if name in PHYSICS and not options:

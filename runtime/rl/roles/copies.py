@@ -35,7 +35,9 @@ BRIEF_SECONDS: Final = 2.0
 """Time after which a worker tries no further number at its start."""
 _BRIEF_TRIAL_SECONDS: Final = 0.15
 _RISE: Final = 1.1
-"""Factor by which a number of copies must beat those before it, for a worker at its start to try more."""
+"""Factor by which a number of copies must beat all before it to count as quicker, at the start of a worker."""
+_TRIES: Final = 2
+"""Numbers in a row that are not quicker after which no more are tried: one may have met a busy core."""
 _SLICES: Final = 3
 """Parts of a trial, of which the fastest counts: whatever else a shared core did meanwhile is in the others."""
 _WORSE: Final = 0.7
@@ -73,7 +75,7 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
 def with_measured_copies(context: Context, console: Console) -> Context:
     """Return the context of a worker with the number of copies that it is to step, by a short measurement.
 
-    More are tried until they add less than a tenth, up to what the plan allows. Raises SetupError as
+    More are tried until twice they add less than a tenth, up to what the plan allows. Raises SetupError as
     `measure_copies` does.
     """
     training, deadline = context.settings, time.monotonic() + BRIEF_SECONDS
@@ -81,11 +83,14 @@ def with_measured_copies(context: Context, console: Console) -> Context:
     plan = environment_plan(training, first)
     most, actor = plan.segment_transitions // training.segment_steps, NumpyActor(plan.shape)
     rates: list[CopyRate] = []
+    tries, highest = _TRIES, 0.0
     for count in (count for count in COUNTS if count <= most):
-        highest = max((rate.steps_per_second for rate in rates), default=0.0)
         env = first if count == 1 else make_environment(training, count, {})
         rates.append(CopyRate(count, _rate(env, actor, _BRIEF_TRIAL_SECONDS)))
-        if rates[-1].steps_per_second < _RISE * highest or time.monotonic() > deadline:
+        latest = rates[-1].steps_per_second
+        tries = _TRIES if latest >= _RISE * highest else tries - 1
+        highest = max(highest, latest)
+        if not tries or time.monotonic() > deadline:
             break
     enough = enough_copies(rates)
     tried = ", ".join(f"{rate.num_envs}: {rate.steps_per_second:,.0f}" for rate in rates)

@@ -1,0 +1,196 @@
+"""Games of several agents by PettingZoo's parallel interface: each agent is a copy, and all share one policy.
+
+Terry et al., *PettingZoo* (2021, arXiv:2009.14471), and parameter sharing after Gupta et al. 2017. An agent whose
+episode ends before those of its game has no place to begin anew: until the game does, its rows are padding (zeros,
+no reward, terminated), which is no episode and is not recorded, as SuperSuit's `black_death` pads it. PettingZoo
+itself is imported only where the environment comes from there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.base.environments import FRAME_STACK, PETTINGZOO, PROCESSES, WRAPPERS
+from runtime.base.errors import SetupError
+from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.gym_spaces import RowReader, actions
+
+_MAKER: Final = "parallel_env"
+"""Name of the function of a module that makes a game, by PettingZoo's convention."""
+Game = Any
+"""Object with the methods and attributes of `pettingzoo.ParallelEnv`."""
+
+
+class ParallelGames:
+    """Games whose agents are the copies; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
+
+    def __init__(self, name: str, num_envs: int, options: Mapping[str, Any]) -> None:
+        """Make as many games as have ``num_envs`` agents; fewer agents than one game has are for its spaces alone.
+
+        ValueError for a module that is not there, options that it does not take, and agents that differ.
+        """
+        for option in {FRAME_STACK, WRAPPERS, PROCESSES} & set(options):
+            raise ValueError(f"{name} cannot take the option {option}: it wraps single agents; leave it out")
+        self._name, self.num_envs = name, num_envs
+        make = _maker(name, dict(options))
+        games = [make()]
+        self._agents = _alike_agents(games[0], name)
+        first = self._agents[0]
+        space = games[0].observation_space(first)
+        self._rows = RowReader(space, name)
+        self.obs_space = self._rows.obs_space
+        self.action_space, self._act = actions(games[0].action_space(first), name)
+        frames = getattr(games[0], "metadata", {}).get("render_fps")
+        self.step_seconds = 1.0 / frames if frames else 0.0
+        if num_envs >= len(self._agents):
+            self._check_count()
+        self._games = games + [make() for _ in range(1, num_envs // len(self._agents))]
+        self._obs = np.zeros((num_envs, self.obs_space.width), self.obs_space.dtype)
+        """Rows of the agents as they are now; zeros of those that are absent."""
+        self._is_present = np.zeros(num_envs, np.bool_)
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._return = np.zeros(num_envs)
+
+    def _check_count(self) -> None:
+        agents = len(self._agents)
+        if self.num_envs % agents:
+            raise ValueError(
+                f"{self._name} has {agents} agents, each a copy, and {self.num_envs} copies make no whole games: "
+                f"take a multiple of {agents} for num_envs and eval_episodes"
+            )
+
+    def reset(self, seed: int) -> NDArray[Any]:
+        """Start every game anew. SetupError for fewer copies than a game has agents."""
+        try:
+            self._check_count()
+        except ValueError as error:
+            raise SetupError(str(error)) from error
+        self._obs = np.zeros_like(self._obs)
+        for number in range(len(self._games)):
+            self._begin(number, seed + number)
+        return self._obs
+
+    def _begin(self, number: int, seed: int | None = None) -> None:
+        """Start a game anew, in the rows of its agents."""
+        observations, _ = self._games[number].reset(seed=seed)
+        rows = slice(number * len(self._agents), (number + 1) * len(self._agents))
+        self._steps[rows], self._return[rows], self._is_present[rows] = 0, 0.0, False
+        self._obs[rows] = 0
+        self._see(number, observations)
+
+    def _see(self, number: int, observations: Mapping[Any, Any]) -> None:
+        """Write what the agents that play now see."""
+        playing = set(self._games[number].agents) & set(observations)
+        seen = [index for index, agent in enumerate(self._agents) if agent in playing]
+        if not seen:
+            return
+        rows = number * len(self._agents) + np.array(seen)
+        self._obs[rows] = self._rows.read([observations[self._agents[index]] for index in seen])
+        self._is_present[rows] = True
+
+    def step(self, action: NDArray[Any]) -> StepResult:
+        """Advance every game by one step, and begin anew with those in which nobody plays any more."""
+        count, agents = self.num_envs, self._agents
+        acted = self._is_present.copy()
+        reward = np.zeros(count, np.float32)
+        # Padding is terminated, so that nothing is expected of it and nothing before it expects anything of it.
+        terminated, truncated = ~acted, np.zeros(count, np.bool_)
+        final_obs = np.zeros_like(self._obs)
+        self._obs = np.zeros_like(self._obs)
+        episodes: list[EpisodeSummary] = []
+        for number, game in enumerate(self._games):
+            first = number * len(agents)
+            moves = {agent: first + at for at, agent in enumerate(agents) if acted[first + at]}
+            answers = game.step({agent: self._act(action[row]) for agent, row in moves.items()})
+            observations, rewards, terminations, truncations, _ = answers
+            self._is_present[first : first + len(agents)] = False
+            for agent, row in moves.items():
+                reward[row] = rewards[agent]
+                terminated[row] = terminations[agent]
+                # Some environments report both; the end by the rules wins, so that no value is bootstrapped. One
+                # that leaves without either has been cut.
+                is_cut = truncations[agent] or agent not in game.agents
+                truncated[row] = is_cut and not terminations[agent]
+                self._steps[row] += 1
+                self._return[row] += reward[row]
+                if terminated[row] or truncated[row]:
+                    episodes.append(EpisodeSummary(row, int(self._steps[row]), float(self._return[row])))
+                    self._steps[row], self._return[row] = 0, 0.0
+            seen = [agent for agent in moves if agent in observations]
+            if seen:
+                final_obs[[moves[agent] for agent in seen]] = self._rows.read([observations[a] for a in seen])
+            if game.agents:
+                self._see(number, observations)
+            else:
+                self._begin(number)
+        absent = None if acted.all() else ~acted
+        return StepResult(self._obs, reward, terminated, truncated, final_obs, tuple(episodes), absent=absent)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the picture (height, width, 3) of the first game; None where it was made without one."""
+        picture = self._games[0].render()
+        return np.asarray(picture, dtype=np.uint8) if isinstance(picture, np.ndarray) else None
+
+
+def _maker(name: str, options: dict[str, Any]) -> Callable[[], Game]:
+    """Return what makes a game. ValueError where there is no such module or it makes none with these options."""
+    try:
+        make = _entry_point(name.removeprefix(PETTINGZOO))
+    # Whatever a module does at its import is its own: a sentence names it.
+    except Exception as error:
+        raise ValueError(
+            f"{name} cannot be imported ({type(error).__name__}: {error}); pip install pettingzoo and what the "
+            "environment needs, or name a module of another package"
+        ) from error
+    if make is None:
+        raise ValueError(f"{name}: the module has no {_MAKER}, so its agents do not act at the same time")
+
+    def game() -> Game:
+        try:
+            return make(**options)
+        # Its own code decides what it takes; a sentence says which environment it was.
+        except Exception as error:
+            raise ValueError(f"{name} cannot be made with the options {options}: {error}") from error
+
+    return game
+
+
+def _entry_point(module: str) -> Callable[..., Game] | None:
+    """Return the maker of an id in PettingZoo's registry (with a slash), or of a module; None if that has none."""
+    if "/" in module:
+        return partial(import_module("pettingzoo").make, "parallel", module)
+    try:
+        is_theirs = find_spec(f"pettingzoo.{module}") is not None
+    except ModuleNotFoundError:
+        is_theirs = False
+    with warnings.catch_warnings():
+        # From 1.27 on its own modules ask for the registry; earlier versions have none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        maker: Callable[..., Game] | None = getattr(
+            import_module(f"pettingzoo.{module}" if is_theirs else module), _MAKER, None
+        )
+    return maker
+
+
+def _alike_agents(game: Game, name: str) -> tuple[Any, ...]:
+    """Return the agents of a game. ValueError unless one policy can act for all of them."""
+    agents = tuple(getattr(game, "possible_agents", ()))
+    if not agents:
+        raise ValueError(f"{name} does not say who its possible_agents are; one policy needs to know how many")
+    for kind in ("observation", "action"):
+        spaces = [getattr(game, f"{kind}_space")(agent) for agent in agents]
+        for agent, space in zip(agents, spaces, strict=True):
+            if space != spaces[0]:
+                raise ValueError(
+                    f"{name}: the {kind}s of {agents[0]} are {spaces[0]} and those of {agent} {space}; one policy "
+                    "acts for all, so they must be alike: pad them by a wrapper (SuperSuit's pad_observations)"
+                )
+    return agents
