@@ -66,7 +66,8 @@ class Settings:
         None,
         "What pictures go through: convolutions, which the run learns; or an encoder that was trained before and "
         "stays as it is, so that replay and networks see its latents alone: an object with name vae and weights, a "
-        "path in each worker (l2r-runtime encode makes them), or package.module:Class of one's own.",
+        "path in each worker (l2r-runtime encode makes them), or package.module:Class of one's own. Of vae "
+        "frozen: false learns it further, in the place of convolutions.",
     )
     memory: str | Mapping[str, Any] | None = _setting(
         None,

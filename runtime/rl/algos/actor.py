@@ -8,9 +8,10 @@ torch would cost each process seconds and 200 MB. The layout of the arena is the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,21 @@ DrawnActions = tuple[NDArray[Any], NDArray[np.float32]]
 """Actions (B, act_dim), and the logarithm of the probability (density) of each, (B,)."""
 
 
+class FirstLayers(Protocol):
+    """Layers of an encoder of images that was trained before, with which a network begins."""
+
+    latents: int
+    """Numbers that they make of each image."""
+    padding: int
+
+    @property
+    def convolutions(self) -> tuple[Convolution, ...]:
+        """Channels, side and stride of each convolution."""
+
+    def parts(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], ...]:
+        """Return the weights, as `ActorShape.convolution_parts` has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActorShape:
     """Sizes of a policy network; both ends of the exchange compare them before any weights are sent."""
@@ -61,6 +77,10 @@ class ActorShape:
     """True if the vector of an observation is shifted and scaled by moments, which are among the weights."""
     memory: Memory | None = None
     """Recurrent cell between the hidden layers and the last one."""
+    padding: int = 0
+    """Zeros around what each convolution reads."""
+    latents: int = 0
+    """Numbers that a dense layer without activation makes of each image behind its convolutions; 0 without one."""
 
     @classmethod
     def of(
@@ -114,18 +134,32 @@ class ActorShape:
     @property
     def features(self) -> int:
         """Numbers behind the convolutions: those of all images, then the vector."""
-        sizes = [_image_sizes(image, self.convolutions)[-1] for image in self.images]
-        return sum(map(math.prod, sizes)) + self.obs_space.vector
+        sizes = [self.latents or self._convolved(image) for image in self.images]
+        return sum(sizes) + self.obs_space.vector
+
+    def _convolved(self, image: Image) -> int:
+        """Return how many numbers an image is behind its convolutions."""
+        return math.prod(_image_sizes(image, self.convolutions, self.padding)[-1])
+
+    @property
+    def parts_of_image(self) -> int:
+        """Number of parameters, each an array, that every image goes through."""
+        return 2 * len(self.convolutions) + (2 if self.latents else 0)
 
     @property
     def convolution_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parameters before the dense layers: (side, side, in, out) and (out,) of each kernel."""
+        """Shapes of the parameters that each image goes through: (side, side, in, out) and (out,) of each kernel.
+
+        Behind them (in, latents) and (latents,) of the dense layer, where there is one.
+        """
         parts: list[tuple[int, ...]] = []
         for image in self.images:
             channels = image[2]
             for out, side, _ in self.convolutions:
                 parts += [(side, side, channels, out), (out,)]
                 channels = out
+            if self.latents:
+                parts += [(self._convolved(image), self.latents), (self.latents,)]
         return tuple(parts)
 
     @property
@@ -174,11 +208,11 @@ def value_shape(policy: ActorShape) -> ActorShape:
     return replace(policy, head="categorical", act_dim=1, choices=(1,), others=0)
 
 
-def _image_sizes(image: Image, convolutions: tuple[Convolution, ...]) -> list[Image]:
+def _image_sizes(image: Image, convolutions: tuple[Convolution, ...], padding: int = 0) -> list[Image]:
     """Sizes of an image before and behind each convolution."""
     sizes = [image]
     for out, side, stride in convolutions:
-        height, width, _ = sizes[-1]
+        height, width = sizes[-1][0] + 2 * padding, sizes[-1][1] + 2 * padding
         if min(height, width) < side:
             raise ValueError(
                 f"an image of {image[0]} x {image[1]} is too small for the convolutions "
@@ -310,11 +344,12 @@ class NumpyActor:
         features: list[NDArray[np.float32]] = []
         for number, image in enumerate(images):
             hidden: NDArray[np.float32] = image.astype(np.float32) * np.float32(1 / 255)
-            depth = len(self.shape.convolutions)
-            kernels = self._kernels[number * depth : (number + 1) * depth]
-            for (weight, bias), (_, side, stride) in zip(kernels, self.shape.convolutions, strict=True):
-                hidden = convolve(hidden, weight, bias, side, stride)
-            features.append(hidden.reshape(len(obs), -1))
+            depth = self.shape.parts_of_image // 2
+            layers = self._kernels[number * depth : (number + 1) * depth]
+            for (weight, bias), (_, side, stride) in zip(layers, self.shape.convolutions, strict=False):
+                hidden = convolve(hidden, weight, bias, side, stride, self.shape.padding)
+            flat = hidden.reshape(len(obs), -1)
+            features.append(flat @ layers[-1][0] + layers[-1][1] if self.shape.latents else flat)
         return np.concatenate([*features, self._normalised(vector)], axis=1)
 
     def _normalised(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -354,9 +389,16 @@ class NumpyActor:
 
 
 def convolve(
-    images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32], side: int, stride: int
+    images: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    side: int,
+    stride: int,
+    padding: int = 0,
 ) -> NDArray[np.float32]:
     """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
+    if padding:
+        images = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     # A view without a copy; the reshape below makes the one copy that the product needs (im2col).
     windows = np.lib.stride_tricks.sliding_window_view(images, (side, side), axis=(1, 2))[:, ::stride, ::stride]
     count, height, width, channels = windows.shape[:4]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, optimiser_tensors
 from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
 from runtime.rl.algos.networks import Network, Policy, value_network, vector_of
 from runtime.rl.algos.optimisers import Adam
@@ -69,6 +71,10 @@ class ActorCritic(Algorithm):
             self._moments.update(vector_of(self.shape, batch.obs.flatten(0, 1)), self.mean)
             networks = (self._policy, self._value)
             self._moments.write([network.moments for network in networks if network.moments])
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return policy and value; with memory the value reads that and has no encoder."""
+        return [network for network in (self._policy, self._value) if network.kernels]
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.networks import Arena
 from runtime.rl.algos.optimisers import Adam
 from runtime.rl.device.captured import CapturedByShape
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
@@ -31,6 +32,12 @@ class Stats:
         """By name, as numbers; on a GPU this waits for it, so reading them is the caller's choice."""
         values: list[float] = torch.stack([getattr(self, name) for name in self.__slots__]).tolist()
         return dict(zip(self.__slots__, values, strict=True))
+
+
+class HasKernels(Protocol):
+    """Network whose arena begins with the parameters of its encoder."""
+
+    arena: Arena
 
 
 class Algorithm(ABC):
@@ -58,6 +65,16 @@ class Algorithm(ABC):
     def begin_with(self, weights: Tensor) -> None:
         """Begin with a policy of another run, weights (shape.size,); before the first update."""
         self.policy_weights().detach().copy_(weights)
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return the networks that see what the policy sees: each begins with the weights of a trained encoder."""
+        return ()
+
+    def begin_with_kernels(self, kernels: Sequence[NDArray[np.float32]]) -> None:
+        """Begin with the weights of an encoder, `ActorShape.convolution_parts`; before the first update."""
+        for network in self.networks():
+            for weight, kernel in zip(network.arena.weights, kernels, strict=False):
+                weight.detach().copy_(torch.from_numpy(kernel))
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

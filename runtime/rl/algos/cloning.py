@@ -8,6 +8,7 @@ by reinforcement still explores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import BCConfig
 from runtime.rl.algos.networks import Network
 from runtime.rl.algos.optimisers import Adam, anneal
@@ -65,6 +66,10 @@ class BehaviourCloning(Algorithm):
         loss = cloning_loss(self.shape, self._policy(obs), action)
         self._adam.step(self.mean(self._policy.arena.gradient(loss)))
         return loss.detach().reshape(1)
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return the policy."""
+        return (self._policy,)
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""

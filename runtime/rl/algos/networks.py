@@ -22,7 +22,6 @@ from runtime.rl.algos.actor import (
     LOG_STD_MIN,
     NORMALISED_BOUND,
     ActorShape,
-    Convolution,
     value_shape,
 )
 
@@ -138,22 +137,24 @@ def encode_parts(
         vector = ((vector - shift) * scale).clamp_(-NORMALISED_BOUND, NORMALISED_BOUND)
     if not shape.images:
         return vector
-    depth = 2 * len(shape.convolutions)
+    depth = shape.parts_of_image
     features = [
-        _convolve(picture.permute(0, 3, 1, 2), kernels[number * depth :][:depth], shape.convolutions)
+        _encode_image(shape, kernels[number * depth :][:depth], picture.permute(0, 3, 1, 2))
         for number, picture in enumerate(pictures)
     ]
     return torch.cat([*features, vector.to(kernels[0].dtype)], dim=1)
 
 
-def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[Convolution]) -> Tensor:
+def _encode_image(shape: ActorShape, kernels: Sequence[Tensor], pixels: Tensor) -> Tensor:
     """(B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
     # The first kernel is divided by 255 and not the image, which is thousands of times as large.
     weights = [kernels[0] / 255.0, *kernels[2::2]]
     hidden = pixels.to(kernels[0].dtype)
-    for weight, bias, (_, _, stride) in zip(weights, kernels[1::2], convolutions, strict=True):
-        hidden = torch.nn.functional.conv2d(hidden, weight.permute(3, 2, 0, 1), bias, stride).relu_()
-    return hidden.permute(0, 2, 3, 1).flatten(1)
+    for weight, bias, (_, _, stride) in zip(weights, kernels[1::2], shape.convolutions, strict=False):
+        kernel = weight.permute(3, 2, 0, 1)
+        hidden = torch.nn.functional.conv2d(hidden, kernel, bias, stride, shape.padding).relu_()
+    flat = hidden.permute(0, 2, 3, 1).flatten(1)
+    return torch.addmm(kernels[-1], flat, kernels[-2]) if shape.latents else flat
 
 
 class Network:

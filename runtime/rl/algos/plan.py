@@ -6,14 +6,17 @@ Workers and evaluators import this, so it imports no torch; only ``build`` does,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime.base import environments
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs, own
-from runtime.rl.algos.actor import ActorShape, value_shape
+from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
@@ -40,6 +43,8 @@ _SEGMENT_BYTES: Final = 4 * 2**20
 """Size of a segment up to which a worker takes more copies by itself."""
 _WORKERS_AT_A_BATCH: Final = 4
 """Parts of a batch, at least, where workers measure their copies and wait for each new policy: each needs one."""
+_ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
+"""Convolutions that fit every image, until those of an encoder stand in their place."""
 _NEVER: Final = 2**50
 """Env steps before the first update of algorithm `random`, which never learns."""
 
@@ -69,6 +74,8 @@ class Plan:
     """Items in one segment; in one of the largest worker, where workers measure their copies."""
     item_steps: int = 1
     """Env steps that one item stands for; more than 1 where it is a gradient."""
+    first_kernels: tuple[NDArray[np.float32], ...] = field(default=(), compare=False, repr=False)
+    """Weights of a trained encoder with which the networks begin, `ActorShape.convolution_parts`; () for none."""
     method: str = ""
     """Class of the learner's half, ``package.module:Class``; empty where it applies gradients of the workers."""
 
@@ -96,12 +103,21 @@ class Plan:
         return self.config.n_step if isinstance(self.config, ReplayConfig) else 1
 
 
-def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
-    """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
+def make_plan(
+    settings: Settings, obs: ObsSpace, action: ActionSpace, first_layers: FirstLayers | None = None
+) -> Plan:
+    """Return the plan. ValueError names a setting that is wrong or does not fit the environment.
+
+    ``first_layers`` are those of the encoder that the settings let the run learn further.
+    """
     if settings.measures_copies:
         settings = replace(settings, num_envs=_most_copies(settings, obs, action))
+    if first_layers is not None:
+        settings = replace(settings, convolutions=_ANY_CONVOLUTIONS)
     plan = _plan(settings, obs, action)
-    if settings.collect == "device" and settings.encoder not in (None, "convolutions"):
+    if first_layers is not None:
+        plan = _with_first_layers(plan, settings, first_layers)
+    if settings.collect == "device" and settings.encoder not in (None, "convolutions") and first_layers is None:
         raise ValueError(
             "encoder: with collect: device the learner sees pictures itself; take workers, or convolutions"
         )
@@ -157,6 +173,17 @@ def _check_measured(settings: Settings, config: MethodConfig) -> None:
     }
     for name in (name for name, is_set in hinders.items() if is_set):
         raise ValueError(f"num_envs: auto does not go with {name}; give a number")
+
+
+def _with_first_layers(plan: Plan, settings: Settings, layers: FirstLayers) -> Plan:
+    """Return the plan with networks that begin with the layers of a trained encoder."""
+    if plan.sends_gradients or settings.algorithm not in configs.CLASSES:
+        names = ", ".join(configs.CLASSES)
+        raise ValueError(
+            f"encoder: with frozen: false it is learned by {names}, without sends_gradients; leave it frozen"
+        )
+    shape = replace(plan.shape, convolutions=layers.convolutions, padding=layers.padding, latents=layers.latents)
+    return replace(plan, shape=shape, first_kernels=layers.parts(shape.images))
 
 
 def _check_dataset(settings: Settings, plan: Plan) -> None:
@@ -413,4 +440,6 @@ def build(
     algorithm: Algorithm = load_class(plan.method)(
         plan.shape, plan.config, seed, device, precision=precision, capture=capture
     )
+    if plan.first_kernels:
+        algorithm.begin_with_kernels(plan.first_kernels)
     return algorithm

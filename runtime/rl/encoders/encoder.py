@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.rl.algos.actor import FirstLayers
 from runtime.rl.class_names import CLASS_NAME, load_class
 from runtime.rl.envs.base import StepResult, VectorEnv
 from runtime.rl.spaces import Image, ObsSpace
@@ -44,6 +45,8 @@ class EncoderSetting:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_frozen: bool = True
+    """False where its weights are the first ones of the run's networks, which learn them further."""
 
     @classmethod
     def of(cls, setting: str | Mapping[str, Any] | None) -> EncoderSetting | None:
@@ -58,16 +61,17 @@ class EncoderSetting:
             return None
         if not isinstance(name, str) or (name != VAE and re.fullmatch(CLASS_NAME, name) is None):
             raise ValueError(f"encoder: name is {name!r}; it must be {CONVOLUTIONS}, {VAE} or package.module:Class")
-        if options.pop("frozen", True) is not True:
+        is_frozen = options.pop("frozen", True)
+        if type(is_frozen) is not bool or not (is_frozen or name == VAE):
             raise ValueError(
-                f"encoder: {name} stays as it is in a run, so frozen can be true alone; a run learns "
-                f"{CONVOLUTIONS} itself, or what a method of one's own has"
+                f"encoder: frozen is {is_frozen!r}; it must be true or false, and of {name} "
+                f"{'either' if name == VAE else 'true alone: a network of your own (train.network) learns'}"
             )
         if name == VAE and not isinstance(options.get("weights"), str):
             raise ValueError(
                 "encoder: vae needs weights, the path of a state dict in each worker; l2r-runtime encode makes one"
             )
-        return cls(name, options)
+        return cls(name, options, is_frozen)
 
     def load(self, images: Sequence[Image]) -> Encoder:
         """Return the encoder for pictures of these sizes. ValueError with a sentence if it cannot be."""
@@ -88,6 +92,16 @@ class EncoderSetting:
                 f"encoder: {self.name} has no size (a whole number) or no encode; docs/own-methods.md shows one"
             )
         return encoder
+
+
+def tuned_encoder(setting: str | Mapping[str, Any] | None, images: Sequence[Image]) -> FirstLayers | None:
+    """Return the encoder whose weights a run learns further; None where there is none. ValueError as `load`."""
+    encoding = EncoderSetting.of(setting)
+    if encoding is None or encoding.is_frozen:
+        return None
+    encoder: Any = encoding.load(images)
+    layers: FirstLayers = encoder
+    return layers
 
 
 class EncodedVectorEnv:

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
-from runtime.rl.algos.actor import convolve
+from runtime.rl.algos.actor import Convolution, convolve
 from runtime.rl.spaces import Image
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -49,17 +49,36 @@ class VAE:
             raise ValueError(
                 f"pictures of {list(images)} differ in size, and {weights} is for one; set their resize"
             )
-        self._latents = len(self._bias)
-        self.size = self._latents * len(images)
+        self.padding = PADDING
+        self.latents = len(self._bias)
+        """Numbers that are made of each picture."""
+        self.size = self.latents * len(images)
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Return the means (B, size) of pictures (B, height, width, channels)."""
         return np.concatenate([self._means(picture) for picture in pictures], axis=1)
 
+    @property
+    def convolutions(self) -> tuple[Convolution, ...]:
+        """Channels, side and stride of each convolution, as a network's shape has them."""
+        return tuple((weight.shape[3], SIDE, STRIDE) for weight, _ in self._kernels)
+
+    def parts(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], ...]:
+        """Return the weights for a network that begins with them, `ActorShape.convolution_parts`."""
+        kernels = [part for pair in self._kernels for part in pair]
+        channels = self._kernels[-1][0].shape[3]
+        parts: list[NDArray[np.float32]] = []
+        for height, width, _ in images:
+            sides = [size // STRIDE ** len(self._kernels) for size in (height, width)]
+            # torch flattens (channels, height, width), and networks here (height, width, channels).
+            dense = self._dense.reshape(self.latents, channels, *sides).transpose(2, 3, 1, 0)
+            parts += [*kernels, dense.reshape(-1, self.latents), self._bias]
+        return tuple(parts)
+
     def _means(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
         hidden: NDArray[np.float32] = pictures.astype(np.float32) * np.float32(1 / 255)
         for weight, bias in self._kernels:
-            hidden = _convolve(hidden, weight, bias)
+            hidden = convolve(hidden, weight, bias, SIDE, STRIDE, PADDING)
         # torch flattens (channels, height, width).
         flat = hidden.transpose(0, 3, 1, 2).reshape(len(hidden), -1)
         means: NDArray[np.float32] = flat @ self._dense.T + self._bias
@@ -115,11 +134,3 @@ def _pair(arrays: Arrays, layer: str, path: str) -> tuple[NDArray[np.float32], N
         if not np.isfinite(arrays[key]).all():
             raise ValueError(f"{path}: {key} holds values that are not finite")
     return arrays[f"{layer}.weight"], arrays[f"{layer}.bias"]
-
-
-def _convolve(
-    images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
-    padded = np.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)))
-    return convolve(padded, weight, bias, SIDE, STRIDE)

@@ -72,7 +72,7 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
     try:
         encoding = EncoderSetting.of(training.encoder)
         env = make_vector_env(training.environment, num_envs, options=options)
-        if encoding is None:
+        if encoding is None or not encoding.is_frozen:
             return env
         try:
             return EncodedVectorEnv(env, encoding.load(env.obs_space.images), encoding.name)
@@ -87,9 +87,11 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
 def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
     """Work out networks, layouts and balance for the run's environment. Raises SetupError."""
     from runtime.rl.algos.plan import make_plan
+    from runtime.rl.encoders.encoder import tuned_encoder
 
     try:
-        return make_plan(training, env.obs_space, env.action_space)
+        layers = tuned_encoder(training.encoder, env.obs_space.images)
+        return make_plan(training, env.obs_space, env.action_space, layers)
     except ValueError as error:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 

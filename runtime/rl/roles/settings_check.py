@@ -5,6 +5,9 @@ It opens no socket, starts no simulator and makes no environment of others: an i
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from runtime.base import environments
 from runtime.base.errors import SetupError
 from runtime.rl.settings import Settings
@@ -14,7 +17,7 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 def check_settings(training: Settings) -> None:
     """Raise SetupError for an environment, an option or a method's setting that cannot be."""
     from runtime.rl.algos.plan import make_plan, method_of
-    from runtime.rl.encoders.encoder import EncoderSetting
+    from runtime.rl.encoders.encoder import EncoderSetting, tuned_encoder
 
     try:
         method_of(training)  # also where only the environment itself knows whether the plan fits it
@@ -25,9 +28,12 @@ def check_settings(training: Settings) -> None:
             if not obs.images:
                 encoding.load(())  # says that there are no pictures
             # The weights may be readable in the workers alone; how many latents there are makes no plan impossible.
-            spaces = ObsSpace(obs.vector + 1), action
+            if encoding.is_frozen:
+                spaces = ObsSpace(obs.vector + 1), action
+            elif not Path(str(encoding.options["weights"])).is_file():
+                training = replace(training, encoder=None, convolutions=((1, 1, 1),))
         if spaces is not None:
-            make_plan(training, *spaces)
+            make_plan(training, *spaces, tuned_encoder(training.encoder, spaces[0].images))
     except (TypeError, ValueError) as error:
         raise SetupError(str(error)) from error
 

@@ -8,6 +8,7 @@ by priority (Schaul et al. 2016), of which workers and replay do the last two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
@@ -102,6 +103,10 @@ class DQN(Algorithm):
         bounds = config.exploration_begin, config.exploration_end
         share = linear_schedule(*bounds, self.updates, config.exploration_updates)
         self._q.exploration.detach().fill_(share)
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return the network and its target."""
+        return (self._q, self._target)
 
     def policy_weights(self) -> Tensor:
         """Return what acting needs of the network, and the share of random actions."""

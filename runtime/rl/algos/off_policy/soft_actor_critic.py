@@ -8,6 +8,7 @@ temperature (18), the target critics.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.moments import RunningMoments
@@ -168,6 +169,10 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
     @abstractmethod
     def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of the policy, and its mean entropy without a gradient."""
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return policy, critics and target critics."""
+        return (self._actor, self._critic, self._target)
 
     def policy_weights(self) -> Tensor:
         """Return the actor's parameters."""

@@ -7,6 +7,7 @@ algorithm 1: two critics and the smaller of their targets (section 4.2), a polic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
@@ -122,6 +123,10 @@ class TD3(Algorithm):
         end = config.exploration_noise if config.exploration_end is None else config.exploration_end
         deviation = linear_schedule(config.exploration_noise, end, self.updates, config.exploration_updates or 1)
         self._actor.drawing.detach().fill_(deviation)
+
+    def networks(self) -> Sequence[HasKernels]:
+        """Return policy and critics, and the targets of both."""
+        return (self._actor, self._target_actor, self._critic, self._target)
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, and the deviation of the noise of its workers."""

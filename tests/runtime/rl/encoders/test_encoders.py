@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 
 from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
 from runtime.cli import main
 from runtime.rl import settings
+from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.algos.algorithm import Algorithm
+from runtime.rl.algos.networks import Network
+from runtime.rl.algos.plan import Plan, build
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.encoders.encoder import EncoderSetting
 from runtime.rl.encoders.vae import VAE
 from runtime.rl.encoding.training import Autoencoder, Training, train
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.settings_check import check_settings
+from runtime.rl.settings import Settings
+from tests.runtime.conftest import RunUnderTest
 
 PAGE = Path(__file__).parents[4] / "docs" / "own-methods.md"
 VIEW = {"environment": "racing", "environment_options": {"observation": "view"}, "num_envs": 2}
@@ -103,7 +113,8 @@ def test_pictures_that_do_not_fit_the_weights_are_refused(tmp_path, image, sente
     [
         ("vae", "needs weights"),
         ("resnet", "must be convolutions, vae or package.module:Class"),
-        ({"name": "vae", "weights": "x", "frozen": False}, "frozen can be true alone"),
+        ({"name": "vae", "weights": "x", "frozen": "no"}, "frozen is 'no'; it must be true or false"),
+        ({"name": "halves:Halves", "frozen": False}, "true alone: a network of your own"),
         ({"name": "convolutions", "size": 3}, "has no option 'size'"),
     ],
 )
@@ -177,3 +188,117 @@ def test_an_encoder_of_ones_own_that_fails_gets_a_sentence(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=r"broken_encoder:Broken cannot be made .*ZeroDivisionError"):
         EncoderSetting.of("broken_encoder:Broken").load([(4, 4, 1)])
+
+
+METHODS = {
+    "sac": {"sac": {"random_shift": 2}},
+    "td3": {"td3": {"policy_delay": 1}},
+    "ppo": {"segment_steps": 4, "ppo": {"batch_steps": 8, "minibatch_size": 8, "epochs": 1}},
+    "ppo with memory": {
+        "algorithm": "ppo",
+        "memory": {"kind": "gru", "size": 8},
+        "segment_steps": 4,
+        "ppo": {"batch_steps": 8, "minibatch_size": 8, "epochs": 1},
+    },
+    "impala": {"segment_steps": 4, "impala": {"batch_steps": 8}},
+}
+
+
+def tuned_run(folder: Path, method: str = "sac") -> Settings:
+    """Settings of a run that learns the weights of a file further."""
+    path = folder / "view.statedict"
+    if not path.exists():
+        lab_file(path, (32, 32, 1), Training(latents=3, channels=(4, 8)))
+    encoder = {"name": "vae", "weights": str(path), "frozen": False}
+    chosen = {"algorithm": method, "hidden": [8], **METHODS[method]}
+    return settings.from_mapping({**VIEW, "encoder": encoder, **chosen})
+
+
+def made(training: Settings, seed: int = 1) -> tuple[Plan, Algorithm, np.ndarray]:
+    """Plan and method of settings, and 8 observations of two copies, one after the other."""
+    env = make_environment(training, 2, {})
+    plan = environment_plan(training, env)
+    rows, rng = [env.reset(0)], np.random.default_rng(0)
+    rows += [env.step(env.action_space.at_random(2, rng)).obs for _ in range(4)]
+    return plan, build(plan, seed, "cpu"), np.stack(rows)
+
+
+def batch_of(method: str, plan: Plan, rows: np.ndarray) -> Batch | RolloutBatch:
+    """Steps of two copies with rewards that differ."""
+    obs, next_obs = torch.from_numpy(rows[:-1].copy()), torch.from_numpy(rows[1:].copy())
+    generator = torch.Generator().manual_seed(0)
+    action, reward = (torch.rand(size, generator=generator) for size in ((4, 2, 2), (4, 2)))
+    ended = torch.zeros(4, 2)
+    if method in ("sac", "td3"):
+        columns = (obs, action, reward, next_obs, ended)
+        return Batch(*(column.flatten(0, 1) for column in columns))
+    state = torch.zeros(4, 2, plan.shape.memory.column_width(4)) if plan.shape.memory is not None else None
+    return RolloutBatch(obs, action, torch.full((4, 2), -2.0), reward, next_obs, ended.to(torch.uint8), state)
+
+
+def kernels_of(method: Algorithm, plan: Plan) -> np.ndarray:
+    size = sum(kernel.size for kernel in plan.first_kernels)
+    return method.actor_arena()[:size]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tuned_encoder_begins_as_its_file_moves_with_the_loss_and_resumes(tmp_path, method):
+    training = tuned_run(tmp_path, method)
+    plan, learning, rows = made(training)
+    first = np.concatenate([kernel.ravel() for kernel in plan.first_kernels])
+    np.testing.assert_array_equal(kernels_of(learning, plan), first)
+    batch = batch_of(method, plan, rows)
+    for _ in range(3):
+        learning.update(batch)
+    moved = kernels_of(learning, plan)
+    parts = np.split(moved - first, np.cumsum([kernel.size for kernel in plan.first_kernels])[:-1])
+    assert all(np.abs(part).max() > 1e-6 for part in parts), "each kernel, and the layer of the latents"
+    resumed = build(plan, 99, "cpu")
+    resumed.load_state(learning.state())
+    np.testing.assert_array_equal(kernels_of(resumed, plan), moved)
+    for going_on in (learning, resumed):
+        going_on.update(batch)
+    np.testing.assert_array_equal(resumed.actor_arena(), learning.actor_arena())
+
+
+def test_a_worker_sees_the_latents_of_a_tuned_encoder_as_those_of_a_frozen_one(tmp_path):
+    training = tuned_run(tmp_path)
+    plan, learning, rows = made(training)
+    frozen = make_environment(
+        replace(training, encoder={"name": "vae", "weights": training.encoder["weights"]}), 2, {}
+    )
+    actor = NumpyActor(plan.shape)
+    actor.load(learning.actor_arena())
+    latents = actor._features(rows[0])
+    np.testing.assert_allclose(latents, frozen.reset(0), rtol=1e-4, atol=1e-5)
+    network = Network(plan.shape, torch.Generator(), "cpu")
+    network.arena.flat.copy_(torch.from_numpy(learning.actor_arena()))
+    with torch.no_grad():
+        expected = network(torch.from_numpy(rows[0].copy())).numpy()
+    np.testing.assert_allclose(actor.outputs(rows[0]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_tune_an_encoder_says_so(tmp_path):
+    training = tuned_run(tmp_path, "impala")
+    with pytest.raises(SetupError, match="without sends_gradients; leave it frozen"):
+        check_settings(replace(training, impala={"batch_steps": 8, "sends_gradients": True}))
+    check_settings(replace(training, encoder={**training.encoder, "weights": "/in/the/image/alone"}))
+    with pytest.raises(SetupError, match="shows none"):
+        check_settings(replace(training, environment_options={}))
+
+
+def test_a_run_learns_a_tuned_encoder_and_goes_on_with_it(run: RunUnderTest, tmp_path, wait_until):
+    tuned_run(tmp_path)
+    encoder = {"name": "vae", "weights": str(tmp_path / "view.statedict"), "frozen": False}
+    run.settings |= {"environment_options": {"observation": "view"}, "encoder": encoder}
+    learner, worker = run.start("learner"), run.start("worker")
+    wait_until(lambda: worker.last("worker").get("policy_version", 0) > 1, "a worker with its weights", log=worker)
+    assert learner.end() == 0
+    successor = run.start("learner")
+    wait_until(lambda: "resumed ckpt-" in successor.text(), "a resume", log=successor)
+    newest = max((run.folder / "run" / "checkpoints").glob("*.safetensors"))
+    plan, _, _ = made(settings.from_mapping(run.settings))
+    first = np.concatenate([kernel.ravel() for kernel in plan.first_kernels])
+    saved = safetensors.numpy.load_file(newest)["method.actor"][: len(first)]
+    assert np.abs(saved - first).max() > 1e-4
+    assert worker.end(signal.SIGTERM) == successor.end() == 0
