@@ -18,7 +18,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
-from l2rtui.services.spec.own_classes import method_problem
+from l2rtui.services.spec.own_classes import NEEDED, class_problem
 from runtime.base import environments, replay_memory
 from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
@@ -79,14 +79,18 @@ def _settings(run: RunPlan) -> Mapping[str, Any] | None:
 
 
 def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a refusal of a method of one's own that its file has not, or that has not what a method needs."""
+    """Yield a refusal of each class of one's own that its file has not, or that has not what it needs."""
     module = next((part.program for part in run.spec.sets if part.program is not None), None)
-    name = settings.get("algorithm")
-    if module is None or not isinstance(name, str):
+    if module is None:
         return
-    if problem := method_problem(name, module.name, module.text):
-        sentence = f"train.algorithm is {name}, and {problem}"
-        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, "docs/own-methods.md shows a whole method.")
+    for setting in NEEDED:
+        value = settings.get(setting)
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if not isinstance(name, str):
+            continue
+        if problem := class_problem(setting, name, module.name, module.text):
+            sentence = f"train.{setting} is {name}, and {problem}"
+            yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, "docs/own-methods.md shows a whole one.")
 
 
 def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from typing import Final
 
 CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Regular expression of a class of one's own: package.module:Class."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNetwork:
+    """Module of one's own that makes features of an observation; see ``runtime.rl.algos.own_network``."""
+
+    name: str
+    """Its class, ``package.module:Class``."""
+    options: str
+    """JSON object of the constructor's options."""
+    size: int
+    """Features that it makes of an observation."""
+    parts: tuple[tuple[int, ...], ...]
+    """Shapes of its parameters, in its own order."""
 
 
 def load_class(name: str) -> type:

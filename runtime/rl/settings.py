@@ -69,6 +69,12 @@ class Settings:
         "path in each worker (l2r-runtime encode makes them), or package.module:Class of one's own. Of vae "
         "frozen: false learns it further, in the place of convolutions.",
     )
+    network: str | Mapping[str, Any] | None = _setting(
+        None,
+        "Network of one's own between an observation and the hidden layers, in the place of convolutions: "
+        "package.module:Class of torch, or an object with name and its options. Where layers of another form fit "
+        "better; workers then need torch.",
+    )
     memory: str | Mapping[str, Any] | None = _setting(
         None,
         "Memory of a policy of ppo or impala, for what one observation does not show: gru, lstm, or an object with "

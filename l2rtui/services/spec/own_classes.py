@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-_NEEDED: Final = ("update", "policy_weights", "tensors")
-"""What a method must have; ``runtime.rl.algos.own`` says the same of the class itself."""
+NEEDED: Final = {"algorithm": ("update", "policy_weights", "tensors"), "network": ("forward",)}
+"""What a class must have, by the setting that names it; ``runtime.rl.algos`` says the same of the class itself."""
+_OPEN_BASES: Final = ("Algorithm", "Module")
+"""Classes of others that leave exactly these methods open."""
 
 
-def method_problem(name: str, file: str, text: str) -> str:
-    """Return what is wrong with the method ``module:Class`` in a file, as a sentence; empty if nothing is seen.
+def class_problem(setting: str, name: str, file: str, text: str) -> str:
+    """Return what is wrong with the class ``module:Class`` in a file, as a sentence; empty if nothing is seen.
 
     Args:
-        name: As the setting ``algorithm`` has it. Names of other modules, and built-in methods, are not judged.
+        setting: ``algorithm`` or ``network``. name: As it has it. Names of other modules, and built-in methods, are
+            not judged.
         file: Name of the file that travels with the run. text: its contents; empty where it is fetched later.
     """
     module, colon, class_name = name.partition(":")
@@ -28,7 +31,7 @@ def method_problem(name: str, file: str, text: str) -> str:
     if class_name not in classes:
         return f"{file} has no class {class_name}"
     members = _members(classes[class_name], classes)
-    missing = [needed for needed in _NEEDED if members is not None and needed not in members]
+    missing = [needed for needed in NEEDED[setting] if members is not None and needed not in members]
     return f"{class_name} of {file} has no {' and no '.join(missing)}" if missing else ""
 
 
@@ -44,8 +47,8 @@ def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str] |
     }
     for base in node.bases:
         base_name = base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")
-        if base_name == "Algorithm":
-            continue  # it leaves exactly these methods open
+        if base_name in _OPEN_BASES:
+            continue
         inherited = _members(classes[base_name], classes) if classes.get(base_name, node) is not node else None
         if inherited is None:
             return None

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from runtime.rl.algos.exploration import choose_greedily, with_noise
 from runtime.rl.algos.memory import Memory
+from runtime.rl.class_names import OwnNetwork
 from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
 LOG_STD_MIN: Final = -5.0
@@ -81,6 +82,8 @@ class ActorShape:
     """Zeros around what each convolution reads."""
     latents: int = 0
     """Numbers that a dense layer without activation makes of each image behind its convolutions; 0 without one."""
+    network: OwnNetwork | None = None
+    """Module that stands between the observation and the hidden layers, in the place of convolutions."""
 
     @classmethod
     def of(
@@ -133,7 +136,9 @@ class ActorShape:
 
     @property
     def features(self) -> int:
-        """Numbers behind the convolutions: those of all images, then the vector."""
+        """Numbers behind the convolutions: those of all images, then the vector; or those of one's own network."""
+        if self.network is not None:
+            return self.network.size
         sizes = [self.latents or self._convolved(image) for image in self.images]
         return sum(sizes) + self.obs_space.vector
 
@@ -150,8 +155,11 @@ class ActorShape:
     def convolution_parts(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the parameters that each image goes through: (side, side, in, out) and (out,) of each kernel.
 
-        Behind them (in, latents) and (latents,) of the dense layer, where there is one.
+        Behind them (in, latents) and (latents,) of the dense layer, where there is one. Of a network of one's own
+        all its parameters.
         """
+        if self.network is not None:
+            return self.network.parts
         parts: list[tuple[int, ...]] = []
         for image in self.images:
             channels = image[2]
@@ -242,7 +250,8 @@ class NumpyActor:
             at += size
         count = len(shape.convolution_parts)
         end = count + 2 * len(shape.layers)
-        kernels, dense = views[:count], views[count:end]
+        self._own_weights, dense = views[:count], views[count:end]
+        kernels = self._own_weights if shape.network is None else []
         self._cell = views[end : end + len(shape.cell_parts)]
         self._kernels = list(zip(kernels[::2], kernels[1::2], strict=True))
         self.layers = list(zip(dense[::2], dense[1::2], strict=True))
@@ -337,7 +346,13 @@ class NumpyActor:
         return out
 
     def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, features): outputs of the convolutions, then the vector."""
+        """(B, features): outputs of the convolutions, then the vector; or those of one's own network."""
+        if self.shape.network is not None:
+            from runtime.rl.algos.own_network import numpy_features
+
+            vector, images = self._obs_space.split(obs)
+            network, space = self.shape.network, self._obs_space
+            return numpy_features(network, space, self._own_weights, self._normalised(vector), images)
         if not self.shape.images:
             return self._normalised(obs)
         vector, images = self._obs_space.split(obs)

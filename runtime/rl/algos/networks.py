@@ -24,6 +24,7 @@ from runtime.rl.algos.actor import (
     ActorShape,
     value_shape,
 )
+from runtime.rl.algos.own_network import first_weights, own_features
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """Constant part of the log probability of each dimension of an action."""
@@ -104,6 +105,22 @@ def fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> 
         weight.copy_(flat.view(weight.shape))
 
 
+def fill_kernels(
+    shape: ActorShape, kernels: Sequence[Tensor], generator: torch.Generator, *, is_orthogonal: bool = False
+) -> None:
+    """Draw the weights of what stands before the dense layers; a network of one's own draws its own."""
+    if shape.network is not None:
+        seed = int(torch.randint(2**31, (1,), generator=generator))
+        for kernel, first in zip(kernels, first_weights(shape.network, shape.obs_space, seed), strict=True):
+            kernel.detach().copy_(first)
+        return
+    for kernel in kernels[::2]:
+        if is_orthogonal:
+            fill_orthogonal(kernel, math.sqrt(2.0), generator)
+        else:
+            fill_uniform(kernel, math.prod(kernel.shape[:-1]), generator)
+
+
 def vector_of(shape: ActorShape, rows: Tensor) -> Tensor:
     """(B, vector) float32 numbers of observations (B, obs_dim)."""
     # A row with images is bytes: the vector's float32 first, then the pixels of each image.
@@ -135,6 +152,8 @@ def encode_parts(
         # Detached: the moments are measured and not learned, and a gradient would have the optimiser move them.
         shift, scale = (moment.detach() for moment in moments)
         vector = ((vector - shift) * scale).clamp_(-NORMALISED_BOUND, NORMALISED_BOUND)
+    if shape.network is not None:
+        return own_features(shape.network, shape.obs_space, kernels, vector, pictures)
     if not shape.images:
         return vector
     depth = shape.parts_of_image
@@ -182,7 +201,8 @@ class Network:
         self.layers = list(zip(dense[::2], dense[1::2], strict=True))
         """Weight and bias of each dense layer."""
         self.moments = self.arena.begin_moments(shape)
-        weights = self.arena.weights[:size:2]
+        fill_kernels(shape, self.arena.weights[:count], generator, is_orthogonal=last_gain is not None)
+        weights = self.arena.weights[count:size:2]
         for weight in weights:
             if last_gain is None:
                 fill_uniform(weight, math.prod(weight.shape[:-1]), generator)

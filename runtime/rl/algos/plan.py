@@ -25,7 +25,7 @@ from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
-from runtime.rl.class_names import load_class
+from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -104,19 +104,26 @@ class Plan:
 
 
 def make_plan(
-    settings: Settings, obs: ObsSpace, action: ActionSpace, first_layers: FirstLayers | None = None
+    settings: Settings,
+    obs: ObsSpace,
+    action: ActionSpace,
+    first_layers: FirstLayers | None = None,
+    network: OwnNetwork | None = None,
 ) -> Plan:
     """Return the plan. ValueError names a setting that is wrong or does not fit the environment.
 
-    ``first_layers`` are those of the encoder that the settings let the run learn further.
+    ``first_layers`` are those of the encoder that the settings let the run learn further, ``network`` is the one
+    that they name.
     """
     if settings.measures_copies:
         settings = replace(settings, num_envs=_most_copies(settings, obs, action))
-    if first_layers is not None:
+    if first_layers is not None or network is not None:
         settings = replace(settings, convolutions=_ANY_CONVOLUTIONS)
     plan = _plan(settings, obs, action)
     if first_layers is not None:
         plan = _with_first_layers(plan, settings, first_layers)
+    if network is not None:
+        plan = _with_network(plan, settings, network)
     if settings.collect == "device" and settings.encoder not in (None, "convolutions") and first_layers is None:
         raise ValueError(
             "encoder: with collect: device the learner sees pictures itself; take workers, or convolutions"
@@ -173,6 +180,21 @@ def _check_measured(settings: Settings, config: MethodConfig) -> None:
     }
     for name in (name for name, is_set in hinders.items() if is_set):
         raise ValueError(f"num_envs: auto does not go with {name}; give a number")
+
+
+def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
+    """Return the plan with a network of one's own in the place of convolutions."""
+    hinders = {
+        "encoder with frozen: false": bool(plan.first_kernels),
+        "remote_inference": settings.remote_inference,
+        "gradients of workers": plan.sends_gradients,
+        "algorithm: random": settings.algorithm == "random",
+        f"init_policy and {settings.algorithm}, whose critics teach it": settings.init_policy is not None
+        and isinstance(plan.config, ReplayConfig),
+    }
+    for name in (name for name, is_set in hinders.items() if is_set):
+        raise ValueError(f"network: {network.name} does not go with {name}; leave out one of the two")
+    return replace(plan, shape=replace(plan.shape, convolutions=(), network=network))
 
 
 def _with_first_layers(plan: Plan, settings: Settings, layers: FirstLayers) -> Plan:

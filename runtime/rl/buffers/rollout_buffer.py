@@ -236,8 +236,8 @@ class Rollouts(SegmentQueue[_Segment]):
             if missing:
                 segments.append(segment)
                 missing -= segment.copies
-        taken = set(map(id, segments))
-        waiting = [segment for segment in self._waiting if id(segment) not in taken]
+        used = set(map(id, segments))
+        waiting = [segment for segment in self._waiting if id(segment) not in used]
         self._waiting.clear()
         self._waiting.extend(waiting)
         return segments

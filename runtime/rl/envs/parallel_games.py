@@ -89,11 +89,11 @@ class ParallelGames:
     def _see(self, number: int, observations: Mapping[Any, Any]) -> None:
         """Write what the agents that play now see."""
         playing = set(self._games[number].agents) & set(observations)
-        seen = [index for index, agent in enumerate(self._agents) if agent in playing]
-        if not seen:
+        observed = [index for index, agent in enumerate(self._agents) if agent in playing]
+        if not observed:
             return
-        rows = number * len(self._agents) + np.array(seen)
-        self._obs[rows] = self._rows.read([observations[self._agents[index]] for index in seen])
+        rows = number * len(self._agents) + np.array(observed)
+        self._obs[rows] = self._rows.read([observations[self._agents[index]] for index in observed])
         self._is_present[rows] = True
 
     def step(self, action: NDArray[Any]) -> StepResult:
@@ -124,9 +124,11 @@ class ParallelGames:
                 if terminated[row] or truncated[row]:
                     episodes.append(EpisodeSummary(row, int(self._steps[row]), float(self._return[row])))
                     self._steps[row], self._return[row] = 0, 0.0
-            seen = [agent for agent in moves if agent in observations]
-            if seen:
-                final_obs[[moves[agent] for agent in seen]] = self._rows.read([observations[a] for a in seen])
+            observed = [agent for agent in moves if agent in observations]
+            if observed:
+                final_obs[[moves[agent] for agent in observed]] = self._rows.read(
+                    [observations[a] for a in observed]
+                )
             if game.agents:
                 self._see(number, observations)
             else:

@@ -38,6 +38,11 @@ def export(checkpoint: str, form: str, path: Path, config: str) -> int:
             f"{run.checkpoint.name} is a policy with memory ({plan.shape.memory.kind}), which no form of file has "
             "yet: `l2r-runtime drive` drives it; train without the setting memory to export a policy"
         )
+    if plan.shape.network is not None:
+        raise SetupError(
+            f"{run.checkpoint.name} is a policy with a network of your own ({plan.shape.network.name}), which "
+            "is not exported: `l2r-runtime drive` drives it, and its weights stand in the checkpoint"
+        )
     actor = NumpyActor(plan.shape)
     actor.load(run.weights(plan))
     difference = write_policy(actor, file_format, path)

@@ -15,7 +15,9 @@ from runtime.rl.envs.base import HoldsProcesses
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
+    from runtime.rl.class_names import OwnNetwork
     from runtime.rl.envs.base import VectorEnv
+    from runtime.rl.spaces import ObsSpace
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,19 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
 
     try:
         layers = tuned_encoder(training.encoder, env.obs_space.images)
-        return make_plan(training, env.obs_space, env.action_space, layers)
+        return make_plan(training, env.obs_space, env.action_space, layers, network_of(training, env.obs_space))
     except ValueError as error:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def network_of(training: settings.Settings, obs: ObsSpace) -> OwnNetwork | None:
+    """Return the network of one's own that the settings name. ValueError for one that is none."""
+    if training.network is None:
+        return None
+    # Imports torch, which a worker of no such network does not need.
+    from runtime.rl.algos.own_network import own_network
+
+    return own_network(training.network, obs)
 
 
 def evaluation_options(training: settings.Settings) -> Mapping[str, Any]:

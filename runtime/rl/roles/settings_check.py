@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runtime.base import environments
 from runtime.base.errors import SetupError
+from runtime.rl.roles.launch_context import network_of
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -33,7 +34,10 @@ def check_settings(training: Settings) -> None:
             elif not Path(str(encoding.options["weights"])).is_file():
                 training = replace(training, encoder=None, convolutions=((1, 1, 1),))
         if spaces is not None:
-            make_plan(training, *spaces, tuned_encoder(training.encoder, spaces[0].images))
+            layers = tuned_encoder(training.encoder, spaces[0].images)
+            # How many latents a network sees is known where their encoder is.
+            network = network_of(training, spaces[0]) if encoding is None else None
+            make_plan(training, *spaces, layers, network)
     except (TypeError, ValueError) as error:
         raise SetupError(str(error)) from error
 

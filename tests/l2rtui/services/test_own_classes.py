@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.services.spec.own_classes import method_problem
+from l2rtui.services.spec.own_classes import class_problem
 
 WHOLE = """
 class Base(Algorithm):
@@ -31,6 +31,21 @@ class Mine(Base):
     ],
 )
 def test_what_the_text_shows(name, text, problem):
-    said = method_problem(name, "mine.py", text)
+    said = class_problem("algorithm", name, "mine.py", text)
+    assert problem in said
+    assert bool(problem) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("class Net(nn.Module):\n    def forward(self, vector, pictures): ...", ""),
+        ("class Net(torch.nn.Module):\n    size = 3", "Net of mine.py has no forward"),
+        ("from lab import Base\nclass Net(Base): ...", ""),
+        ("class Other: ...", "mine.py has no class Net"),
+    ],
+)
+def test_a_network_has_a_forward(text, problem):
+    said = class_problem("network", "mine:Net", "mine.py", text)
     assert problem in said
     assert bool(problem) == bool(said)

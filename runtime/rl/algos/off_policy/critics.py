@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.networks import Arena, Network, encode, fill_uniform
+from runtime.rl.algos.networks import Arena, Network, encode, fill_kernels, fill_uniform
 
 
 class TwinNetwork:
@@ -37,8 +36,7 @@ class TwinNetwork:
         count, end = len(shape.convolution_parts), len(shape.convolution_parts) + len(parts)
         self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:end]
         self._layers = list(zip(dense[::2], dense[1::2], strict=True))
-        for weight in self.arena.weights[:count:2]:
-            fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
+        fill_kernels(shape, self.arena.weights[:count], generator)
         for weight in self.arena.weights[count:end:2]:
             fill_uniform(weight, weight.shape[1], generator)
 

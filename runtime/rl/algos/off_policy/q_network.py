@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_uniform
+from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels, fill_uniform
 
 
 class QNetwork:
@@ -45,7 +45,11 @@ class QNetwork:
         """(1,) share of actions at random."""
         self._sizes = [sum(map(math.prod, shape.parts[:end])), sum(map(math.prod, shape.parts[end:]))]
         # Biases too: without them values of small observations are linear, and overshoot where an episode ends.
-        for weight, bias in _layers(self.arena.weights[:behind]):
+        first = 0
+        if shape.network is not None:
+            fill_kernels(shape, self.arena.weights[:count], generator)
+            first = count
+        for weight, bias in _layers(self.arena.weights[first:behind]):
             for part in (weight, bias):
                 fill_uniform(part, math.prod(weight.shape[:-1]), generator)
 
