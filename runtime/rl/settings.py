@@ -353,8 +353,10 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
             raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
     is_own = name == "algorithm" and re.fullmatch(CLASS_NAME, str(value)) is not None
     if one_of and isinstance(value, str) and value not in one_of and not is_own:
-        words = f"a whole number or {one_of[0]}" if declared == "int | str" else f"one of {', '.join(one_of)}"
-        raise SettingsError(f"{name} is {value!r}; it must be {words}")
+        expected = f"one of {', '.join(one_of)}"
+        if declared == "int | str":
+            expected = f"a whole number or {one_of[0]}"
+        raise SettingsError(f"{name} is {value!r}; it must be {expected}")
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:

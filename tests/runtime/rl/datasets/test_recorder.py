@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -86,3 +87,36 @@ def test_a_failure_writes_the_file_and_a_torn_journal_loses_its_last_episode(tmp
     figures = summary(str(tmp_path))
     assert figures["episodes"] == 2 * recorder.episodes - 1
     assert "other.journal was not recorded by l2r-runtime" in figures["damaged"][0]
+
+
+def test_minari_loads_a_recorded_file(tmp_path: Path) -> None:
+    minari = pytest.importorskip("minari")
+    serialization = pytest.importorskip("minari.serialization")
+    import gymnasium
+
+    env = cartpole()
+    folder = tmp_path / "cartpole"
+    with EpisodeRecorder(str(folder), env, "CartPole-v1") as recorder:
+        drive(env, recorder, 5)
+    (recorded,) = folder.glob("*.hdf5")
+    recorded.rename(folder / "main_data.hdf5")
+    spaces = gymnasium.make("CartPole-v1")
+    metadata = {
+        "dataset_id": "l2r/cartpole-v0",
+        "data_format": "hdf5",
+        "total_episodes": recorder.episodes,
+        "total_steps": summary(str(folder))["transitions"],
+        "minari_version": minari.__version__,
+        "observation_space": serialization.serialize_space(spaces.observation_space),
+        "action_space": serialization.serialize_space(spaces.action_space),
+    }
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    dataset = minari.MinariDataset(folder)
+    assert (dataset.total_episodes, dataset.total_steps) == (recorder.episodes, metadata["total_steps"])
+    for episode in dataset.iterate_episodes():
+        count = len(episode.rewards)
+        assert episode.observations.shape == (count + 1, 4)
+        assert episode.actions.shape == (count,)
+        assert (episode.rewards == 1.0).all()
+        assert episode.terminations[-1] or episode.truncations[-1]
+        assert not (episode.terminations[:-1] | episode.truncations[:-1]).any()
