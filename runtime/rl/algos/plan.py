@@ -41,8 +41,10 @@ MOST_COPIES: Final = 512
 """Copies beyond which a worker does not measure."""
 _SEGMENT_BYTES: Final = 4 * 2**20
 """Size of a segment up to which a worker takes more copies by itself."""
-_WORKERS_AT_A_BATCH: Final = 4
-"""Parts of a batch, at least, where workers measure their copies and wait for each new policy: each needs one."""
+_SEGMENTS_OF_BATCH: Final = (4, 2)
+"""Segments in a batch, at least, where workers measure their copies: with workers that wait for each new policy, of
+which each needs a part, and without. One as large as a batch lets workers and learner take turns: on two busy cores
+two workers of IMPALA were ten times as slow by it as by half of one."""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image, until those of an encoder stand in their place."""
 _NEVER: Final = 2**50
@@ -154,8 +156,8 @@ def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
     """Return the largest number of copies that a worker may choose: a power of two, as all that it tries are."""
     config, _ = method_of(settings)
     rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
-    if isinstance(config, RolloutConfig) and config.waits_for_policy:
-        rows = min(rows, config.batch_steps // _WORKERS_AT_A_BATCH)
+    if isinstance(config, RolloutConfig):
+        rows = min(rows, config.batch_steps // _SEGMENTS_OF_BATCH[0 if config.waits_for_policy else 1])
     most = 1
     while 2 * most <= min(MOST_COPIES, rows // settings.segment_steps):
         doubled = replace(settings, num_envs=2 * most)

@@ -93,8 +93,8 @@ PPO_AUTO: dict[str, Any] = {
         ),
         (PPO_AUTO, 8),  # each worker waits for the policy: a quarter of the batch
         ({**PPO_AUTO, "ppo": {"batch_steps": 96}}, 2),
-        ({**PPO_AUTO, "ppo": {"batch_steps": 256, "is_synchronous": False}}, 32),
-        ({**PPO_AUTO, "algorithm": "impala", "ppo": {}}, 128),
+        ({**PPO_AUTO, "ppo": {"batch_steps": 256, "is_synchronous": False}}, 16),
+        ({**PPO_AUTO, "algorithm": "impala", "ppo": {}}, 64),
     ],
 )
 def test_the_largest_number_that_a_worker_may_choose_fits_the_settings(
