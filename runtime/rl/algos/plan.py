@@ -43,8 +43,8 @@ _SEGMENT_BYTES: Final = 4 * 2**20
 """Size of a segment up to which a worker takes more copies by itself."""
 _SEGMENTS_OF_BATCH: Final = (4, 2)
 """Segments in a batch, at least, where workers measure their copies: with workers that wait for each new policy, of
-which each needs a part, and without. One as large as a batch lets workers and learner take turns: on two busy cores
-two workers of IMPALA were ten times as slow by it as by half of one."""
+which each needs a part, and without. By one as large as a batch workers and learner take turns where cores are
+busy: on two that others shared, two workers of IMPALA took a tenth of the env steps of those with half of one."""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image, until those of an encoder stand in their place."""
 _NEVER: Final = 2**50
