@@ -1,24 +1,31 @@
-"""Learning curves of the examples with several seeds each, and of a reference implementation beside them.
+"""Learning curves of the examples with several seeds each, and of other libraries beside them.
 
 Ours go through the program's own door: `l2rtui launch`, the learner's records from `l2rtui logs`, `l2rtui destroy`.
 The reference is Stable-Baselines3 in an environment of its own (it is no dependency of this project), with the same
-settings as far as it has them. Writes docs/learning-methods.svg and docs/learning-methods.jsonl (every record's env
-steps and returns); a run that is already in the records is not run again.
+settings as far as it has them; CleanRL's script runs unchanged, by a Python of its own too. Writes a picture, and
+every record's env steps and returns as JSON lines; a run that is already in the records is not run again.
 
-    python -m tests.bench.learning --seeds 0-4 [--reference /path/to/venv/bin/python] [--only cartpole-ppo]
+    python -m tests.bench.learning --seeds 0-4 [--reference PYTHON] [--cleanrl PYTHON SCRIPT] [--only cartpole-ppo]
+
+    python3 -m venv sb3 && sb3/bin/pip install stable-baselines3                      # PYTHON is sb3/bin/python
+    python3 -m venv cleanrl && cleanrl/bin/pip install torch gymnasium==0.29.1 'numpy<2' tyro tensorboard
+    # SCRIPT is cleanrl/ppo_continuous_action.py of github.com/vwxyzjn/cleanrl
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from l2rtui.domain.placement import parse_seeds
@@ -27,8 +34,14 @@ PROGRAM = [sys.executable, "-m", "l2rtui"]
 HERE = ["--backend", "local"]
 DOCS = Path("docs")
 RECORDS = DOCS / "learning-methods.jsonl"
+PICTURE = DOCS / "learning-methods.svg"
 REFERENCE = Path(__file__).with_name("learning_reference.py")
 MOST_SECONDS = 1_800
+RECORD_STEPS = 1_000
+LATEST_EPISODES = 100
+LATE_SHARE = 0.2
+"""Last part of the env steps over which a seed's records are averaged: one evaluation says little of a method that
+swings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +54,14 @@ class Example:
     """Field of a learner's record: of the latest 100 training episodes, or `eval_return` of the evaluator's latest,
     without exploration, where a run has hardly 100 episodes. The reference measures the same."""
     reference: str | None = None
+    cleanrl: tuple[str, ...] = ()
+    """Options of CleanRL's script that make its settings those of the spec, as far as it has them."""
 
 
+PENDULUM_CLEANRL = (
+    *("--env-id", "Pendulum-v1", "--num-envs", "4", "--num-steps", "1024", "--num-minibatches", "64"),
+    *("--learning-rate", "0.001", "--no-anneal-lr", "--gamma", "0.9", "--total-timesteps", "102400", "--no-cuda"),
+)
 EXAMPLES = (
     Example("cartpole-ppo", 475.0, reference="PPO"),
     Example("cartpole-impala", 475.0),
@@ -50,9 +69,15 @@ EXAMPLES = (
     Example("cartpole-dqn", 475.0, "eval_return", "DQN"),
     Example("pendulum-sac", -200.0, "eval_return", "SAC"),
     Example("pendulum-td3", -200.0, "eval_return", "TD3"),
-    Example("pendulum-ppo", -200.0, reference="PPO"),
+    Example("pendulum-ppo", -200.0, reference="PPO", cleanrl=PENDULUM_CLEANRL),
 )
 PANELS_A_ROW = 3
+PARTIES = {
+    "reference": ("Stable-Baselines3", "0.55"),
+    "cleanrl": ("CleanRL", "C1"),
+    "l2rtui": ("l2rtui", "C0"),
+}
+"""Label and colour of each `Point.by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +96,11 @@ def main(arguments: list[str]) -> int:
     """Train, record, draw, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
-    parser.add_argument("--reference", help="Python with Stable-Baselines3 in it")
+    parser.add_argument("--reference", metavar="PYTHON", help="Python with Stable-Baselines3 in it")
+    parser.add_argument("--cleanrl", nargs=2, metavar=("PYTHON", "SCRIPT"), help="ppo_continuous_action.py")
     parser.add_argument("--only", choices=[each.name for each in EXAMPLES], action="append")
     parser.add_argument("--records", type=Path, default=RECORDS, help="where the records are kept")
+    parser.add_argument("--picture", type=Path, help=f"the curves, by default {PICTURE} for its own records")
     parser.add_argument("--draw", action="store_true", help="only draw the records again")
     options = parser.parse_args(arguments)
     points = read(options.records)
@@ -84,14 +111,16 @@ def main(arguments: list[str]) -> int:
             runs = {"l2rtui": ours(example, seed)}
             if options.reference and example.reference:
                 runs["reference"] = reference(options.reference, example, seed)
+            if options.cleanrl and example.cleanrl:
+                runs["cleanrl"] = cleanrl(*options.cleanrl, example, seed)
             for by, run in runs.items():
                 if not any((each.example, each.by, each.seed) == (example.name, by, seed) for each in points):
                     found = list(run)
                     points += found
                     options.records.write_text("".join(json.dumps(asdict(each)) + "\n" for each in points))
                     say(example, by, seed, found)
-    if options.records == RECORDS:
-        draw(points)
+    if picture := options.picture or (PICTURE if options.records == RECORDS else None):
+        draw(points, picture)
     report(points)
     return 0
 
@@ -104,7 +133,9 @@ def read(path: Path) -> list[Point]:
 def ours(example: Example, seed: int) -> Iterator[Point]:
     """Launch the example and yield its records until it has ended by itself."""
     name = f"curve-{example.name}-{seed}"
-    launch = ["launch", "-f", f"manifests/{example.name}.yaml", "--name", name, "--set", f"seed={seed}", "--yes"]
+    sets = [f"seed={seed}", "train.eval_seconds=1"]  # examples ask seldom, and are done within half a minute
+    options = [part for each in sets for part in ("--set", each)]
+    launch = ["launch", "-f", f"manifests/{example.name}.yaml", "--name", name, *options, "--yes"]
     began = time.time()
     l2rtui(*launch)
     logs = ["logs", f"{name}/learner"]
@@ -142,6 +173,25 @@ def reference(python: str, example: Example, seed: int) -> Iterator[Point]:
             yield point(example, "reference", seed, record, record["seconds"])
 
 
+def cleanrl(python: str, script: str, example: Example, seed: int) -> Iterator[Point]:
+    """Train by CleanRL's script, which prints each training episode, and yield the means of the latest ones."""
+    command = [python, "-u", str(Path(script).resolve()), *example.cleanrl, "--seed", str(seed)]
+    printed = re.compile(r"global_step=(\d+), episodic_return=\[?([-+.\de]+)")
+    began, latest, due = time.time(), deque[float](maxlen=LATEST_EPISODES), RECORD_STEPS
+    with (
+        tempfile.TemporaryDirectory() as folder,  # it writes its own records into the present one
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as process,
+    ):
+        for line in process.stdout or ():
+            if not (episode := printed.match(line)):
+                continue
+            latest.append(float(episode[2]))
+            if (env_steps := int(episode[1])) >= due:
+                due = env_steps + RECORD_STEPS
+                record = {"env_steps": env_steps, "mean_return": fmean(latest)}
+                yield point(example, "cleanrl", seed, record, time.time() - began)
+
+
 def point(example: Example, by: str, seed: int, record: dict[str, Any], seconds: float) -> Point:
     """Keep of a record what is drawn."""
     mean = round(record["mean_return"], 2)
@@ -161,46 +211,73 @@ def say(example: Example, by: str, seed: int, points: list[Point]) -> None:
     print(f"{example.name} {by} seed {seed}: {example.threshold:g} reached {when}; best {best:.1f}", flush=True)
 
 
+def lines(points: list[Point], example: Example) -> dict[str, list[list[Point]]]:
+    """Return the records of each seed, by who made them."""
+    found: dict[str, dict[int, list[Point]]] = {by: {} for by in PARTIES}
+    for each in points:
+        if each.example == example.name:
+            found[each.by].setdefault(each.seed, []).append(each)
+    return {by: list(seeds.values()) for by, seeds in found.items() if seeds}
+
+
+def value_at(line: list[Point], env_steps: float) -> float:
+    """Return what a seed had at so many env steps: its latest record there, or its first one."""
+    return next((each.mean_return for each in reversed(line) if each.env_steps <= env_steps), line[0].mean_return)
+
+
+def late_mean(line: list[Point], env_steps: float) -> float:
+    """Return the mean of a seed's records in the last part of so many env steps."""
+    first = (1 - LATE_SHARE) * env_steps
+    returns = [each.mean_return for each in line if first <= each.env_steps <= env_steps]
+    return fmean(returns) if returns else value_at(line, env_steps)
+
+
+def spread(values: list[float]) -> str:
+    """Return mean, least and most as text."""
+    return f"{fmean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+
+
 def report(points: list[Point]) -> None:
-    """Print how many seeds reached the threshold, and the median env steps and seconds."""
+    """Print how many seeds reached the threshold and when, and the returns of all at equal env steps."""
     for example in EXAMPLES:
-        for by in ("l2rtui", "reference"):
-            mine = [each for each in points if (each.example, each.by) == (example.name, by)]
-            seeds = sorted({each.seed for each in mine})
-            firsts = [reached([each for each in mine if each.seed == seed], example.threshold) for seed in seeds]
+        seeds_by = lines(points, example)
+        last = min((line[-1].env_steps for seeds in seeds_by.values() for line in seeds), default=0)
+        for by, seeds in seeds_by.items():
+            firsts = [reached(line, example.threshold) for line in seeds]
             solved = [each for each in firsts if each is not None]
-            if seeds:
-                steps = f"{median(each.env_steps for each in solved):,.0f} env steps" if solved else "-"
-                seconds = f"{median(each.seconds for each in solved):.0f} s" if solved else "-"
-                print(f"{example.name:16} {by:10} {len(solved)} of {len(seeds)} seeds; median {steps}, {seconds}")
+            steps = f"{median(each.env_steps for each in solved):,.0f} env steps" if solved else "-"
+            seconds = f"{median(each.seconds for each in solved):.0f} s" if solved else "-"
+            print(f"{example.name:16} {by:10} {len(solved)} of {len(seeds)} seeds; median {steps}, {seconds}")
+            print(
+                f"{'':16} {'':10} at {last:,} env steps {spread([value_at(line, last) for line in seeds])}; "
+                f"over the last {LATE_SHARE:.0%} of them {spread([late_mean(line, last) for line in seeds])}"
+            )
 
 
-def draw(points: list[Point]) -> None:
-    """One panel for each example that was run: a line a seed, ours in colour, the reference grey."""
+def draw(points: list[Point], picture: Path) -> None:
+    """One panel for each example that was run: a thin line a seed, a thick one for their mean."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    examples = [example for example in EXAMPLES if any(each.example == example.name for each in points)]
-    rows = -(-len(examples) // PANELS_A_ROW)
-    figure, grid = plt.subplots(rows, PANELS_A_ROW, figsize=(11, 3.4 * rows), layout="constrained", squeeze=False)
-    for axes in grid.flat[len(examples) :]:
+    panels = [(example, seeds_by) for example in EXAMPLES if (seeds_by := lines(points, example))]
+    columns = min(PANELS_A_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = plt.subplots(rows, columns, figsize=(11, 3.4 * rows), layout="constrained", squeeze=False)
+    for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
-    for axes, example in zip(grid.flat, examples, strict=False):
-        for by, colour in (("reference", "0.65"), ("l2rtui", "C0")):
-            mine = [each for each in points if (each.example, each.by) == (example.name, by)]
-            for number, seed in enumerate(sorted({each.seed for each in mine})):
-                line = [each for each in mine if each.seed == seed]
-                axes.plot(
-                    [each.env_steps / 1000 for each in line],
-                    [each.mean_return for each in line],
-                    color=colour,
-                    linewidth=1,
-                    alpha=0.8,
-                    label=by if not number else None,
-                )
+    for axes, (example, seeds_by) in zip(grid.flat, panels, strict=False):
+        for by, seeds in seeds_by.items():
+            label, colour = PARTIES[by]
+            for line in seeds:
+                thousands = [each.env_steps / 1000 for each in line]
+                axes.plot(thousands, [each.mean_return for each in line], color=colour, linewidth=0.6, alpha=0.4)
+            first, last = max(line[0].env_steps for line in seeds), min(line[-1].env_steps for line in seeds)
+            steps = [first + (last - first) * part / 100 for part in range(101)]
+            means = [fmean(value_at(line, at) for line in seeds) for at in steps]
+            axes.plot([at / 1000 for at in steps], means, color=colour, linewidth=1.8, label=label)
         axes.axhline(example.threshold, color="C3", linewidth=0.8, linestyle=":")
         axes.set_title(example.name, fontsize=10)
         axes.set_xlabel("thousand env steps")
@@ -208,7 +285,7 @@ def draw(points: list[Point]) -> None:
         axes.legend(frameon=False, fontsize=8)
     for axes in grid[:, 0]:
         axes.set_ylabel("mean return")
-    figure.savefig(DOCS / "learning-methods.svg", metadata={"Date": None})
+    figure.savefig(picture, metadata={"Date": None})
     plt.close(figure)
 
 

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import torch
+from gymnasium.wrappers import RescaleAction
 from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -20,6 +21,8 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 RECORD_STEPS = 1_000
+EPISODES = 10
+"""Episodes of an evaluation, one in each copy."""
 
 
 class Records(BaseCallback):
@@ -51,8 +54,8 @@ class Records(BaseCallback):
         if isinstance(self.model, PPO):
             returns = [each["r"] for each in self.model.ep_info_buffer]
             return sum(returns) / len(returns)
-        evaluated = make_vec_env(self._environment, 1, seed=1_000 + self._seed)
-        mean, _ = evaluate_policy(self.model, evaluated, n_eval_episodes=10, deterministic=True)
+        evaluated = make_vec_env(self._environment, EPISODES, seed=1_000 + self._seed)
+        mean, _ = evaluate_policy(self.model, evaluated, n_eval_episodes=EPISODES, deterministic=True)
         return mean
 
 
@@ -77,10 +80,17 @@ def cartpole_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
 
 
 def pendulum_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
-    """Settings of manifests/pendulum-ppo.yaml, under VecNormalize."""
+    """Settings of manifests/pendulum-ppo.yaml, under VecNormalize, with actions of -1 to 1 as ours are."""
+    environments = make_vec_env(
+        "Pendulum-v1",
+        4,
+        seed=seed,
+        wrapper_class=RescaleAction,
+        wrapper_kwargs={"min_action": -1.0, "max_action": 1.0},
+    )
     ppo = PPO(
         "MlpPolicy",
-        VecNormalize(make_vec_env("Pendulum-v1", 4, seed=seed), gamma=0.9),
+        VecNormalize(environments, gamma=0.9),
         n_steps=1_024,
         batch_size=64,
         n_epochs=10,
