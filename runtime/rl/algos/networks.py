@@ -97,6 +97,15 @@ def fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> Non
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
+def fill_biases(layers: Sequence[Tensor], generator: torch.Generator) -> None:
+    """Draw the biases of layers, weight (..., in, out) and bias of each in turn, as ``torch.nn.Linear`` does.
+
+    Without them a network of rectifiers is linear along each ray from 0 at first.
+    """
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        fill_uniform(bias, weight.shape[-2], generator)
+
+
 def fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
     """Draw an orthogonal matrix (Saxe et al. 2014), the usual initialisation of on-policy methods."""
     with torch.no_grad():

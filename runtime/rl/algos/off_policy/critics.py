@@ -35,7 +35,8 @@ class TwinNetwork:
         self.moments = self.arena.begin_moments(shape)
         count, end = len(shape.convolution_parts), len(shape.convolution_parts) + len(parts)
         self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:end]
-        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        self.layers = list(zip(dense[::2], dense[1::2], strict=True))
+        """Weight and bias of each dense layer, of both networks."""
         fill_kernels(shape, self.arena.weights[:count], generator)
         for weight in self.arena.weights[count:end:2]:
             fill_uniform(weight, weight.shape[1], generator)
@@ -47,9 +48,9 @@ class TwinNetwork:
     def values(self, rows: Tensor) -> Tensor:
         """(2, B, outputs) of both networks for rows (B, features + inputs)."""
         # One batched product for both: half the kernel launches of two networks.
-        weight, bias = self._layers[-1]
+        weight, bias = self.layers[-1]
         hidden = rows.to(weight.dtype).expand(2, -1, -1)
-        for inner, offset in self._layers[:-1]:
+        for inner, offset in self.layers[:-1]:
             hidden = torch.baddbmm(offset, hidden, inner).relu_()
         return torch.baddbmm(bias, hidden, weight).float()
 

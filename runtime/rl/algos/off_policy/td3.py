@@ -19,7 +19,7 @@ from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_t
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Network, vector_of
+from runtime.rl.algos.networks import Network, fill_biases, vector_of
 from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
 from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
 from runtime.rl.algos.optimisers import Adam, anneal
@@ -56,6 +56,10 @@ class TD3(Algorithm):
         self._noise = torch.Generator(device).manual_seed(seed + 1)
         self._actor, self._target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
         self._critic, self._target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
+        # After all weights, which so stay those of a seed. With biases of 0 policies fell back again and again.
+        for network in (self._actor, self._critic):
+            first = len(network.kernels)
+            fill_biases(network.arena.weights[first : first + 2 * len(network.layers)], initial)
         share_kernels(self._critic, self._actor)
         self._explore()
         self._target_actor.arena.flat.copy_(self._actor.arena.flat)

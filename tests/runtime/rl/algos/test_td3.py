@@ -73,6 +73,18 @@ def test_noise_on_the_targets_action_is_clipped_and_so_is_the_action():
     assert sorted(set(wide._next_value(rows).tolist())) == pytest.approx([-1.0, 3.0])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_networks_begin_with_biases_and_targets_as_copies_of_them(precision):
+    method = TD3(SHAPE, TD3Config(hidden=(2,)), seed=0, precision=precision)
+    state, rows, actor = method.tensors(), torch.zeros((1, 3)), NumpyActor(SHAPE)
+    assert torch.equal(state["target_actor"], state["actor"])
+    assert torch.equal(state["target_critic"], state["critic"])
+    actor.load(method.actor_arena())
+    assert actor.act(rows.numpy(), None) != 0.0
+    method.update(batch())
+    assert (method._critic(method._critic.features(rows), torch.zeros((1, 1))) != 0.0).all()
+
+
 def test_policy_and_targets_follow_every_second_update():
     method = td3(policy_delay=2)
     before = {name: tensor.clone() for name, tensor in method.tensors().items()}
