@@ -39,7 +39,9 @@ class DetailScreen(Dialog[None]):
         self.call_after_refresh(self._break_lines)
 
     def _break_lines(self) -> None:
-        self.show("lines", self._rows)
+        # It may come after the screen was closed, whose widgets are gone.
+        if self.query("#lines"):
+            self.show("lines", self._rows)
 
     @property
     def _rows(self) -> list[Line]:

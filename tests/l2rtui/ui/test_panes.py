@@ -231,7 +231,7 @@ async def test_on_a_narrow_terminal_nothing_is_parted_from_what_it_belongs_to(de
     async with desk(size=(80, 24)) as one:
         await one.press("H")
         await one.until(
-            lambda: "esc close" in one.words() and "R repeat" in one.words(), "the hints in one piece each"
+            lambda: "esc close" in one.words() and "/ filter" in one.words(), "the hints in one piece each"
         )
         await one.press("escape", "m")
         await one.until(lambda: one.top == "MenuScreen", "the menu")
