@@ -53,15 +53,6 @@ def url(request, tmp_path, monkeypatch):
     server.stop()
 
 
-@pytest.fixture
-def user(tmp_path, monkeypatch):
-    """Change the user: each has a history of their own."""
-    recorder.take_warnings()
-    become = lambda name: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))  # noqa: E731
-    become("ada")
-    return become
-
-
 def cluster(url):
     backend = Recorded(is_empty=True, owner=user_name())
     backend.history_to = url

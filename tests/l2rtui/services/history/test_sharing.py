@@ -54,17 +54,6 @@ async def backend(server, tmp_path, monkeypatch):
     await made.close()
 
 
-@pytest.fixture
-def user(tmp_path, monkeypatch):
-    """Change the user of this machine: each has a history of their own."""
-
-    def become(name):
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
-
-    become("ada")
-    return become
-
-
 async def launch(backend):
     sets = (SetSpec("w", Role.WORKER, ("w",), replicas=2, restart=RestartPolicy.ALWAYS),)
     spec = RunSpec(Kind.JOB, "r", "r", sets, env=(("API_TOKEN", TOKEN),))
