@@ -36,6 +36,7 @@ def run_serve(args: Namespace) -> int:
 
     def announce(address: str) -> None:
         out.line(address)
+        out.stream.flush()  # a program that reads it from a pipe waits for it
         talk.say("Open this address; it opens one browser, once. Ctrl-C ends it and the app. Runs go on.")
 
     return serve([*_myself(), SERVED, *_passed_on(args)], args.port, announce)
