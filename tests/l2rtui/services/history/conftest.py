@@ -1,4 +1,4 @@
-"""Users of one machine, in a source tree of their own."""
+"""A source tree of the test's own, and users of one machine who launch from it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ import pytest
 from l2rtui.services.history import recorder
 
 
+def git(folder, *arguments):
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
 @pytest.fixture
-def user(tmp_path, monkeypatch):
+def repository(tmp_path, monkeypatch):
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "repo"
+    (root / "specs").mkdir(parents=True)
+    (root / "train.py").write_text("rate = 1\n")
+    git(root, "init", "--quiet", "--initial-branch", "trunk")
+    git(root, "add", ".")
+    git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "first")
+    return root
+
+
+@pytest.fixture
+def user(repository, tmp_path, monkeypatch):
     """Change the user: each has a history of their own; the source tree is small, whatever the checkout holds."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "train.py").write_text("lr = 1\n")
-    git = ("git", "-c", "user.name=ada", "-c", "user.email=ada@lab", "-c", "commit.gpgsign=false")
-    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "first")):
-        subprocess.run([*git, *words], cwd=tree, check=True)
-    (tree / "train.py").write_text("lr = 2\n")
-    monkeypatch.chdir(tree)
+    (repository / "train.py").write_text("rate = 2\n")
+    monkeypatch.chdir(repository)
     recorder.take_warnings()
     become = lambda name: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))  # noqa: E731
     become("ada")

@@ -8,25 +8,9 @@ import pytest
 
 from l2rtui.services.history import source_state as module
 from l2rtui.services.history.source_state import source_state
+from tests.l2rtui.services.history.conftest import git
 
 TOKEN = "abcDEF123456"
-
-
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    root = tmp_path / "repo"
-    (root / "specs").mkdir(parents=True)
-    (root / "train.py").write_text("rate = 1\n")
-    git(root, "init", "--quiet", "--initial-branch", "trunk")
-    git(root, "add", ".")
-    git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "first")
-    return root
-
-
-def git(folder, *arguments):
-    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
 def test_a_clean_tree_is_its_commit(repository):
