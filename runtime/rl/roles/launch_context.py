@@ -11,7 +11,6 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.rl import settings
-from runtime.rl.envs.base import HoldsProcesses
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
@@ -68,6 +67,7 @@ def _set_threads(count: int) -> None:
 def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
     """Make `num_envs` copies of the run's environment, with `extra` over its options. Raises SetupError."""
     from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
+    from runtime.rl.envs.base import HoldsProcesses
     from runtime.rl.envs.registry import make_vector_env
 
     options = {**training.environment_options, **extra}

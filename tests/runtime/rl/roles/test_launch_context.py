@@ -1,0 +1,51 @@
+"""Numerical threads of a run's processes, bounded before the libraries are imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.base import contract
+
+START = """
+import os, sys
+from runtime.rl.roles.launch_context import Context, bound_numeric_threads
+bound_numeric_threads(Context.from_environment(os.environ, sys.argv[1]))
+assert not {"numpy", "torch"} & set(sys.modules), "imported before its threads were bounded"
+import numpy
+numpy.ones((512, 512)) @ numpy.ones((512, 512))
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("role", ["learner", "worker", "evaluator"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"environment": "CartPole-v1", "algorithm": "impala"},
+        {"environment": "racing", "encoder": {"name": "vae", "weights": "/none"}},
+        {"environment": "l2r", "num_envs": 1},
+    ],
+    ids=lambda settings: settings["environment"],
+)
+def test_numerical_libraries_start_with_the_threads_of_the_process(role, settings, tmp_path):
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.endswith("_THREADS")},
+        contract.ENV_RUN: "r",
+        contract.ENV_RUN_ID: "r-1",
+        contract.ENV_POD: "p-0",
+        contract.ENV_ROLE: role,
+        contract.ENV_INDEX: "0",
+        contract.ENV_SEED: "0",
+        contract.ENV_ENDPOINT: f"ipc://{tmp_path}",
+        contract.ENV_DIR: str(tmp_path / "run"),
+        contract.ENV_CONFIG: json.dumps({**settings, "threads": 1}),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", START, role], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
