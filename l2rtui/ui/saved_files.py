@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from textual._context import visible_screen_stack
 from textual.app import App
+from textual.strip import Strip
 
 from l2rtui.errors import UsageError
 
@@ -52,6 +54,13 @@ def screen_svg(app: App[Any]) -> str:
 def screen_text(app: App[Any]) -> str:
     """Return the characters of the screen, line by line, without the spaces at their ends."""
     width, height = app.size
-    strips = app.screen._compositor.render_strips()  # noqa: SLF001  (Textual has no other way to the characters)
-    lines = [strip.crop(0, width).text.rstrip() for strip in strips[:height]]
+    lines = [strip.crop(0, width).text.rstrip() for strip in screen_strips(app)[:height]]
     return "".join(f"{line}\n" for line in lines)
+
+
+def screen_strips(app: App[Any]) -> list[Strip]:
+    """Return the styled characters of the screen, with those of the screens that shine through a dialog."""
+    # Textual has no public way to the characters. Without the screens below, a dialog would keep an empty
+    # background in its cache, and the terminal would show that too.
+    visible_screen_stack.set(app._background_screens)  # noqa: SLF001
+    return app.screen._compositor.render_strips()  # noqa: SLF001

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings, user_name
 from l2rtui.ui.app import L2RApp
+from l2rtui.ui.saved_files import screen_strips
 
 DEADLINE_SECONDS = 60.0
 
@@ -58,7 +59,7 @@ class Desk:
     def words(self) -> str:
         """Everything that the terminal shows now."""
         width, height = self.app.size
-        strips = self.app.screen._compositor.render_strips()
+        strips = screen_strips(self.app)
         assert len(strips) <= height
         return "\n".join(strip.text[:width] for strip in strips)
 

@@ -19,6 +19,7 @@ from l2rtui.ui.overviews.experiments import ExperimentsScreen
 from l2rtui.ui.overviews.history import HistoryScreen
 from l2rtui.ui.overviews.owners import OwnersScreen
 from l2rtui.ui.placing.screen import PlaceScreen
+from l2rtui.ui.saved_files import screen_strips
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
@@ -278,7 +279,7 @@ async def test_the_key_bar_has_the_menu_however_narrow_and_the_row_chosen_there_
         assert "m menu  ? help" in one.words().splitlines()[-1]
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen" and "Place a run" in one.words())
-        line = next(strip for strip in one.app.screen._compositor.render_strips() if "Place a run" in strip.text)
+        line = next(strip for strip in screen_strips(one.app) if "Place a run" in strip.text)
         chosen = next(segment for segment in line if segment.text.startswith("P"))
         assert chosen.style.color != chosen.style.bgcolor, "the key of the row under the cursor"
         light, dark = (

@@ -15,6 +15,7 @@ from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.owners.idle_gpus import LONG_SECONDS
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
+from l2rtui.ui.saved_files import screen_strips
 from l2rtui.ui.text import Span, TextStyle, wrapped
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures, RunFigure, compact, gauge, rate_of
 from l2rtui.ui.widgets.grid.lines import lay_out
@@ -296,7 +297,7 @@ async def test_a_scroll_bar_takes_no_column_off_the_tiles(desk):
 
 def brightness(one, text: str) -> list[tuple[bool, bool]]:
     """Bold and reverse of every piece of the screen with this text."""
-    segments = (segment for strip in one.app.screen._compositor.render_strips() for segment in strip)
+    segments = (segment for strip in screen_strips(one.app) for segment in strip)
     styles = [segment.style for segment in segments if segment.style and text in segment.text]
     return [(bool(style.bold), bool(style.reverse)) for style in styles]
 

@@ -29,7 +29,7 @@ def terminal_bytes(app) -> str:
     from rich.console import Console
 
     size = app.size
-    update = app.screen._compositor.render_update(full=True)
+    update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
     console = Console(width=size.width, height=size.height, force_terminal=True, color_system="truecolor")
     written = update.render_segments(console)
     return re.sub(r"\x1b\[[0-9;]*[mH]", "", written)
