@@ -56,12 +56,31 @@ class Example:
     reference: str | None = None
     cleanrl: tuple[str, ...] = ()
     """Options of CleanRL's script that make its settings those of the spec, as far as it has them."""
+    spec: str = ""
+    """Manifest that is launched, where it has another name."""
+    sets: tuple[str, ...] = ()
+    """What is set over the spec."""
 
 
 PENDULUM_CLEANRL = (
     *("--env-id", "Pendulum-v1", "--num-envs", "4", "--num-steps", "1024", "--num-minibatches", "64"),
     *("--learning-rate", "0.001", "--no-anneal-lr", "--gamma", "0.9", "--total-timesteps", "102400", "--no-cuda"),
 )
+CLEANRL_PPO = (
+    *("--num-envs", "4", "--num-steps", "512", "--num-minibatches", "32"),
+    *("--total-timesteps", "200704", "--no-cuda"),
+)
+"""The script's own settings for continuous control, with four copies of the environment."""
+CONTINUOUS_PPO = (
+    *("train.total_env_steps=200704", "train.ppo.batch_steps=2048", "train.ppo.lr=0.0003"),
+    *("train.ppo.anneal_updates=98", "train.ppo.gamma=0.99"),
+)
+"""The same settings."""
+LUNAR_LANDER = (
+    *("train.environment=LunarLander-v3", "train.hidden=[256, 256]", "train.total_env_steps=100000"),
+    *("train.num_envs=4", "train.updates_per_step=1", "train.replay_capacity=50000"),
+)
+"""Of methods with a replay, after rl-baselines3-zoo's DQN."""
 EXAMPLES = (
     Example("cartpole-ppo", 475.0, reference="PPO"),
     Example("cartpole-impala", 475.0),
@@ -70,6 +89,31 @@ EXAMPLES = (
     Example("pendulum-sac", -200.0, "eval_return", "SAC"),
     Example("pendulum-td3", -200.0, "eval_return", "TD3"),
     Example("pendulum-ppo", -200.0, reference="PPO", cleanrl=PENDULUM_CLEANRL),
+    Example(
+        "lunar-lander-ppo",
+        0.0,
+        reference="PPO",
+        cleanrl=("--env-id", "LunarLanderContinuous-v2", *CLEANRL_PPO),
+        spec="pendulum-ppo",
+        sets=("train.environment=LunarLander-v3", "train.environment_options={continuous: true}", *CONTINUOUS_PPO),
+    ),
+    Example(
+        "half-cheetah-ppo",
+        500.0,
+        reference="PPO",
+        cleanrl=("--env-id", "HalfCheetah-v4", *CLEANRL_PPO),
+        spec="pendulum-ppo",
+        sets=("train.environment=HalfCheetah-v5", *CONTINUOUS_PPO),
+    ),
+    Example(
+        "lunar-lander-dqn",
+        0.0,
+        "eval_return",
+        reference="DQN",
+        spec="cartpole-dqn",
+        sets=(*LUNAR_LANDER, "train.dqn.target_updates=250", "train.dqn.exploration_updates=12000"),
+    ),
+    Example("lunar-lander-sac", 0.0, "eval_return", spec="cartpole-sac", sets=LUNAR_LANDER),
 )
 PANELS_A_ROW = 3
 PARTIES = {
@@ -133,9 +177,13 @@ def read(path: Path) -> list[Point]:
 def ours(example: Example, seed: int) -> Iterator[Point]:
     """Launch the example and yield its records until it has ended by itself."""
     name = f"curve-{example.name}-{seed}"
-    sets = [f"seed={seed}", "train.eval_seconds=1"]  # examples ask seldom, and are done within half a minute
+    sets = [
+        *example.sets,
+        f"seed={seed}",
+        "train.eval_seconds=1",
+    ]  # examples ask seldom, and are done within half a minute
     options = [part for each in sets for part in ("--set", each)]
-    launch = ["launch", "-f", f"manifests/{example.name}.yaml", "--name", name, *options, "--yes"]
+    launch = ["launch", "-f", f"manifests/{example.spec or example.name}.yaml", "--name", name, *options, "--yes"]
     began = time.time()
     l2rtui(*launch)
     logs = ["logs", f"{name}/learner"]

@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 RECORD_STEPS = 1_000
 EPISODES = 10
@@ -103,6 +103,53 @@ def pendulum_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
     return ppo, 100_000
 
 
+def lunar_lander_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
+    """CleanRL's settings for continuous control, under VecNormalize."""
+    return _continuous_ppo(make_vec_env("LunarLander-v3", 4, seed=seed, env_kwargs={"continuous": True}), seed)
+
+
+def half_cheetah_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
+    """CleanRL's settings for continuous control, under VecNormalize."""
+    return _continuous_ppo(make_vec_env("HalfCheetah-v5", 4, seed=seed), seed)
+
+
+def _continuous_ppo(environments: VecEnv, seed: int) -> tuple[BaseAlgorithm, int]:
+    ppo = PPO(
+        "MlpPolicy",
+        VecNormalize(environments, gamma=0.99),
+        n_steps=512,
+        batch_size=64,
+        n_epochs=10,
+        learning_rate=lambda left: 3e-4 * left,
+        gamma=0.99,
+        gae_lambda=0.95,
+        seed=seed,
+        device="cpu",
+    )
+    return ppo, 200_704
+
+
+def lunar_lander_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
+    """Settings of rl-baselines3-zoo, as far as both have them."""
+    dqn = DQN(
+        "MlpPolicy",
+        make_vec_env("LunarLander-v3", 4, seed=seed),
+        learning_rate=5e-4,
+        buffer_size=50_000,
+        learning_starts=1_000,
+        batch_size=128,
+        train_freq=1,
+        gradient_steps=4,
+        target_update_interval=250,
+        exploration_fraction=0.12,
+        exploration_final_eps=0.05,
+        policy_kwargs={"net_arch": [256, 256]},
+        seed=seed,
+        device="cpu",
+    )
+    return dqn, 100_000
+
+
 def cartpole_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
     """Settings of manifests/cartpole-dqn.yaml, as far as this DQN has them: it has no double Q-learning."""
     dqn = DQN(
@@ -150,6 +197,9 @@ REPLAY = {
 EXAMPLES = {
     "cartpole-ppo": ("CartPole-v1", cartpole_ppo),
     "cartpole-dqn": ("CartPole-v1", cartpole_dqn),
+    "half-cheetah-ppo": ("HalfCheetah-v5", half_cheetah_ppo),
+    "lunar-lander-dqn": ("LunarLander-v3", lunar_lander_dqn),
+    "lunar-lander-ppo": ("LunarLander-v3", lunar_lander_ppo),
     "pendulum-ppo": ("Pendulum-v1", pendulum_ppo),
     "pendulum-sac": ("Pendulum-v1", pendulum_sac),
     "pendulum-td3": ("Pendulum-v1", pendulum_td3),

@@ -5,7 +5,8 @@ Stable-Baselines3's PPO, Sample Factory's APPO and RLlib's PPO and IMPALA, each 
 more than one arrangement of workers and copies. Everybody takes one gradient step a batch (`--epochs` for more);
 rounds are interleaved, starting up is not counted. The learner's idle share (time without data) is that of its
 records in the counted stretch. The examples of both methods (`manifests/cartpole-*.yaml`) run in the same rounds,
-with all of their workers and the evaluator, and are compared with ours of the same method.
+with all of their workers and the evaluator, and are compared with ours of the same method and as many passes over
+each batch.
 
     python -m tests.bench.learning_speed --sb3 PYTHON [--factory PYTHON] [--rllib PYTHON] [--rounds 5] [--seconds 8]
 """
@@ -45,8 +46,8 @@ PEERS: dict[str, tuple[tuple[str, str], ...]] = {
 START_SECONDS = 6.0
 """Given to processes to start, over the seconds that are measured."""
 BATCH = 1_024
-EXAMPLES = {"impala": "cartpole-impala", "ppo": "cartpole-ppo"}
-"""Specs in manifests/, by the method that each runs."""
+EXAMPLES = ("cartpole-impala", "cartpole-ppo")
+"""Specs in manifests/."""
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
@@ -74,16 +75,24 @@ def ours(epochs: int) -> tuple[Ours, ...]:
     queue: dict[str, Any] = {"batch_steps": BATCH, "queue_batches": 4}
     impala = {**queue, "clip": 0.2, "epochs": epochs} if epochs > 1 else queue
     ppo = {**queue, "minibatch_size": BATCH, "epochs": epochs, "is_synchronous": False}
+    passes = f", {epochs} passes" if epochs > 1 else ""
     return (
-        Ours("l2rtui IMPALA, 1 worker of 64", 1, {**shape, "algorithm": "impala", "impala": impala}),
-        Ours("l2rtui PPO, 1 worker of 64", 1, {**shape, "algorithm": "ppo", "ppo": ppo}),
+        Ours(f"l2rtui IMPALA, 1 worker of 64{passes}", 1, {**shape, "algorithm": "impala", "impala": impala}),
+        Ours(f"l2rtui PPO, 1 worker of 64{passes}", 1, {**shape, "algorithm": "ppo", "ppo": ppo}),
     )
+
+
+def tuned(example: Ours) -> Ours:
+    """What an example is compared with: the same method with its number of passes."""
+    method = example.settings["algorithm"]
+    epochs = example.settings[method].get("epochs", 1)
+    return next(case for case in ours(epochs) if case.settings["algorithm"] == method)
 
 
 def examples() -> tuple[Ours, ...]:
     """The examples as they are written, without the end that they set themselves."""
     cases = []
-    for name in EXAMPLES.values():
+    for name in EXAMPLES:
         spec = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text("utf-8"))
         settings = {key: value for key, value in spec["train"].items() if key != "total_env_steps"}
         workers = sum(worker_set["replicas"] for worker_set in spec["workers"])
@@ -142,9 +151,11 @@ def main(arguments: list[str]) -> int:
         idle = "" if rate.idle_share is None else f"   idle {rate.idle_share:.1%}"
         print(f"  {name:38} {rate.steps_per_second:9,.0f} env steps/s{idle}", flush=True)
 
+    compared = {example.name: tuned(example) for example in examples()}
+    own = {case.name: case for case in (*ours(options.epochs), *compared.values(), *examples())}
     for number in range(options.rounds):
         print(f"round {number + 1}", flush=True)
-        for case in (*ours(options.epochs), *examples()):
+        for case in own.values():
             note(case.name, run_ours(case, options.seconds))
         for peer, cases in PEERS.items():
             python = getattr(options, peer)
@@ -152,15 +163,14 @@ def main(arguments: list[str]) -> int:
                 note(name, run_peer(peer, python, case, options.epochs, options.seconds / 2))
     print(f"medians of {options.rounds} rounds")
     medians = {name: statistics.median(each.steps_per_second for each in rates) for name, rates in found.items()}
-    mine = {case.settings["algorithm"]: case.name for case in ours(options.epochs)}
-    peers = [rate for name, rate in medians.items() if name not in {*mine.values(), *EXAMPLES.values()}]
+    peers = [rate for name, rate in medians.items() if name not in own]
     best = max(peers, default=float("nan"))
     for name, rate in medians.items():
         shares = [each.idle_share for each in found[name] if each.idle_share is not None]
         idle = f"   idle {statistics.median(shares):.1%}" if shares else ""
         print(f"  {name:38} {rate:9,.0f} env steps/s   {rate / best:5.2f} x the best peer{idle}")
-    for method, name in EXAMPLES.items():
-        print(f"  {name}: {medians[name] / medians[mine[method]]:.2f} x {mine[method]}")
+    for name, case in compared.items():
+        print(f"  {name}: {medians[name] / medians[case.name]:.2f} x {case.name}")
     return 0
 
 
