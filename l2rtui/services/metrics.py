@@ -175,16 +175,30 @@ async def follow(
     pod: PodView,
     observe: Callable[[Mapping[str, Any]], object] | None = None,
     turns: ReadingTurns | None = None,
+    *,
+    has_backlog: bool = True,
 ) -> AsyncGenerator[RunMetrics, None]:
     """Yield the metrics after each record of a run's learner, until its pod is gone.
 
     Args:
         observe: Called with each record.
         turns: Shared with the other streams of the program; None where there is no other.
+        has_backlog: Yield each record of the backlog, and not its newest alone. To whoever asks what is so now, one
+            in the midst of a backlog that comes slowly looks like a learner that fell silent.
     """
     series, turns = Series(run.name, observe), turns or ReadingTurns()
-    lines_of_pod = backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY))
+    lines_of_pod = backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY, seam=True))
+    newest: RunMetrics | None = None
+    is_live = has_backlog
     async with aclosing(turns.paced(lines_of_pod)) as lines:
         async for line in lines:
-            if metrics := series.read_line(line.text):
-                yield metrics
+            if line.is_seam:
+                if newest is not None and not is_live:
+                    yield newest
+                is_live = True
+            elif metrics := series.read_line(line.text):
+                newest = metrics
+                if is_live:
+                    yield newest
+    if newest is not None and not is_live:  # the log ended before it could be followed
+        yield newest

@@ -129,7 +129,7 @@ class MetricsStream(_RecordStreams[RunMetrics]):
         for uid in list(self._waiting)[:_BATCH]:
             run, pod = self._waiting.pop(uid)
             add = partial(self._ctx.curves.add, run.uid)
-            follow = partial(metrics.follow, self._ctx.backend, run, pod, add, self._ctx.turns)
+            follow = partial(metrics.follow, self._ctx.backend, run, pod, add, self._ctx.turns, has_backlog=False)
             self._open(pod.uid, run.uid, f"the metrics of {run.name}", follow)
         if self._waiting and self._next is None:
             self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._open_more)

@@ -127,6 +127,27 @@ async def test_follow_gives_one_after_each_record():
     assert second.time > first.time
 
 
+@pytest.mark.parametrize("is_followed", [True, False], ids=["live", "ended"])
+async def test_without_its_backlog_a_stream_begins_with_the_newest_record(monkeypatch, is_followed):
+    async def lines(_backend, pod, query):
+        assert query.seam
+        for second in range(5):
+            yield LogLine(second, pod.name, f'{{"l2r":"learner","time":{second + 1},"env_steps":{second}}}')
+        if is_followed:
+            yield LogLine(5.0, "", "", is_seam=True)
+            yield LogLine(6.0, pod.name, '{"l2r":"learner","time":7,"env_steps":6}')
+
+    monkeypatch.setattr(FakeBackend, "logs", lines)
+    backend = FakeBackend()
+    snapshot = await backend.snapshot()
+    run = next(run for run in snapshot.runs.values() if metrics.has_learner(snapshot, run.name))
+    learner = metrics.learner_of(snapshot, run.name)
+    news = [found.env_steps async for found in metrics.follow(backend, run, learner, has_backlog=False)]
+    assert news == ([4, 6] if is_followed else [4])
+    everything = [found.env_steps async for found in metrics.follow(backend, run, learner)]
+    assert everything == ([0, 1, 2, 3, 4, 6] if is_followed else [0, 1, 2, 3, 4])
+
+
 async def test_a_learner_that_floods_its_log_without_a_record_stops_nobody(monkeypatch):
     async def endless(_backend, pod, _query):
         while True:
