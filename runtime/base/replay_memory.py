@@ -19,6 +19,8 @@ SEGMENT_STEPS: Final = 16
 """Default of the setting ``segment_steps``."""
 SAC_BATCH_SIZE: Final = 256
 """Default of SAC's ``batch_size``."""
+MEMORY_SIZE: Final = 64
+"""Default of the size of the setting ``memory``."""
 PPO_BATCH_STEPS: Final = 2_048
 """Default of PPO's ``batch_steps``."""
 IMPALA_BATCH_STEPS: Final = 1_024
@@ -92,6 +94,7 @@ def data_memory(
     batch_steps: int = 0,
     queue_batches: int = 1,
     total_env_steps: int | None = None,
+    state_floats: int = 0,
 ) -> DataMemory:
     """Return the bytes of a learner's data.
 
@@ -100,8 +103,11 @@ def data_memory(
         replay_capacity: Transitions in the replay; 0 for on-policy methods. batch_size: Transitions in an update.
         batch_steps: Env steps in an on-policy update; 0 for others. queue_batches: How many of them may wait.
         total_env_steps: End of the run, which may come before the replay is full.
+        state_floats: Of a policy's memory, beside each step; see `state_width`.
     """
-    item_bytes = observation_bytes + action_bytes + _SMALL_BYTES
+    item_bytes = observation_bytes + action_bytes + _SMALL_BYTES + 4 * state_floats
+    if state_floats and replay_capacity:
+        item_bytes += 1  # the end of the step itself, by which states are reset
 
     def ring(capacity: int) -> int:
         return capacity * item_bytes + tail_rows(capacity, num_envs, segment_steps) * observation_bytes
@@ -126,6 +132,8 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
         "segment_steps": settings.get("segment_steps", SEGMENT_STEPS),
         "total_env_steps": settings.get("total_env_steps"),
     }
+    if settings.get("memory") is not None:
+        sizes["state_floats"] = state_width(_state_size(settings["memory"]), sizes["segment_steps"])
     if settings.get("num_envs", AUTO_NUM_ENVS) != AUTO_NUM_ENVS:
         sizes["num_envs"] = settings["num_envs"]
     if algorithm in {"sac", "dqn", "td3", "bc", "random"}:
@@ -138,6 +146,23 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
         sizes["batch_steps"] = method.get("batch_steps", default)
         sizes["queue_batches"] = method.get("queue_batches", 1 if algorithm == "ppo" else 2)
     return data_memory(**sizes)
+
+
+def state_size(kind: str, size: int) -> int:
+    """Return the numbers that a policy's memory carries from step to step: outputs, then cells of an LSTM."""
+    return 2 * size if kind == "lstm" else size
+
+
+def state_width(size: int, steps: int) -> int:
+    """Return the numbers of a state of `size` beside each of the `steps` of a segment, over which it is spread."""
+    return math.ceil(size / steps)
+
+
+def _state_size(memory: str | Mapping[str, Any]) -> int:
+    """Return the numbers of a state for the setting ``memory``; one that is wrong is refused elsewhere."""
+    if isinstance(memory, str):
+        return state_size(memory, MEMORY_SIZE)
+    return state_size(memory.get("kind", ""), memory.get("size", MEMORY_SIZE))
 
 
 def fits_device(memory: DataMemory, free_bytes: int) -> bool:

@@ -183,6 +183,13 @@ class ActorShape:
         return self.memory.parts(self.hidden[-1]) if self.memory is not None else ()
 
     @property
+    def trunk_parts(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the hidden layers and of the recurrent cell behind them; none without a memory."""
+        if self.memory is None:
+            return ()
+        return (*_dense_parts(self.layers[:-1]), *self.cell_parts)
+
+    @property
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of all parameters in the order of the arena, each row by row.
 
@@ -190,9 +197,8 @@ class ActorShape:
         `draw_size` numbers (of a plain Gaussian the log standard deviations), then shift and scale of the vector
         where it is normalised.
         """
-        dense = tuple(part for inputs, outputs in self.layers for part in ((inputs, outputs), (outputs,)))
         own = ((self.draw_size,),) if self.draw_size else ()
-        return (*self.convolution_parts, *dense, *self.cell_parts, *own, *self.moment_parts)
+        return (*self.convolution_parts, *_dense_parts(self.layers), *self.cell_parts, *own, *self.moment_parts)
 
     @property
     def moment_parts(self) -> tuple[tuple[int, ...], ...]:
@@ -209,6 +215,11 @@ class ActorShape:
     def size(self) -> int:
         """Number of float32 in the arena."""
         return self.policy_size + self.others
+
+
+def _dense_parts(layers: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of weight and bias of each dense layer."""
+    return tuple(part for inputs, outputs in layers for part in ((inputs, outputs), (outputs,)))
 
 
 def value_shape(policy: ActorShape) -> ActorShape:

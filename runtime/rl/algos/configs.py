@@ -60,6 +60,9 @@ class SACConfig(ReplayConfig):
     random_shift: int = number(0, NOT_NEGATIVE)
     """Pixels by which the pictures of a batch are shifted at random (DrQ, Kostrikov et al. 2020). 4 for 84 x 84, 2
     for 32 x 32; costs a copy of the batch, and is what keeps learning from cameras from overfitting."""
+    burn_in: int = number(0, NOT_NEGATIVE)
+    """With memory: first steps of each segment that only bring the memory up to date (R2D2, Kapturowski et al.
+    2019). A quarter of `segment_steps` is a good start; they are computed and not learned from."""
 
     @classmethod
     def head(cls, action: ActionSpace) -> Head:
@@ -290,6 +293,8 @@ CLASSES: Final[Mapping[str, str]] = {
 RECURRENT: Final[Mapping[str, str]] = {
     "ppo": "runtime.rl.algos.recurrent.ppo:RecurrentPPO",
     "impala": "runtime.rl.algos.recurrent.impala:RecurrentImpala",
+    "sac": "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentSAC",
 }
 """Class of those that can learn a policy with memory."""
 DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.discrete_sac:DiscreteSAC"
+RECURRENT_DISCRETE_SAC: Final = "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentDiscreteSAC"

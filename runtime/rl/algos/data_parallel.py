@@ -144,6 +144,8 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
 def _sizes(plan: Plan, settings: Settings) -> dict[str, int]:
     """Return the sizes that are divided among devices, by the name of their setting."""
     match plan.config:
+        case ReplayConfig(batch_size=size) if plan.shape.memory is not None:
+            return {"batch_size / segment_steps": size // settings.segment_steps}
         case ReplayConfig(batch_size=size):
             return {"batch_size": size}
         case PPOConfig(batch_steps=steps, minibatch_size=size):

@@ -6,7 +6,6 @@ Gers et al. 2000, both in the form and with the order of gates of `torch.nn.GRUC
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -14,8 +13,9 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base import replay_memory
+
 Kind = Literal["gru", "lstm"]
-DEFAULT_SIZE: Final = 64
 _GATES: Final[Mapping[Kind, int]] = {"gru": 3, "lstm": 4}
 """GRU: reset, update, candidate. LSTM: input, forget, candidate, output."""
 
@@ -25,7 +25,7 @@ class Memory:
     """Recurrent cell between the hidden layers of a policy and its last layer."""
 
     kind: Kind
-    size: int = DEFAULT_SIZE
+    size: int = replay_memory.MEMORY_SIZE
     """Numbers that the last layer reads."""
 
     @classmethod
@@ -37,7 +37,7 @@ class Memory:
         for name in values:
             if name not in cls.__slots__:
                 raise ValueError(f"memory has no setting {name!r}; known are {', '.join(cls.__slots__)}")
-        kind, size = values.get("kind"), values.get("size", DEFAULT_SIZE)
+        kind, size = values.get("kind"), values.get("size", replay_memory.MEMORY_SIZE)
         if kind not in ("gru", "lstm"):
             raise ValueError(f"memory: kind is {kind!r}; it must be gru or lstm")
         if type(size) is not int or size < 1:
@@ -47,7 +47,7 @@ class Memory:
     @property
     def state_size(self) -> int:
         """Numbers that are carried from step to step: the outputs, and behind them an LSTM's cells."""
-        return self.size if self.kind == "gru" else 2 * self.size
+        return replay_memory.state_size(self.kind, self.size)
 
     def parts(self, inputs: int) -> tuple[tuple[int, ...], ...]:
         """Shapes of the parameters for so many inputs: of inputs and of outputs, then the biases of both."""
@@ -56,7 +56,7 @@ class Memory:
 
     def column_width(self, steps: int) -> int:
         """Numbers of a state beside each of the ``steps`` steps of a segment, see `spread_states`."""
-        return math.ceil(self.state_size / steps)
+        return replay_memory.state_width(self.state_size, steps)
 
     def step(
         self, parts: Sequence[NDArray[np.float32]], features: NDArray[np.float32], state: NDArray[np.float32]

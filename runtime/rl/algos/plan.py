@@ -25,6 +25,7 @@ from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -257,7 +258,7 @@ def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
     """Return the class that learns a policy with memory. ValueError for settings that do not go with one."""
     if settings.algorithm not in configs.RECURRENT:
         raise ValueError(
-            f"memory: {settings.algorithm} learns no policy with memory, {' and '.join(configs.RECURRENT)} do; "
+            f"memory: {settings.algorithm} learns no policy with memory, {', '.join(configs.RECURRENT)} do; "
             "leave memory out, or set algorithm to one of them"
         )
     hinders = {
@@ -273,7 +274,40 @@ def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
             f"PPO: minibatch_size is {config.minibatch_size}; with memory a minibatch is of whole segments, so it "
             f"must be at least segment_steps = {steps}"
         )
+    if isinstance(config, configs.SACConfig):
+        _check_sequences(settings, config)
     return configs.RECURRENT[settings.algorithm]
+
+
+def _check_sequences(settings: Settings, config: configs.SACConfig) -> None:
+    """Raise ValueError for settings that do not go with a replay of sequences."""
+    hinders = {
+        "prioritised": config.prioritised,
+        "random_shift": config.random_shift > 0,
+        "num_envs: auto": settings.measures_copies,
+        "collect: dataset": settings.collect == "dataset",
+    }
+    for name in (name for name, is_set in hinders.items() if is_set):
+        raise ValueError(
+            f"memory: {name} does not go with it in sac, which draws whole segments of equal size with the states "
+            "of their workers; leave out one of the two"
+        )
+    steps = settings.segment_steps
+    if config.burn_in >= steps:
+        raise ValueError(
+            f"SAC: burn_in is {config.burn_in}; it is the first part of a segment, so it must be less than "
+            f"segment_steps = {steps}"
+        )
+    if config.batch_size < steps:
+        raise ValueError(
+            f"SAC: batch_size is {config.batch_size}; with memory a batch is of whole segments, so it must be at "
+            f"least segment_steps = {steps}"
+        )
+    if settings.replay_capacity < settings.segment_transitions:
+        raise ValueError(
+            f"replay_capacity is {settings.replay_capacity}; with memory it must be at least num_envs x "
+            f"segment_steps = {settings.segment_transitions}"
+        )
 
 
 def _method_of(settings: Settings) -> tuple[MethodConfig, str]:
@@ -335,8 +369,8 @@ def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config:
     if isinstance(config, configs.SACConfig) and config.random_shift and not obs.images:
         raise ValueError(f"sac: random_shift shifts pictures, and {settings.environment} shows none; leave it out")
     if settings.algorithm == "sac" and shape.choices:
-        method = configs.DISCRETE_SAC
-    layout = transition_layout(obs, action, config.n_step)
+        method = configs.DISCRETE_SAC if shape.memory is None else configs.RECURRENT_DISCRETE_SAC
+    layout = transition_layout(obs, action, config.n_step, _state_width(shape, settings))
     balance = _off_policy(settings)
     return Plan(config, action, shape, layout, balance, settings.segment_transitions, method=method)
 
@@ -359,10 +393,15 @@ def _rollout_plan(
         balance = _of_gradients(settings, count, config.queue_batches, lag)
         layout = gradient_layout(shape.size)
         return Plan(config, action, shape, layout, balance, 1, item_steps=settings.segment_transitions)
-    width = shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
+    width = _state_width(shape, settings)
     layout = rollout_layout(obs, action, has_returns=config.normalise_returns, state_width=width)
     balance = _on_policy(settings, config)
     return Plan(config, action, shape, layout, balance, settings.segment_transitions, method=method)
+
+
+def _state_width(shape: ActorShape, settings: Settings) -> int:
+    """Return the width of the column of a memory's states; 0 without one."""
+    return shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
 
 
 def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,6 +480,8 @@ def make_store(
 
         rows = partial(DeviceRows, device)
     segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
+    if plan.shape.memory is not None:
+        return SequenceReplay(settings.replay_capacity, plan.layout, seed, rows=rows, segment=segment)
     return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, rows=rows, segment=segment)
 
 

@@ -10,8 +10,8 @@ drawn depends on neither, so that a seed gives the same batches wherever the dat
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -45,14 +45,17 @@ if TYPE_CHECKING:
 
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "ended")
 """Names and order of the fields of a transition; n-step transitions have ``steps`` behind them."""
+STATE: Final = "state"
+"""Name of the column with the states of the policy's memory at the beginning of a segment."""
 
 
-def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1) -> Layout:
+def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1, state_width: int = 0) -> Layout:
     """Return the schema of a transition.
 
     ``ended`` is 1 where the episode terminated, so that no reward can follow, and 2 where it was truncated. What
     follows an observation is in ``successors``. With ``n_step`` above 1, ``reward`` is the discounted sum over
-    ``steps`` steps, and the transition leads to what follows the last of them.
+    ``steps`` steps, and the transition leads to what follows the last of them. ``state_width`` is that of the
+    states of a memory, `runtime.rl.algos.memory.spread_states`; 0 for none.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
     tail = SegmentField("obs", obs.dtype, (obs.width,))
@@ -62,7 +65,9 @@ def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1) -> La
         SegmentField("reward", f32),
         SegmentField("ended", u8),
     )
-    return Layout((*fields, SegmentField("steps", u8)) if n_step > 1 else fields, tail=SegmentField(*_parts(tail)))
+    steps = (SegmentField("steps", u8),) if n_step > 1 else ()
+    states = (SegmentField(STATE, f32, (state_width,)),) if state_width else ()
+    return Layout((*fields, *steps, *states), tail=SegmentField(*_parts(tail)))
 
 
 def _parts(field: SegmentField) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
@@ -87,6 +92,11 @@ class Batch(TensorBatch):
     """(B,) env steps from ``obs`` to ``next_obs``; None means one each."""
     weight: torch.Tensor | None = None
     """(B,) importance sampling weights, at most 1; None means 1 for all."""
+    ended: torch.Tensor | None = None
+    """(B,) 0 where the episode goes on behind the step; of sequences alone."""
+    state: torch.Tensor | None = None
+    """(sequences, at least state_size) of the policy's memory at the beginning of each sequence, whose steps are
+    consecutive rows; None for transitions that are drawn one by one."""
 
 
 _NONE: Final[NDArray[np.intp]] = np.zeros(0, dtype=np.intp)
@@ -136,20 +146,24 @@ class Replay:
         self.layout = layout
         self.rng = np.random.default_rng(seed)
         self._priority = priority or Priority(0.0, 0.0)
-        obs, action, reward, ended, *steps = layout.fields
+        obs, action, reward, ended, *others = layout.fields
         self._segment_fields = (*layout.fields, layout.tail or obs)
-        self._has_steps = bool(steps)
+        self._has_steps = "steps" in layout.names
+        # Of sequences each step's own end as well: `terminated` is about the last of n steps.
+        ends = (ended,) if STATE in layout.names else ()
         # Priorities are of rows: with a margin, rows that are not drawn any more would have to lose theirs.
         margin = 0 if priority else margin_rows(capacity, layout.item_bytes)
         self.index = RingIndex(capacity, margin, tail_rows(capacity, *segment))
         self.priorities = Priorities(self.index.rows) if priority else None
-        self.fields = (obs, action, reward, SegmentField("terminated", ended.dtype), *steps)
+        self.fields = (obs, action, reward, SegmentField("terminated", ended.dtype), *others, *ends)
         """Fields of a transition in the ring."""
         self.rows = rows(self.fields, self.index.rows, self.index.size)
         # Weak: the cut of a checkpoint that failed is forgotten with it.
         self._cuts: WeakSet[RingCut] = WeakSet()
         """Rows that checkpoints are still copying."""
         self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self.sequence: tuple[int, int] | None = None
+        """Copies and steps of each segment, where batches are of sequences: a saved state must have the same."""
         self._reading: int | None = None
         """Transitions at the time of the draw that is being read."""
         self._read = threading.Condition()
@@ -168,12 +182,16 @@ class Replay:
         faulty: list[int] = []
         first = 0
         for part in bundle.uniform_parts():
-            _, _, _, ended, *steps, tail = part.columns()
-            summed, rows = steps[0] if steps else None, tail.shape[1]
+            columns = part.columns()
+            (ended, summed), rows = self._ends(columns), columns[-1].shape[1]
             if not are_all_sound(ended, summed, rows):
                 faulty += (first + np.flatnonzero(~are_sound(ended, summed, rows))).tolist()
             first += len(part)
         return frozenset(faulty)
+
+    def _ends(self, columns: Sequence[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
+        """Return of the columns of segments the ends, and the numbers of summed steps where they have them."""
+        return columns[3], columns[4] if self._has_steps else None
 
     def put(self, columns: Columns) -> None:
         """Insert one segment, over the oldest transitions when full. ValueError if a shape does not fit."""
@@ -185,8 +203,8 @@ class Replay:
         if not count:
             return
         segment = tuple([column[None] for column in columns])
-        ended = segment[3]
-        if not are_all_sound(ended, segment[4] if self._has_steps else None, rows):
+        ended, summed = self._ends(segment)
+        if not are_all_sound(ended, summed, rows):
             raise ValueError(f"replay: {rows} observations behind {count} transitions do not fit their ends")
         copies = common_copies(ended, rows)
         assert copies is not None  # noqa: S101  (of a single segment)
@@ -241,7 +259,10 @@ class Replay:
 
     def _put_segments(self, columns: tuple[Any, ...], copies: int) -> None:
         """Write equal segments, columns (S, count, …) with the tail last; several only where nothing wraps."""
-        obs, action, reward, ended, *steps, tail = columns
+        obs, action, reward, _, *others, tail = columns
+        ended, steps = self._ends(columns)
+        if len(self.fields) > len(self.layout.fields):
+            others.append(ended)
         index, shape, rows = self.index, ended.shape, tail.shape[1]
         count = shape[0] * shape[1]
         if self._reading is not None:  # set by `draw` alone, which no put is beside
@@ -254,15 +275,15 @@ class Replay:
             for cut in self._cuts:
                 cut.copy_before(index.inserted + count - index.rows)
         self._make_room(count, shape[0] * rows)
-        if steps or self._wraps(count, shape[0] * rows):
-            following, terminated = successors(ended, steps[0] if steps else None, copies)
-            self._write(obs, [action, reward, terminated.view(np.uint8), *steps], tail)
+        if steps is not None or self._wraps(count, shape[0] * rows):
+            following, terminated = successors(ended, steps, copies)
+            self._write(obs, [action, reward, terminated.view(np.uint8), *others], tail)
             index.add(following, rows)
         elif rows == copies:
-            self._write(obs, [action, reward, ended], tail)  # nothing truncated, so ends are terminations
+            self._write(obs, [action, reward, ended, *others], tail)  # nothing truncated, so ends are terminations
             index.add_steps(shape, copies, rows, _NONE)
         else:
-            self._write(obs, [action, reward, (ended == TERMINATED).view(np.uint8)], tail)
+            self._write(obs, [action, reward, (ended == TERMINATED).view(np.uint8), *others], tail)
             index.add_steps(shape, copies, rows, np.flatnonzero(ended == TRUNCATED))
         self._begin_priorities(count)
 
@@ -316,16 +337,18 @@ class Replay:
         """Return the rows of a batch, to be read by `gather`. ValueError on an empty buffer."""
         if not self.inserted:
             raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
-        weight: NDArray[np.float64] | None = None
-        if self.priorities is None:
-            slots = self.index.slots(self.rng.integers(len(self), size=batch_size))
-        else:
-            slots, probability = self.priorities.draw(batch_size, self.rng)
-            weight = (len(self) * probability) ** -self._priority.correction_at(self.inserted)
-            weight /= weight.max()  # section 3.4: weights only ever scale updates down
+        slots, weight = self._drawn(batch_size)
         self._sampled = slots
         self._reading = self.inserted
         return Draw(slots, self.index.following.take(slots), weight, self.rows.reader())
+
+    def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
+        """Return the rows of a batch, and their weights where they are not drawn evenly."""
+        if self.priorities is None:
+            return self.index.slots(self.rng.integers(len(self), size=batch_size)), None
+        slots, probability = self.priorities.draw(batch_size, self.rng)
+        weight: NDArray[np.float64] = (len(self) * probability) ** -self._priority.correction_at(self.inserted)
+        return slots, weight / weight.max()  # section 3.4: weights only ever scale updates down
 
     def gather(self, draw: Draw, number: int = 0) -> Batch:
         """Return the batch of a draw; its tensors are overwritten by the next one of that size and ``number``.
@@ -338,9 +361,14 @@ class Replay:
             with self._read:
                 self._reading = None
                 self._read.notify_all()
-        obs, next_obs, action, reward, terminated, *others = tensors
-        weight = others.pop() if draw.weight is not None else None
-        return Batch(obs, action, reward, next_obs, terminated, others[0] if others else None, weight)
+        return (
+            self._batch(tensors) if draw.weight is None else replace(self._batch(tensors[:-1]), weight=tensors[-1])
+        )
+
+    def _batch(self, tensors: list[torch.Tensor]) -> Batch:
+        """Return the batch of observations, next ones, and the fields of transitions behind the observation."""
+        obs, next_obs, action, reward, terminated, *steps = tensors
+        return Batch(obs, action, reward, next_obs, terminated, steps[0] if steps else None)
 
     def sample(self, batch_size: int) -> Batch:
         """Return a sampled batch; its tensors are overwritten by the next one of the same size.

@@ -23,6 +23,7 @@ _PRIORITY: Final = "priority"
 _LARGEST: Final = "largest_priority"
 _NEXT: Final = "next"
 _NEXT_BYTES: Final = 8
+_SEQUENCE: Final = "sequence"
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -43,6 +44,7 @@ class Replay(Protocol):
     rng: np.random.Generator
     index: RingIndex
     priorities: Priorities | None
+    sequence: tuple[int, int] | None
 
     @property
     def rows(self) -> Rows:
@@ -69,6 +71,8 @@ def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
     slots, following, tails, first_use = _following(replay, newest)
     rows = RingCut(replay.rows.read, replay.fields, replay.inserted - newest, slots, tails, first_use)
     facts = {_NEXT: following.astype(np.int64)}
+    if replay.sequence is not None:
+        facts[_SEQUENCE] = np.array(replay.sequence, dtype=np.int64)
     if newest == count:
         facts |= _facts(replay, count)
     return ReplayCut([field.name for field in replay.fields], rows, facts), rows
@@ -95,7 +99,8 @@ def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
     """Return how many of the newest transitions go into ``most_bytes`` with all observations that they need."""
     if most_bytes is None:
         return count
-    index, item, obs = replay.index, replay.layout.item_bytes + _NEXT_BYTES, replay.layout.tail_bytes
+    index, obs = replay.index, replay.layout.tail_bytes
+    item = sum(field.item_bytes for field in replay.fields) + _NEXT_BYTES
     # The learner's loop waits for this: no look at transitions that cannot fit even without a tail.
     count = min(count, most_bytes // item)
     slots = np.arange(index.inserted - count, index.inserted) % index.rows
@@ -160,6 +165,12 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
 
 def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> None:
     """Raise ValueError unless every array has the type and shape that this replay needs."""
+    segment = tuple(state.get(_SEQUENCE, np.zeros(0)).tolist())
+    if replay.sequence is not None and segment != replay.sequence:
+        raise ValueError(
+            f"the saved replay buffer has segments of {_segment_text(segment)} and this one of "
+            f"{_segment_text(replay.sequence)}; with memory resume with the same num_envs and segment_steps"
+        )
     obs = replay.layout.fields[0]
     rows = len(state["obs"]) if _NEXT in state else count
     needed = {"obs": (obs.dtype, (rows, *obs.shape_tail))}
@@ -177,3 +188,7 @@ def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> Non
             )
     if _NEXT in state and count and not (state[_NEXT].min() >= 0 and state[_NEXT].max() < rows >= count):
         raise ValueError(f"the saved replay buffer names observations that it lacks; it has {rows}")
+
+
+def _segment_text(sequence: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sequence)) or "no fixed size"

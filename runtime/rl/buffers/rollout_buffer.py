@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.rl.buffers.replay import STATE
 from runtime.rl.buffers.segment_queue import SegmentQueue
 from runtime.rl.buffers.successors import TRUNCATED, common_copies, copies_in
 from runtime.rl.buffers.tensor_batch import TensorBatch
@@ -31,8 +32,6 @@ DISCOUNTED: Final = "discounted"
 """Name of the column with the return of a copy so far."""
 COPIES: Final = "copies"
 """Name of the array of a saved state with the copies of each waiting segment, where they may differ."""
-STATE: Final = "state"
-"""Name of the column with the states of the policy's memory at the beginning of a segment."""
 
 
 def rollout_layout(

@@ -26,6 +26,7 @@ INFLIGHT_BYTES: Final = 128 * 1024 * 1024
 def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     """Return the bytes of a run's data."""
     sizes: dict[str, Any] = {}
+    memory = plan.shape.memory
     match plan.config:
         case ReplayConfig(batch_size=batch_size):
             sizes = {"replay_capacity": settings.replay_capacity, "batch_size": batch_size}
@@ -37,6 +38,7 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
         num_envs=settings.copies,
         segment_steps=settings.segment_steps,
         total_env_steps=settings.total_env_steps,
+        state_floats=0 if memory is None else memory.column_width(settings.segment_steps),
         **sizes,
     )
 

@@ -16,7 +16,8 @@ from runtime.exchange.protocol.segment_schema import Layout, is_finite
 from runtime.exchange.segment_buffers import SegmentAllocator
 from runtime.rl.algos.memory import spread_states
 from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.buffers.rollout_buffer import DISCOUNTED, STATE
+from runtime.rl.buffers.replay import STATE
+from runtime.rl.buffers.rollout_buffer import DISCOUNTED
 from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv

@@ -14,7 +14,8 @@ from runtime.rl.algos.networks import Arena, Network, encode, fill_kernels, fill
 class TwinNetwork:
     """Two networks of equal shape behind one encoder, evaluated together by batched products.
 
-    The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them.
+    The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them. With a
+    memory both read that, and one trunk of hidden layers and cell is in front of it.
     """
 
     def __init__(
@@ -28,16 +29,17 @@ class TwinNetwork:
     ) -> None:
         """``inputs`` are numbers beside the features, ``outputs`` those of each network."""
         self.shape = shape
-        widths = (shape.features + inputs, *shape.hidden, outputs)
+        reads = shape.features if shape.memory is None else shape.memory.size
+        widths = (reads + inputs, *shape.hidden, outputs)
         parts = [part for i, o in pairwise(widths) for part in ((2, i, o), (2, 1, o))]
-        moments = shape.moment_parts
-        self.arena = Arena([*shape.convolution_parts, *parts, *moments], device, dtype, exact=len(moments))
+        front, moments = [*shape.convolution_parts, *shape.trunk_parts], shape.moment_parts
+        self.arena = Arena([*front, *parts, *moments], device, dtype, exact=len(moments))
         self.moments = self.arena.begin_moments(shape)
-        count, end = len(shape.convolution_parts), len(shape.convolution_parts) + len(parts)
-        self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:end]
+        kernels, count, end = len(shape.convolution_parts), len(front), len(front) + len(parts)
+        self.kernels, dense = self.arena.parameters[:kernels], self.arena.parameters[count:end]
         self.layers = list(zip(dense[::2], dense[1::2], strict=True))
         """Weight and bias of each dense layer, of both networks."""
-        fill_kernels(shape, self.arena.weights[:count], generator)
+        fill_kernels(shape, self.arena.weights[:kernels], generator)
         for weight in self.arena.weights[count:end:2]:
             fill_uniform(weight, weight.shape[1], generator)
 
@@ -64,7 +66,7 @@ class TwinCritic(TwinNetwork):
         super().__init__(shape, shape.act_dim, 1, generator, device, dtype)
 
     def __call__(self, features: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features)."""
+        """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features), or what a memory gives."""
         dtype = self.arena.parameters[0].dtype
         return self.values(torch.cat([features.to(dtype), action.to(dtype)], dim=1)).squeeze(2)
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from runtime.rl.algos.networks import Network
 from runtime.rl.algos.off_policy.critics import ChoiceCritic
 from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
-from runtime.rl.buffers.replay import Batch
 
 TARGET_ENTROPY_SHARE: Final = 0.98
 """Of the largest entropy that a policy can have, the logarithm of the number of choices: the paper's target."""
@@ -34,20 +33,19 @@ class DiscreteSAC(SoftActorCritic[Network, ChoiceCritic]):
     def _default_entropy(self) -> float:
         return TARGET_ENTROPY_SHARE * math.log(self.shape.choices[0])
 
-    def _q(self, batch: Batch) -> Tensor:
-        values = self._critic(self._critic.features(batch.obs))
-        return values.gather(2, batch.action.long().expand(2, -1, -1)).squeeze(2)
+    def _q(self, features: Tensor, action: Tensor) -> Tensor:
+        return self._critic(features).gather(2, action.long().expand(2, -1, -1)).squeeze(2)
 
-    def _next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+    def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
         """(B,) pi(s')^T [min Q'(s') - alpha log pi(s')], equation (10)."""
-        log_prob = self._actor.head(self._critic.features(next_obs)).log_softmax(dim=1)
-        next_q = self._target(self._target.features(next_obs)).amin(dim=0)
+        log_prob = self._actor.head(features).log_softmax(dim=1)
+        next_q = self._target(target_features).amin(dim=0)
         return (log_prob.exp() * (next_q - alpha * log_prob)).sum(dim=1)
 
-    def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Mean of pi(s)^T [alpha log pi(s) - min Q(s)], equation (12)."""
         log_prob = self._actor.head(features).log_softmax(dim=1)
         prob = log_prob.exp()
-        q = self._critic(features).detach().amin(dim=0)
+        q = self._critic(critic_features).detach().amin(dim=0)
         actor_loss = (prob * (alpha * log_prob - q)).sum(dim=1).mean()
         return actor_loss, -(prob * log_prob).detach().sum(dim=1).mean()

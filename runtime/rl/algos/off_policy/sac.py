@@ -11,7 +11,6 @@ from torch import Tensor
 from runtime.rl.algos.networks import Actor
 from runtime.rl.algos.off_policy.critics import TwinCritic
 from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
-from runtime.rl.buffers.replay import Batch
 
 
 class SAC(SoftActorCritic[Actor, TwinCritic]):
@@ -27,23 +26,22 @@ class SAC(SoftActorCritic[Actor, TwinCritic]):
         # Table 1: minus the dimensions of the action.
         return -float(self.shape.act_dim)
 
-    def _q(self, batch: Batch) -> Tensor:
-        return self._critic(self._critic.features(batch.obs), batch.action)
+    def _q(self, features: Tensor, action: Tensor) -> Tensor:
+        return self._critic(features, action)
 
-    def _next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+    def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
         """(B,) min Q'(s', a') - alpha log pi(a' | s'), with a' ~ pi(s')."""
-        features = self._critic.features(next_obs)
-        next_action, next_log_prob = self._actor.sample(features, self._draw_noise(next_obs))
-        next_q = self._target(self._target.features(next_obs), next_action).amin(dim=0)
+        next_action, next_log_prob = self._actor.sample(features, self._draw_noise(features))
+        next_q = self._target(target_features, next_action).amin(dim=0)
         return torch.addcmul(next_q, alpha, next_log_prob, value=-1.0)
 
-    def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Equation 9, reparameterised: the gradient flows through the action."""
         action, log_prob = self._actor.sample(features, self._draw_noise(features))
         # `min` and not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.
-        actor_loss = (alpha * log_prob - self._critic(features, action).min(dim=0).values).mean()
+        actor_loss = (alpha * log_prob - self._critic(critic_features, action).min(dim=0).values).mean()
         return actor_loss, -log_prob.detach().mean()
 
-    def _draw_noise(self, obs: Tensor) -> Tensor:
+    def _draw_noise(self, features: Tensor) -> Tensor:
         """(B, act_dim) standard normal noise, from the generator that is stored in checkpoints."""
-        return torch.randn((len(obs), self.shape.act_dim), generator=self._noise, device=obs.device)
+        return torch.randn((len(features), self.shape.act_dim), generator=self._noise, device=features.device)

@@ -89,7 +89,7 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
-        stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
+        stats, self.td_error = self._step(*columns, batch.steps, batch.weight, batch.ended, batch.state)
         self.updates += 1
         if self.updates % self.config.target_updates == 0:
             # Polyak averaging of all parameters, kernels included, in one call over the arena.
@@ -98,27 +98,26 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
-        batch = self._augmented(Batch(*columns))
+        whole = self._augmented(Batch(*columns))
+        batch = self._learned(whole)
         for network in (self._actor, self._critic, self._target):
             network.arena.refresh()
         alpha = self._log_alpha.exp()
 
         # Equation 5: the target of the critics. It depends on the target networks alone, so no gradient flows
         # through it.
-        y = self._bellman_target(batch, alpha)
+        y = self._bellman_target(whole, alpha)
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
-        q = self._q(batch)
+        q = self._q(self._features(whole), batch.action)
         critic_loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
         share_kernels(self._critic, self._actor)
         self._critic.arena.refresh()
 
-        with torch.no_grad():
-            features = self._critic.features(batch.obs)  # of the critics as they are after their step
-        # Equation 9: the gradient flows into the policy, and not into the encoder.
-        actor_loss, entropy = self._actor_loss(features, alpha)
+        # Equation 9: the gradient flows into the policy, and not into the critics, which are as after their step.
+        actor_loss, entropy = self._actor_loss(*self._policy_features(whole), alpha)
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
@@ -144,7 +143,26 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
     @torch.no_grad()
     def _bellman_target(self, batch: Batch, alpha: Tensor) -> Tensor:
         """(B,) targets of the critics, with the soft value of the target critics behind the rewards."""
-        return bellman_target(batch, self._next_value(batch.next_obs, alpha), self.config.gamma)
+        next_value = self._next_value(*self._next_features(batch), alpha)
+        return bellman_target(self._learned(batch), next_value, self.config.gamma)
+
+    def _learned(self, batch: Batch) -> Batch:
+        """Return the rows of a batch that losses are of: all, where no steps before them warm a memory."""
+        return batch
+
+    def _features(self, batch: Batch) -> Tensor:
+        """(B, features) that the critics read, with a gradient for their encoder."""
+        return self._critic.features(batch.obs)
+
+    def _next_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, features) of what follows, as the policy and as the target critics read it; without gradients."""
+        return self._critic.features(batch.next_obs), self._target.features(batch.next_obs)
+
+    def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, features) as the policy and as the critics read them, for the loss of the policy."""
+        with torch.no_grad():  # the encoder, which both share, learns from the critics alone
+            features = self._critic.features(batch.obs)
+        return features, features
 
     @abstractmethod
     def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> ActorT:
@@ -159,16 +177,16 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """Return the entropy that the temperature holds where the settings name none, nats."""
 
     @abstractmethod
-    def _q(self, batch: Batch) -> Tensor:
-        """(2, B) values of the batch's actions, with a gradient for the critics."""
+    def _q(self, features: Tensor, action: Tensor) -> Tensor:
+        """(2, B) values of a batch's actions, with a gradient for the critics."""
 
     @abstractmethod
-    def _next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
-        """(B,) soft value of ``next_obs`` by the target critics; called without gradients."""
+    def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
+        """(B,) soft value of what follows by the target critics; see `_next_features`, called without gradients."""
 
     @abstractmethod
-    def _actor_loss(self, features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of the policy, and its mean entropy without a gradient."""
+    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of the policy, and its mean entropy without a gradient; see `_policy_features`."""
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy, critics and target critics."""

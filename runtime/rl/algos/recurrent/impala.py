@@ -25,7 +25,7 @@ class RecurrentImpala(RecurrentActorCritic, Impala):
         values = self._values(rows)
         value = values.detach().view_as(batch.reward)
         next_value = self._next_values(value, states, batch.next_obs, batch.ended, is_captured=is_captured)
-        log_prob, entropy = self._policy.judge(self._policy.outputs_of(rows), batch.action.flatten(0, 1))
+        log_prob, entropy = self._policy.judge(self._policy.head(rows), batch.action.flatten(0, 1))
         ratio = (log_prob.detach() - batch.log_prob.flatten()).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}

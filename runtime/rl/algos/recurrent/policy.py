@@ -1,4 +1,4 @@
-"""Policy with memory in torch, unrolled over whole segments, and the value that reads the same memory."""
+"""Networks with memory in torch, unrolled over whole segments, and the value that reads a policy's memory."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.memory import Memory
-from runtime.rl.algos.networks import Arena, Network, Policy, encode, fill_orthogonal, hidden_layers
+from runtime.rl.algos.networks import Actor, Arena, Network, Policy, encode, fill_orthogonal, hidden_layers
 from runtime.rl.buffers.successors import GOES_ON
 
 _FORGET: Final = 1
 """Place of the forget gate among those of an LSTM."""
 
 
-class RecurrentPolicy(Policy):
-    """Encoder, recurrent cell and last layer; laid out as ``NumpyActor`` reads it."""
+class Unrolled:
+    """Part of a network that is unrolled over steps: encoder, hidden layers and recurrent cell."""
 
-    def __init__(
-        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    shape: ActorShape
+    arena: Arena
+    kernels: list[Tensor]
+    moments: list[Tensor]
+
+    def _begin_memory(
+        self, trunk: Sequence[tuple[Tensor, Tensor]], first_of_cell: int, generator: torch.Generator
     ) -> None:
-        super().__init__(shape, generator, device, dtype)
-        assert shape.memory is not None  # noqa: S101  (the plan takes this class for policies with memory)
-        self.memory: Memory = shape.memory
-        start = len(shape.convolution_parts) + 2 * len(shape.layers)
-        self._cell = self.arena.parameters[start : start + len(shape.cell_parts)]
-        self._fill_cell(self.arena.weights[start : start + len(shape.cell_parts)], generator)
-
-    def _fill_cell(self, weights: Sequence[Tensor], generator: torch.Generator) -> None:
-        size = self.memory.size
+        """Take weight and bias of each hidden layer, and the cell that begins at a parameter; draw its weights."""
+        assert self.shape.memory is not None  # noqa: S101  (the plan takes these classes for networks with memory)
+        self.memory: Memory = self.shape.memory
+        self._trunk = trunk
+        cell = slice(first_of_cell, first_of_cell + len(self.shape.cell_parts))
+        self._cell = self.arena.parameters[cell]
+        size, weights = self.memory.size, self.arena.weights[cell]
         for weight in weights[:2]:
             for gate in torch.split(weight, size, dim=1):
                 fill_orthogonal(gate, 1.0, generator)
@@ -59,16 +62,11 @@ class RecurrentPolicy(Policy):
         """(B, state_size) one step on from ``states`` (B, state_size), with observations (B, obs_dim)."""
         return self._step(self._sent(obs), states)
 
-    def outputs_of(self, states: Tensor) -> Tensor:
-        """(B, outputs) of the last layer for states (B, state_size)."""
-        weight, bias = self.layers[-1]
-        return torch.addmm(bias, states[:, : self.memory.size].to(weight.dtype), weight).float()
-
     def _sent(self, obs: Tensor) -> Tensor:
         """(…, gates) part of the gates that does not depend on the state, of all steps in one product."""
         shape, (inner, _, bias, _) = self.shape, self._cell
         features = encode(shape, self.kernels, obs.flatten(0, -2), self.moments)
-        hidden = hidden_layers(shape, self.layers[:-1], features.to(inner.dtype))
+        hidden = hidden_layers(shape, self._trunk, features.to(inner.dtype))
         return torch.addmm(bias, hidden, inner).float().view(*obs.shape[:-1], -1)
 
     def _step(self, sent: Tensor, state: Tensor) -> Tensor:
@@ -84,6 +82,41 @@ class RecurrentPolicy(Policy):
         reset, update = (sent[:, : 2 * size] + back[:, : 2 * size]).sigmoid().chunk(2, dim=1)
         candidate = torch.addcmul(sent[:, 2 * size :], reset, back[:, 2 * size :]).tanh()
         return torch.lerp(candidate, hidden, update)
+
+
+class RecurrentNetwork(Unrolled, Network):
+    """Encoder, hidden layers, recurrent cell and last layer; laid out as ``NumpyActor`` reads it."""
+
+    def head(self, states: Tensor) -> Tensor:
+        """(B, outputs) of the last layer for states (B, state_size)."""
+        weight, bias = self.layers[-1]
+        return torch.addmm(bias, states[:, : self.memory.size].to(weight.dtype), weight).float()
+
+    def _begin(self, generator: torch.Generator) -> None:
+        count = len(self.shape.convolution_parts) + 2 * len(self.shape.layers)
+        self._begin_memory(self.layers[:-1], count, generator)
+
+
+class RecurrentPolicy(RecurrentNetwork, Policy):
+    """Policy of an on-policy method with memory."""
+
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(shape, generator, device, dtype)
+        self._begin(generator)
+
+
+class RecurrentActor(RecurrentNetwork, Actor):
+    """Policy of soft actor-critic with memory: a squashed Gaussian, or logits."""
+
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(shape, generator, device, dtype=dtype)
+        # The critics' loss alone teaches the kernels: what a policy sees through them is a fact to it.
+        self.kernels = [kernel.detach() for kernel in self.kernels]
+        self._begin(generator)
 
 
 def value_head(memory: Memory, generator: torch.Generator, device: str) -> Network:

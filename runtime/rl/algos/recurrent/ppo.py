@@ -51,7 +51,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         obs, action, log_prob_old, advantage, target, ended = (column.transpose(0, 1) for column in by_copy)
         self._refresh()
         states = self._policy.unroll(obs, ended, state).flatten(0, 1)
-        log_prob, entropy = self._policy.judge(self._policy.outputs_of(states), action.flatten(0, 1))
+        log_prob, entropy = self._policy.judge(self._policy.head(states), action.flatten(0, 1))
         objective, stats = self._objective(
             log_prob, entropy, log_prob_old.flatten(), normalised(advantage.flatten())
         )

@@ -57,7 +57,7 @@ def test_policy_loss_is_an_expectation_too():
     sac = DiscreteSAC(SHAPE, CONFIG, seed=0)
     constant(sac)
     features = sac._critic.features(batch().obs)
-    loss, entropy = sac._actor_loss(features, torch.tensor([0.2]))
+    loss, entropy = sac._actor_loss(features, features, torch.tensor([0.2]))
     assert entropy.item() == pytest.approx(0.75 * (LOG4 - LOG3) + 0.25 * LOG4)
     assert loss.item() == pytest.approx(-0.2 * entropy.item() - 0.75 * 1.0)
     # d/d logit_0 of pi^T [alpha log pi - Q] is pi_0 (f_0 - sum pi f), with f = alpha log pi - Q.
@@ -70,7 +70,7 @@ def test_policy_loss_is_an_expectation_too():
 def test_critics_learn_the_choice_that_was_taken_alone():
     sac = DiscreteSAC(SHAPE, CONFIG, seed=0)
     constant(sac)
-    assert sac._q(batch()).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+    assert sac._q(sac._critic.features(batch().obs), batch().action).tolist() == [[1.0, 2.0], [3.0, 0.0]]
 
 
 def test_the_target_entropy_is_that_of_the_paper():

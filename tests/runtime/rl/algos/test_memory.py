@@ -92,9 +92,7 @@ def test_unrolling_with_masks_is_a_worker_stepping_with_resets(kind: str, obs: O
     unrolled = policy.unroll(
         torch.from_numpy(rows).view(6, 4, -1), torch.from_numpy(ended), torch.from_numpy(first)
     )
-    assert policy.outputs_of(unrolled.flatten(0, 1)).detach().numpy() == pytest.approx(
-        np.concatenate(outputs), abs=1e-5
-    )
+    assert policy.head(unrolled.flatten(0, 1)).detach().numpy() == pytest.approx(np.concatenate(outputs), abs=1e-5)
     # A stored state is the one that unrolling from the beginning arrives at with the same weights.
     middle = torch.from_numpy(states[3])
     again = policy.unroll(torch.from_numpy(rows[12:]).view(3, 4, -1), torch.from_numpy(ended[3:]), middle)
@@ -108,7 +106,7 @@ def test_gradients_flow_across_steps_and_not_across_an_episodes_end(kind: str) -
     ended = torch.zeros(5, 2, dtype=torch.uint8)
     ended[1, 1] = 1
     state = torch.randn(2, policy.memory.state_size, requires_grad=True)
-    loss = policy.outputs_of(policy.unroll(obs, ended, state)[4]).square().sum()
+    loss = policy.head(policy.unroll(obs, ended, state)[4]).square().sum()
     by_obs, by_state = torch.autograd.grad(loss, (obs, state))
     assert (by_obs[:, 0] != 0).any(dim=1).all(), "within an episode from the first step to the last"
     assert (by_state[0] != 0).any()
@@ -204,7 +202,7 @@ def log_probs(method: RecurrentPPO | RecurrentImpala, batch: RolloutBatch) -> tu
         states = policy.unroll(
             batch.obs, batch.ended, starting_states(batch.state, policy.memory.state_size)
         ).flatten(0, 1)
-        return policy.judge(policy.outputs_of(states), batch.action.flatten(0, 1))
+        return policy.judge(policy.head(states), batch.action.flatten(0, 1))
 
 
 def rollouts(method: RecurrentPPO | RecurrentImpala, seed: int, steps: int = 6, copies: int = 4) -> RolloutBatch:
@@ -278,7 +276,7 @@ def test_the_first_step_of_ppo_moves_memory_policy_and_value_by_the_gradient_of_
     assert count == 4, "whole segments"
     advantage, target = advantage.transpose(0, 1).flatten(), target.transpose(0, 1).flatten()
     states = method._policy.unroll(batch.obs, batch.ended, state).flatten(0, 1)
-    logits = method._policy.outputs_of(states)
+    logits = method._policy.head(states)
     chosen = torch.distributions.Categorical(logits=logits).log_prob(batch.action.flatten())
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     loss = -(chosen * scaled).mean() + 0.25 * (method._values(states) - target).square().mean()

@@ -1,0 +1,143 @@
+"""Soft actor-critic with memory: whole segments of the replay, unrolled from the states that workers had.
+
+Policy and critics have a recurrent cell each, as Ni et al. 2022 recommend (*Recurrent Model-Free RL Can Be a Strong
+Baseline for Many POMDPs*, arXiv:2110.05038, section 4.1); both critics read one. As Kapturowski et al. 2019 have it
+(R2D2, sections 2.3 and 3), the policy's state at the beginning of a segment is the one that was stored with it, and
+the first `burn_in` steps only bring states up to date with the present weights: no loss is of them and no gradient
+flows into them. Workers have no critics, so those begin each segment at zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.networks import fill_uniform
+from runtime.rl.algos.off_policy.critics import ChoiceCritic, TwinCritic, TwinNetwork
+from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
+from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
+from runtime.rl.algos.recurrent.policy import RecurrentActor, Unrolled
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.successors import GOES_ON
+
+
+class RecurrentTwin(Unrolled, TwinNetwork):
+    """Twin networks that read one memory."""
+
+    def _begin(self, generator: torch.Generator) -> None:
+        first = len(self.shape.convolution_parts)
+        end = first + len(self.shape.trunk_parts) - len(self.shape.cell_parts)
+        hidden = self.arena.parameters[first:end]
+        self._begin_memory(list(zip(hidden[::2], hidden[1::2], strict=True)), end, generator)
+        for weight in self.arena.weights[first:end:2]:
+            fill_uniform(weight, len(weight), generator)
+
+
+class RecurrentCritic(RecurrentTwin, TwinCritic):
+    """Q functions of what was seen so far and an action."""
+
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(shape, generator, device, dtype)
+        self._begin(generator)
+
+
+class RecurrentChoiceCritic(RecurrentTwin, ChoiceCritic):
+    """Q functions of what was seen so far that give the value of every choice."""
+
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(shape, generator, device, dtype)
+        self._begin(generator)
+
+
+class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
+    """Features of soft actor-critic that are states of memories; a form of actions is beside it.
+
+    A batch has its sequences one behind the other, B = sequences * steps rows.
+    """
+
+    def _learned(self, batch: Batch) -> Batch:
+        """Return the rows behind the burn-in of each sequence."""
+        names = ("obs", "action", "reward", "next_obs", "terminated", "steps")
+        columns = {name: column for name in names if (column := getattr(batch, name)) is not None}
+        learned = {
+            name: _by_sequence(column, batch)[:, self.config.burn_in :].flatten(0, 1)
+            for name, column in columns.items()
+        }
+        return replace(batch, **learned)
+
+    def _features(self, batch: Batch) -> Tensor:
+        return self._read(self._critic, self._states(self._critic, batch))
+
+    def _next_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        learned = self._learned(batch)
+        policy, target = (
+            self._read(network, network.follow(learned.next_obs, self._last_states(network, learned, batch)))
+            for network in (self._actor, self._target)
+        )
+        return policy, target
+
+    def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            features = self._features(batch)
+        return self._read(self._actor, self._states(self._actor, batch)), features
+
+    def _last_states(self, network: Unrolled, learned: Batch, batch: Batch) -> Tensor:
+        """(B, state_size) states behind the last step whose reward is in the sum of each row."""
+        states = self._states(network, batch)
+        if learned.steps is None:
+            return states
+        # No sum goes on beyond its segment, see `runtime.rl.roles.rollout`.
+        return states[torch.arange(len(states), device=states.device) + learned.steps.long() - 1]
+
+    def _states(self, network: Unrolled, batch: Batch) -> Tensor:
+        """(B, state_size) states behind each step that is learned from; those before it are without a gradient."""
+        assert batch.state is not None and batch.ended is not None  # noqa: S101, PT018  (the replay of such a run)
+        size, burn_in = network.memory.state_size, self.config.burn_in
+        obs, ended = (_by_sequence(column, batch).transpose(0, 1) for column in (batch.obs, batch.ended))
+        state = batch.state[:, :size] if network is self._actor else batch.state.new_zeros(len(batch.state), size)
+        if burn_in:
+            with torch.no_grad():
+                warmed = network.unroll(obs[:burn_in], ended[:burn_in], state)[-1]
+                state = warmed * (ended[burn_in - 1] == GOES_ON).unsqueeze(1)
+        states = network.unroll(obs[burn_in:], ended[burn_in:], state)
+        return states.transpose(0, 1).flatten(0, 1)
+
+    @staticmethod
+    def _read(network: Unrolled, states: Tensor) -> Tensor:
+        """(B, size) part of states that the layers behind a memory read."""
+        return states[:, : network.memory.size]
+
+
+class RecurrentSAC(RecurrentSoftActorCritic, SAC):
+    """Soft actor-critic with memory, for actions that are numbers."""
+
+    def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentActor:
+        return RecurrentActor(self.shape, generator, device, dtype)
+
+    def _make_critic(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentCritic:
+        return RecurrentCritic(self.shape, generator, device, dtype)
+
+
+class RecurrentDiscreteSAC(RecurrentSoftActorCritic, DiscreteSAC):
+    """Soft actor-critic with memory, for one of several choices."""
+
+    def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentActor:
+        return RecurrentActor(self.shape, generator, device, dtype)
+
+    def _make_critic(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentChoiceCritic:
+        return RecurrentChoiceCritic(self.shape, generator, device, dtype)
+
+
+def _by_sequence(column: Tensor, batch: Batch) -> Tensor:
+    """(sequences, steps, …) of a column (B, …)."""
+    assert batch.state is not None  # noqa: S101  (one for each sequence)
+    return column.view(len(batch.state), -1, *column.shape[1:])

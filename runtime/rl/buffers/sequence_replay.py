@@ -1,0 +1,79 @@
+"""Replay of sequences for policies with memory: a batch is whole segments of some copies, with their first states.
+
+The ring is that of transitions: a segment of T steps of N copies has T * N consecutive rows in the order of time,
+so the steps of a copy are N rows apart. The state at the beginning of a segment is spread over the steps of its copy
+(`runtime.rl.algos.memory.spread_states`), and comes back with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exchange.protocol.segment_schema import Columns, Layout
+from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.replay import Batch, Replay, RowsFactory
+from runtime.rl.buffers.successors import common_copies, copies_in
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SequenceReplay(Replay):
+    """The latest ``capacity`` transitions, sampled as sequences with replacement, each as often as another.
+
+    All segments are of as many copies and steps, ``segment``. The oldest one is drawn until its first row is
+    overwritten.
+    """
+
+    def __init__(
+        self, capacity: int, layout: Layout, seed: int, *, segment: tuple[int, int], rows: RowsFactory = HostRows
+    ) -> None:
+        copies, steps = segment
+        if capacity < copies * steps:
+            raise ValueError(
+                f"replay_capacity is {capacity}; with memory it must be at least num_envs x segment_steps = "
+                f"{copies * steps}"
+            )
+        super().__init__(capacity, layout, seed, rows=rows, segment=segment)
+        self.sequence = segment
+        self._copies, self._steps = segment
+
+    def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
+        """Return the indices of segments that are not of this size, or whose tails are not what their ends say."""
+        faulty, first = set(super().faulty_segments(bundle)), 0
+        for part in bundle.uniform_parts():
+            columns = part.columns()
+            ended, tail = columns[3], columns[-1].shape[1]
+            fits = (ended.shape[1] == self._copies * self._steps) & (copies_in(ended, tail) == self._copies)
+            faulty.update((first + np.flatnonzero(~fits)).tolist())
+            first += len(part)
+        return frozenset(faulty)
+
+    def put(self, columns: Columns) -> None:
+        """Insert one segment, over the oldest transitions when full. ValueError for one of another size."""
+        ended = columns[3][None]
+        if ended.size != self._copies * self._steps or common_copies(ended, len(columns[-1])) != self._copies:
+            raise ValueError(
+                f"replay: {ended.size} transitions are no segment of {self._steps} steps of {self._copies} copies"
+            )
+        super().put(columns)
+
+    def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
+        count = self._copies * self._steps
+        whole, overwritten = divmod(len(self), count)
+        segment, copy = divmod(
+            self.rng.integers(whole * self._copies, size=max(1, batch_size // self._steps)), self._copies
+        )
+        ages = overwritten + count * segment[:, None] + copy[:, None] + self._copies * np.arange(self._steps)
+        return self.index.slots(ages.reshape(-1)), None
+
+    def _batch(self, tensors: list[torch.Tensor]) -> Batch:
+        *transitions, state, ended = tensors
+        # The parts of a state are beside consecutive steps of its copy, so they are one row again.
+        states = state.reshape(-1, self._steps * state.shape[1])
+        return replace(super()._batch(transitions), ended=ended, state=states)
