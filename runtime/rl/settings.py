@@ -78,8 +78,8 @@ class Settings:
     memory: str | Mapping[str, Any] | None = _setting(
         None,
         "Memory of a policy of ppo, impala or sac, for what one observation does not show: gru, lstm, or an object "
-        "with kind and size (64). It is learned over the steps of a segment: take segment_steps at least as long as "
-        "what it should remember.",
+        "with kind and size (64). It is learned over the steps of a segment: take segment_steps at least as long "
+        "as what it should remember.",
     )
     normalise_observations: bool = _setting(
         False,

@@ -8,6 +8,7 @@ Checkpoints before version 4 of the exchange have ``next_obs`` in full instead, 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -106,7 +107,9 @@ def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
     slots = np.arange(index.inserted - count, index.inserted) % index.rows
     # Cumulated from the newest on. Those of several steps share tail rows, so for them this is an upper bound.
     tails = np.cumsum(index.following[slots][::-1] >= index.rows)
-    return int(np.searchsorted(item * np.arange(1, count + 1) + obs * tails, most_bytes, side="right"))
+    newest = int(np.searchsorted(item * np.arange(1, count + 1) + obs * tails, most_bytes, side="right"))
+    # Of sequences whole segments alone: a part of one is never drawn.
+    return newest if replay.sequence is None else newest - newest % math.prod(replay.sequence)
 
 
 def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:

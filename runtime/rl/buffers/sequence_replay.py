@@ -1,8 +1,8 @@
 """Replay of sequences for policies with memory: a batch is whole segments of some copies, with their first states.
 
 The ring is that of transitions: a segment of T steps of N copies has T * N consecutive rows in the order of time,
-so the steps of a copy are N rows apart. The state at the beginning of a segment is spread over the steps of its copy
-(`runtime.rl.algos.memory.spread_states`), and comes back with them.
+so the steps of a copy are N rows apart. The state at the beginning of a segment is spread over the steps of its
+copy (`runtime.rl.algos.memory.spread_states`), and comes back with them.
 """
 
 from __future__ import annotations

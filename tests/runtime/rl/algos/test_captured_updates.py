@@ -26,11 +26,14 @@ from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.algos.ppo import PPO
 from runtime.rl.algos.recurrent.impala import RecurrentImpala
 from runtime.rl.algos.recurrent.ppo import RecurrentPPO
+from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_memory import rollouts, shape_of
 from tests.runtime.rl.algos.test_onpolicy import DISCRETE, GAUSSIAN, SEVERAL, acted
+from tests.runtime.rl.algos.test_recurrent_sac import sequences
+from tests.runtime.rl.algos.test_recurrent_sac import shape_of as sac_shape_of
 from tests.runtime.rl.algos.test_sac import make_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,6 +45,7 @@ PICTURE = ActorShape.of(
 CHOICES = ActorShape(5, 1, (32, 24), head="categorical", choices=(3,))
 GREEDY, DETERMINISTIC = replace(CHOICES, head="greedy"), replace(VECTOR, head="deterministic")
 GRU, LSTM = shape_of("gru"), shape_of("lstm", is_normalised=True)
+REMEMBERING = sac_shape_of("lstm")
 NORMALISED = replace(GAUSSIAN, is_normalised=True)
 BATCHES = 5
 Method = Algorithm
@@ -126,6 +130,11 @@ CASES = {
         partial(TD3, replace(DETERMINISTIC, is_normalised=True), TD3Config(hidden=(32, 24), anneal_updates=6), 3),
         make_batch,
     ),
+    "sac-lstm": Case(
+        partial(RecurrentSAC, REMEMBERING, SACConfig(hidden=(7,), burn_in=2, n_step=3), 3),
+        lambda seed: sequences(REMEMBERING, seed, n_step=3),
+    ),
+    "sac-choices-gru": Case(partial(RecurrentDiscreteSAC, GRU, SACConfig(hidden=(7,)), 3), partial(sequences, GRU)),
     "ppo-gru": Case(
         partial(RecurrentPPO, GRU, PPOConfig(hidden=(7,), minibatch_size=12, epochs=2), 3), remembered(GRU)
     ),

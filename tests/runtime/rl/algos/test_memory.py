@@ -324,8 +324,7 @@ def test_it_learns_to_remember_what_the_first_observation_showed(name: str) -> N
         ({"memory": "rnn"}, "memory: kind is 'rnn'; it must be gru or lstm"),
         ({"memory": {"kind": "gru", "size": 0}}, "memory: size is 0; it must be a whole number, at least 1"),
         ({"memory": {"sort": "gru"}}, "memory has no setting 'sort'; known are kind, size"),
-        ({"algorithm": "sac"}, "memory: sac learns no policy with memory, ppo and impala do"),
-        ({"algorithm": "td3"}, "memory: td3 learns no policy with memory"),
+        ({"algorithm": "td3"}, "memory: td3 learns no policy with memory, ppo, impala, sac do"),
         ({"algorithm": "random"}, "memory: random learns no policy with memory"),
         ({"algorithm": "dqn", "environment": "Acrobot-v1"}, "memory: dqn learns no policy with memory"),
         ({"remote_inference": True}, "memory: remote_inference does not go with it"),
@@ -335,6 +334,21 @@ def test_it_learns_to_remember_what_the_first_observation_showed(name: str) -> N
             "memory: sends_gradients does not go with it",
         ),
         ({"ppo": {"minibatch_size": 8}}, "minibatch_size is 8; with memory a minibatch is of whole segments"),
+        ({"algorithm": "sac", "sac": {"prioritised": True}}, "memory: prioritised does not go with it in sac"),
+        ({"algorithm": "sac", "sac": {"random_shift": 2}}, "memory: random_shift does not go with it in sac"),
+        ({"algorithm": "sac", "num_envs": "auto"}, "memory: num_envs: auto does not go with it in sac"),
+        (
+            {"algorithm": "sac", "collect": "dataset", "dataset": "x"},
+            "memory: collect: dataset does not go with it in sac",
+        ),
+        ({"algorithm": "sac", "collect": "device"}, "memory: collect: device does not go with it"),
+        ({"algorithm": "sac", "remote_inference": True}, "memory: remote_inference does not go with it"),
+        ({"algorithm": "sac", "sac": {"burn_in": 16}}, "burn_in is 16; it is the first part of a segment"),
+        (
+            {"algorithm": "sac", "sac": {"batch_size": 8}},
+            "batch_size is 8; with memory a batch is of whole segments",
+        ),
+        ({"algorithm": "sac", "replay_capacity": 255}, "replay_capacity is 255; with memory it must be at least"),
     ],
 )
 def test_what_does_not_go_with_memory_is_refused_before_a_launch(

@@ -106,6 +106,12 @@ LOCKSTEP = {
         "memory": "lstm",
         "total_updates": 24,
     },
+    "sac, memory": {
+        **PENDULUM,
+        "memory": "gru",
+        "sac": {"batch_size": 64, "burn_in": 1},
+        "total_updates": 100,
+    },
     "ppo, normalised": {
         **PENDULUM,
         "algorithm": "ppo",
