@@ -65,9 +65,9 @@ class SequenceReplay(Replay):
 
     def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
         count = self._copies * self._steps
-        whole, overwritten = divmod(len(self), count)
+        segments, overwritten = divmod(len(self), count)
         segment, copy = divmod(
-            self.rng.integers(whole * self._copies, size=max(1, batch_size // self._steps)), self._copies
+            self.rng.integers(segments * self._copies, size=max(1, batch_size // self._steps)), self._copies
         )
         ages = overwritten + count * segment[:, None] + copy[:, None] + self._copies * np.arange(self._steps)
         return self.index.slots(ages.reshape(-1)), None

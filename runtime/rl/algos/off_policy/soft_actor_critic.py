@@ -98,26 +98,26 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
-        whole = self._augmented(Batch(*columns))
-        batch = self._learned(whole)
+        drawn = self._augmented(Batch(*columns))
+        batch = self._learned(drawn)
         for network in (self._actor, self._critic, self._target):
             network.arena.refresh()
         alpha = self._log_alpha.exp()
 
         # Equation 5: the target of the critics. It depends on the target networks alone, so no gradient flows
         # through it.
-        y = self._bellman_target(whole, alpha)
+        y = self._bellman_target(drawn, alpha)
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
-        q = self._q(self._features(whole), batch.action)
+        q = self._q(self._features(drawn), batch.action)
         critic_loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
         share_kernels(self._critic, self._actor)
         self._critic.arena.refresh()
 
         # Equation 9: the gradient flows into the policy, and not into the critics, which are as after their step.
-        actor_loss, entropy = self._actor_loss(*self._policy_features(whole), alpha)
+        actor_loss, entropy = self._actor_loss(*self._policy_features(drawn), alpha)
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam

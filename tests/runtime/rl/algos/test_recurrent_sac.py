@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.replay_memory import memory_of_settings
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
@@ -310,7 +311,16 @@ def test_the_account_of_the_replay_is_its_size() -> None:
     row = sum(field.item_bytes for field in store.fields)
     index = 8 + 1  # the row of the next observation, and the count of summed steps that a replay may have
     needed = store.capacity * (row + index) + store.index.tail * store.layout.tail_bytes
-    assert memory_of(plan, settings).replay_bytes == needed
+    memory = memory_of(plan, settings)
+    assert memory.replay_bytes == needed
+    before_launch = {
+        "memory": {"kind": "lstm", "size": 5},
+        "num_envs": COPIES,
+        "segment_steps": STEPS,
+        "replay_capacity": 4_000,
+        "sac": {"batch_size": 3 * STEPS},
+    }
+    assert memory_of_settings(before_launch, 12, 8) == memory
 
 
 def cue_segments(actor: NumpyActor, plan: Plan, rng: np.random.Generator) -> tuple[tuple[np.ndarray, ...], float]:
