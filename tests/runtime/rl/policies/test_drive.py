@@ -49,11 +49,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("memory", [None, "gru", {"kind": "lstm", "size": 8}])
+@pytest.mark.parametrize(
+    ("algorithm", "memory"), [("ppo", None), ("ppo", "gru"), ("ppo", {"kind": "lstm", "size": 8}), ("sac", "gru")]
+)
 def test_a_checkpoint_drives_as_an_evaluator_of_its_run_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], memory: Any
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str, memory: Any
 ) -> None:
-    plan, weights = save_policy(tmp_path, {**CARTPOLE, "memory": memory})
+    plan, weights = save_policy(tmp_path, {**CARTPOLE, "algorithm": algorithm, "memory": memory})
     actor, env = NumpyActor(plan.shape), make_vector_env("CartPole-v1", 4, options={})
     actor.load(weights)
     seed = evaluation_seeds(3, 0)[0]
