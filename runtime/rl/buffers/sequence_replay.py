@@ -26,19 +26,13 @@ if TYPE_CHECKING:
 class SequenceReplay(Replay):
     """The latest ``capacity`` transitions, sampled as sequences with replacement, each as often as another.
 
-    All segments are of as many copies and steps, ``segment``. The oldest one is drawn until its first row is
-    overwritten.
+    All segments are of as many copies and steps, ``segment``, and ``capacity`` is at least that of one. The oldest
+    one is drawn until its first row is overwritten.
     """
 
     def __init__(
         self, capacity: int, layout: Layout, seed: int, *, segment: tuple[int, int], rows: RowsFactory = HostRows
     ) -> None:
-        copies, steps = segment
-        if capacity < copies * steps:
-            raise ValueError(
-                f"replay_capacity is {capacity}; with memory it must be at least num_envs x segment_steps = "
-                f"{copies * steps}"
-            )
         super().__init__(capacity, layout, seed, rows=rows, segment=segment)
         self.sequence = segment
         self._copies, self._steps = segment
