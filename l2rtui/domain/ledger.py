@@ -157,6 +157,14 @@ class Ledger:
         """Number of slots in this state."""
         return sum(slot.state is state for slot in self.slots.values())
 
+    def without(self, slot_ids: Iterable[SlotId]) -> Ledger:
+        """Return the ledger with these slots busy: launches have taken them whose pods cannot be seen yet."""
+        slots = dict(self.slots)
+        for slot_id in slot_ids:
+            if (slot := slots.get(slot_id)) is not None and slot.state is SlotState.FREE:
+                slots[slot_id] = replace(slot, state=SlotState.BUSY)
+        return replace(self, slots=slots)
+
     def has_cpu_slots(self, *, is_use_known: bool = True) -> bool:
         """True when there is a slot of a cpu device; with ``is_use_known`` one whose holder can be seen."""
         slots = (slot for slot in self.slots.values() if slot.is_cpu)

@@ -102,6 +102,11 @@ class LaunchPlan:
     overcommitted: tuple[SlotId, ...] = ()
     wave: int = 0
 
+    @property
+    def slots(self) -> tuple[SlotId, ...]:
+        """Slots of all pods."""
+        return tuple(slot for run in self.runs for pod in run.pods for slot in pod.seat.slots)
+
     def steps(self) -> tuple[PlanStep, ...]:
         """The objects, in the order in which they are made."""
         if self.objects:

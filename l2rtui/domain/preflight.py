@@ -79,7 +79,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         # placement writes `RUN/SET: sentence`; a conflict about a pin has no subject of its own.
         subject, colon, sentence = conflict.partition(": ")
         yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
-    slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
+    slots = plan.slots
     yield from _shared(plan, snapshot)
     yield from cpu_sets(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
@@ -96,7 +96,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     """Findings on slots that are over-committed, with the number of pods that sit there."""
-    planned = Counter(slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots)
+    planned = Counter(plan.slots)
     for slot_id in plan.overcommitted:
         slot = snapshot.ledger.slots.get(slot_id)
         others = planned[slot_id] - 1

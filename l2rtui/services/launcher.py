@@ -13,9 +13,11 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from l2rtui.backends.base import Backend
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
 from l2rtui.domain.containers import Binding
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone, plan_launch, plan_pod
 from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
@@ -40,10 +42,16 @@ _TAKE_BACK_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Choice of slots for a plan, by which its runs can be placed once more."""
+    """Choice of slots for a plan, by which its runs can be placed once more.
+
+    Attributes:
+        excluded: Slots that other launches took before an earlier plan of these runs could.
+    """
 
     pins: tuple[Pin, ...] = ()
     policy: PlacementPolicy = PlacementPolicy.PACK
+    overcommit: bool = False
+    excluded: frozenset[SlotId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ async def prepare_runs(
     notes: tuple[Finding, ...] = (),
     uids: Sequence[str] = (),
     source: str = "",
+    excluded: frozenset[SlotId] = frozenset(),
 ) -> CheckedPlan:
     """Place runs on free slots and check the plan. Nothing is created.
 
@@ -115,14 +124,16 @@ async def prepare_runs(
         notes: Findings of the import of a file, shown with the plan.
         uids: Id of each run, where it was chosen before; empty makes new ones.
         source: Spec file, for the history.
+        excluded: As ``Placing`` has them.
     """
     snapshot = await backend.snapshot()
+    ledger = snapshot.ledger.without(excluded) if excluded else snapshot.ledger
     if binding is not None:
         specs = [with_binding(spec, binding) for spec in specs]
     # Written into the spec that is launched: a later scale, and whoever reads the run, finds the mode that it got.
-    specs = bound_to_cpu(specs, snapshot.ledger, pins, overcommit=overcommit)
+    specs = bound_to_cpu(specs, ledger, pins, overcommit=overcommit)
     nodes = snapshot.nodes.values()
-    placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit, nodes=nodes)
+    placement = place(specs, ledger, policy=policy, pins=pins, overcommit=overcommit, nodes=nodes)
     # Made here and not by a backend: a launch that fails is rolled back by exactly these ids.
     uids = uids or [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
@@ -131,7 +142,34 @@ async def prepare_runs(
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
     facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
-    return CheckedPlan(plan, preflight(plan, snapshot, facts), source, Placing(pins, policy))
+    return CheckedPlan(plan, preflight(plan, snapshot, facts), source, Placing(pins, policy, overcommit, excluded))
+
+
+async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError) -> CheckedPlan:
+    """Place the runs of a plan on other slots, since another launch was faster. Nothing is created.
+
+    For launches whose places no person has chosen or seen. Each call leaves out at least one slot more than the
+    last, so a launch can be planned again only as often as there are slots.
+
+    Raises:
+        SlotTakenError: the one that was given, where a person named exact slots.
+    """
+    placing, plan = prepared.placing, prepared.plan
+    # Left out although a new snapshot is made: on a cluster the pods of a launch appear some time after its claim.
+    excluded = placing.excluded.union(error.slots)
+    if excluded == placing.excluded or any(pin.slot is not None for pin in placing.pins):
+        raise error
+    return await prepare_runs(
+        backend,
+        [run.spec for run in plan.runs],
+        pins=placing.pins,
+        policy=placing.policy,
+        overcommit=placing.overcommit,
+        wave=plan.wave,
+        uids=[run.uid for run in plan.runs],
+        source=prepared.source,
+        excluded=excluded,
+    )
 
 
 def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
@@ -152,7 +190,8 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     When a step fails, or the caller cancels (Ctrl-C), everything that this launch created is destroyed again.
 
     Raises:
-        RefusedError: preflight refuses, or another launch took a slot first; nothing is left.
+        RefusedError: preflight refuses; nothing is left.
+        SlotTakenError: another launch took a slot first; nothing is left.
         LaunchError: a step failed, and the launch was rolled back.
         LeftBehindError: a step failed, and the roll-back left objects; names them.
     """
@@ -174,7 +213,10 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     except L2RError as error:
         receipts = await take_back(backend, plan)
         journal.record("launch", names, "failed", error=str(error))
-        await recording.failed(error.message)
+        if isinstance(error, SlotTakenError):  # nothing ran, and most often it is planned again at once
+            await recording.dropped()
+        else:
+            await recording.failed(error.message)
         if left := [receipt.sentence for receipt in receipts if receipt.left]:
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
         if isinstance(error, RefusedError):

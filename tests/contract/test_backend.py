@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.base import Backend
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
@@ -29,6 +30,9 @@ from l2rtui.domain.secret import Secret, SecretKind
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, RunView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from l2rtui.services import launcher
+from l2rtui.services.history.recorder import is_recorded
+from l2rtui.services.history.store import HistoryStore
 from runtime.base.docker_endpoint import DockerEndpoint
 from tests.cluster.conftest import IMAGE, kubeconfig, namespace
 from tests.fakes.docker_engine import FakeDockerEngine
@@ -164,6 +168,49 @@ async def test_names_and_slots_are_taken_once(backend):
         with pytest.raises(RefusedError):
             [done async for done in backend.launch(refused)]
     assert [run.name for run in (await backend.snapshot()).runs.values()] == ["run"]
+
+
+async def launched_where_free(backend: Backend, name: str, planned: asyncio.Barrier) -> str:
+    """Launch one worker once all have planned; return the sentence of its refusal, empty when it was launched."""
+    one = RunSpec(Kind.JOB, name, name, (SetSpec("w", Role.WORKER, SPEAKS, grace_seconds=1.0),), image=IMAGE)
+    prepared = await launcher.prepare_runs(backend, [one], pins=PINS.get(backend.name, ()))
+    async with planned:
+        pass
+    while True:
+        try:
+            async for done in launcher.launch(backend, prepared):
+                assert done.error == ""
+        except SlotTakenError as error:
+            prepared = await launcher.replan(backend, prepared, error)
+        except RefusedError as error:
+            return str(error)
+        else:
+            return ""
+
+
+async def test_launches_at_once_get_slots_of_their_own_while_any_are_free(backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "history"))
+    number = free_slots(backend, await backend.snapshot())
+    planned = asyncio.Barrier(number + 1)
+    names = [f"run{index}" for index in range(number + 1)]
+    refused = await asyncio.gather(*(launched_where_free(backend, name, planned) for name in names))
+    (sentence,) = filter(None, refused)
+    where, free = "", f"0 of {number}"
+    if backend.name in PINS:  # its other slots are counted, too
+        where, free = (
+            f" among {', '.join(map(str, PINS[backend.name]))}",
+            sentence.partition("(")[2].partition(" slots")[0],
+        )
+    assert sentence == (
+        f"The launch is refused: 1 of 1 replicas find no free slot{where} "
+        f"({free} slots are free for the whole plan). "
+        "Wait, scale down, destroy a run, or name other slots with --on."
+    )
+    snapshot = await until(backend, lambda snapshot: sum(pod.ready for pod in snapshot.pods.values()) == number)
+    slots = [slot for pod in snapshot.pods.values() for slot in pod.slots]
+    assert (len(slots), len(set(slots))) == (number, number)
+    with HistoryStore() as store:  # a lost race leaves no record
+        assert len(store.entries()) == (number if is_recorded(backend) else 0)
 
 
 async def test_a_killed_pod_comes_back_as_another(backend):

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from l2rtui.domain.node import SlotId
 from l2rtui.errors import RefusedError
+
+
+class SlotTakenError(RefusedError):
+    """Slots of a plan went to another launch since the plan was made; nothing was created.
+
+    Attributes:
+        slots: Those that are known to be taken.
+    """
+
+    def __init__(self, message: str, slots: Iterable[SlotId]) -> None:
+        super().__init__(message, "Plan again.")
+        self.slots = tuple(slots)
 
 
 def run_exists(run: str) -> RefusedError:

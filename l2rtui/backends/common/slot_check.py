@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import PodPlan
@@ -45,20 +46,25 @@ def refuse_taken_slots(
         overcommitted: Slots that may be taken, because the person asked for it.
 
     Raises:
-        RefusedError: names the slot and the pod that holds it.
+        SlotTakenError: slots are not free; names the first, and the pod that holds it.
+        RefusedError: there is no such slot.
     """
     allowed = set(overcommitted)
-    taken_by: dict[SlotId, str] = {}
+    planned: dict[SlotId, str] = {}
+    problems: dict[SlotId, str] = {}
     for pod in pods:
         for slot_id in pod.seat.slots:
             slot = snapshot.ledger.slots.get(slot_id)
             if slot is None:
                 raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
+            use = ""
             if slot.is_withheld and slot.reservation is not None:
-                reason = slot.reservation.text
-                raise RefusedError(f"Slot {slot_id} is {reason}, so {pod.name} cannot sit there.", "Plan again.")
+                use = slot.reservation.text
             # The plan's own pods count too: two of them on one slot would both be started.
-            if slot_id not in allowed and (slot.state is not SlotState.FREE or slot_id in taken_by):
-                use = slot.use if slot.state is not SlotState.FREE else f"planned for {taken_by[slot_id]}"
-                raise RefusedError(f"Slot {slot_id} is {use}, so {pod.name} cannot sit there.", "Plan again.")
-            taken_by[slot_id] = pod.name
+            elif slot_id not in allowed and (slot.state is not SlotState.FREE or slot_id in planned):
+                use = slot.use if slot.state is not SlotState.FREE else f"planned for {planned[slot_id]}"
+            if use:
+                problems[slot_id] = f"Slot {slot_id} is {use}, so {pod.name} cannot sit there."
+            planned[slot_id] = pod.name
+    if problems:
+        raise SlotTakenError(next(iter(problems.values())), problems)

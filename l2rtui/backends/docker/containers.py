@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.common.slot_check import lock_file
 from l2rtui.backends.docker import container_config, labels, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
@@ -99,7 +100,7 @@ async def refuse_shared_slots(engine: DockerEngine, made: Collection[str], allow
         made: Names of the created containers. allowed: Slots that may be shared.
 
     Raises:
-        RefusedError: names the slot and who has it.
+        SlotTakenError: names the slot and who has it.
     """
     holders: dict[SlotId, Mapping[str, Any]] = {}
     for container in (await scan(engine)).containers:  # oldest first
@@ -111,10 +112,8 @@ async def refuse_shared_slots(engine: DockerEngine, made: Collection[str], allow
             holder = holders.setdefault(slot, container)
             name = views.name_of(container)
             if holder is not container and name in made and slot not in allowed:
-                sentence = (
-                    f"Slot {slot} was taken by {views.name_of(holder)} at the same time, so {name} cannot sit"
-                )
-                raise RefusedError(f"{sentence} there.", "Plan again.")
+                sentence = f"Slot {slot} was taken by {views.name_of(holder)} at the same time"
+                raise SlotTakenError(f"{sentence}, so {name} cannot sit there.", [slot])
 
 
 async def create_run(engine: DockerEngine, run: RunPlan) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from uuid import NAMESPACE_DNS, uuid5
 
 from l2rtui.backends.base import AttachedProcess, Inspector
-from l2rtui.backends.common.refusals import has_no_input, run_exists
+from l2rtui.backends.common.refusals import SlotTakenError, has_no_input, run_exists
 from l2rtui.backends.common.reservations import MemoryReservations
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
@@ -84,6 +84,7 @@ class FakeBackend:
         self._pods: dict[str, PodView] = {}
         self._stops: dict[str, float] = {}
         self._runs: dict[str, _Run] = {}
+        self._launching: list[LaunchPlan] = []
         self._uids = count(1)
         self._addresses = count(2)
         self._snapshot = EMPTY_SNAPSHOT
@@ -158,6 +159,14 @@ class FakeBackend:
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
         """Carry out a plan; slots and names are checked before the first step."""
         self._refuse_taken(plan)
+        self._launching.append(plan)
+        try:
+            async for done in self._carry_out(plan):
+                yield done
+        finally:
+            self._launching.remove(plan)
+
+    async def _carry_out(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
         steps = iter(plan.steps())
         for run in plan.runs:
             record = self._add_run(run, self.now())
@@ -358,6 +367,10 @@ class FakeBackend:
 
     def _refuse_taken(self, plan: LaunchPlan) -> None:
         snapshot = self._present()
+        claimed = {slot for other in self._launching for slot in other.slots}
+        if refused := claimed.intersection(plan.slots).difference(plan.overcommitted):
+            name = plan.runs[0].spec.name
+            raise SlotTakenError(f"Slot {min(refused)} was claimed just now, so {name} cannot sit there.", refused)
         refuse_taken_slots((pod for run in plan.runs for pod in run.pods), snapshot, plan.overcommitted)
         for run in plan.runs:
             if snapshot.run_named(run.spec.name):

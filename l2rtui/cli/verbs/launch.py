@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -213,7 +214,7 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
     plan = prepared.plan
     names = [run.spec.name for run in plan.runs]
     try:
-        await _carry_out(session, prepared)
+        plan = await _carry_out(session, prepared)
         if session.args.wait:
             session.talk.progress(f"waiting for {listed(names)} to run")
             snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
@@ -255,14 +256,24 @@ def _question(session: Session, plan: LaunchPlan) -> str:
     return f"Launch {counted(len(plan.runs), 'run')} with {counted(pods, 'pod')} {where}?"
 
 
-async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> None:
-    progress = _Progress(session, prepared.plan)
-    progress.begin()
-    async with aclosing(launcher.launch(session.backend, prepared)) as steps:
-        async for done in steps:
-            progress.tell(done)
-            # Steps of a fast backend may come without a single await, so the signal is looked at here.
-            session.stop_if_asked()
+async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> LaunchPlan:
+    """Carry out a plan, on other slots where another launch is faster and nobody has confirmed the places."""
+    while True:
+        progress = _Progress(session, prepared.plan)
+        progress.begin()
+        try:
+            async with aclosing(launcher.launch(session.backend, prepared)) as steps:
+                async for done in steps:
+                    progress.tell(done)
+                    # Steps of a fast backend may come without a single await, so the signal is looked at here.
+                    session.stop_if_asked()
+        except SlotTakenError as error:
+            if not session.args.yes:
+                raise
+            prepared = await launcher.replan(session.backend, prepared, error)
+            session.talk.say(f"{error.message} It is planned again.")
+        else:
+            return prepared.plan
 
 
 class _Progress:

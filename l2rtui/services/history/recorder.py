@@ -86,6 +86,13 @@ class LaunchRecording:
         records = await _quietly(lambda: asyncio.to_thread(_complete, uids, RunOutcome.TAKEN_BACK, sentence))
         await _left_in_place(self._backend, records)
 
+    async def dropped(self) -> None:
+        """Remove the record: another launch was faster, and there never was a run."""
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
+        await _quietly(lambda: asyncio.to_thread(_remove, [run.uid for run in self._plan.runs]))
+
 
 class DestroyRecording:
     """Record of the end of one run: gathered before its first object goes, written with the receipt."""
@@ -157,6 +164,13 @@ def _complete(uids: list[str], outcome: RunOutcome, sentence: str) -> list[Histo
     ending = Ending(outcome, time.time(), note=sentence)
     with HistoryStore() as store:
         return [store.get(uid) for uid in uids if store.complete(uid, ending)]
+
+
+def _remove(uids: list[str]) -> None:
+    from l2rtui.services.history.store import HistoryStore
+
+    with HistoryStore() as store:
+        store.remove(uids)
 
 
 def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> HistoryRecord:

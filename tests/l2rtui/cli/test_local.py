@@ -6,6 +6,7 @@ import array
 import fcntl
 import json
 import os
+import re
 import signal
 import termios
 import time
@@ -244,6 +245,22 @@ def test_a_run_that_fails_at_once_is_told_and_left_to_look_at(local):
     (pod,) = local.json("pods")
     assert (pod["phase"], pod["exit_code"], pod["level"]) == ("Failed", 3, "bad")
     assert local.run("logs", "t").stdout == "broken\n"
+
+
+def test_launches_at_once_share_out_the_slots_unless_a_person_confirmed_the_places(local):
+    local.env |= {"L2RTUI_SLOTS_PER_CORE": "3", "L2RTUI_MAX_CPU_SLOTS": "3"}
+    path = local.home / "spec.yaml"
+    path.write_text("kind: job\nname: t\njob: {command: [sleep, '600'], slots: 1}\n")
+    asked = local.terminal("launch", "-f", str(path), "--name", "asked")
+    asked.read_until("Launch 1 run")
+    at_once = [local.start("launch", "-f", str(path), "--name", f"t{number}", "--yes") for number in range(2)]
+    for launch in at_once:
+        _, err = launch.communicate(timeout=60)
+        assert launch.returncode == 0, err
+    assert len({pod["slots"][0] for pod in local.json("pods")}) == 2
+    asked.type("y\n")
+    assert asked.finish() == 3
+    assert re.search(r"/0\.0 is held by t[01]-job-0, so asked-job-0 cannot sit there\. Plan again\.", asked.text)
 
 
 def test_a_job_that_has_finished_is_completed(local):

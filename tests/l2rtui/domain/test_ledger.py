@@ -45,6 +45,14 @@ def test_a_numbered_claim_takes_its_slot_and_names_its_holder():
     assert SlotId("n", 0, 2) not in ledger.free()
 
 
+def test_slots_that_are_taken_before_their_pods_can_be_seen_are_busy():
+    ledger = build_ledger([node(gpus=1)], [holder("p", DeviceUsage(0, 0))])
+    later = ledger.without([SlotId("n", 0, 0), SlotId("n", 0, 2), SlotId("gone", 0, 0)])
+    assert [str(slot) for slot in later.free()] == ["n/0.1", "n/0.3"]
+    assert later.slots[SlotId("n", 0, 0)].pod == "p"
+    assert len(ledger.free()) == 3
+
+
 def test_a_failing_holder_still_holds():
     assert states(build_ledger([node()], [holder("p", DeviceUsage(0, 0), is_failing=True)])) == "F..."
 

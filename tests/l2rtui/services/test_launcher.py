@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.node import Gpu, Node
@@ -110,6 +111,37 @@ async def test_the_last_slots_taken_meanwhile_refuse_and_leave_the_winner_alone(
         [step async for step in launcher.launch(backend, second)]
 
     assert [run.name for run in (await backend.snapshot()).runs.values()] == ["r"]
+
+
+async def test_a_launch_that_lost_its_slots_is_placed_on_others_within_the_devices_that_were_named(backend):
+    first, second = [
+        await launcher.prepare(backend, replace(wish(workers=2), spec=replace(wish(2).spec, name=name)), pins=pins)
+        for name, pins in (("a", parse_pins("n2/1")), ("b", parse_pins("n2/0-1")[::-1]))
+    ]
+    [step async for step in launcher.launch(backend, first)]
+    with pytest.raises(SlotTakenError, match=r"Slot n2/1\.0 is held by a-learner-0") as lost:
+        [step async for step in launcher.launch(backend, second)]
+    again = await launcher.replan(backend, second, lost.value)
+    [step async for step in launcher.launch(backend, again)]
+    slots = [str(slot) for pod in again.plan.runs[0].pods for slot in pod.seat.slots]
+    assert slots == ["n2/1.3", "n2/0.0", "n2/0.1"]
+    assert [run.uid for run in again.plan.runs] == [run.uid for run in second.plan.runs]
+
+
+async def test_slots_that_a_person_named_are_not_replaced_by_others(backend):
+    first, second = [
+        await launcher.prepare(
+            backend, replace(wish(2), spec=replace(wish(2).spec, name=name)), pins=parse_pins("n2/1.0-2")
+        )
+        for name in "ab"
+    ]
+    [step async for step in launcher.launch(backend, first)]
+    with pytest.raises(SlotTakenError) as lost:
+        [step async for step in launcher.launch(backend, second)]
+    with pytest.raises(
+        SlotTakenError, match=r"Slot n2/1\.0 is held by a-learner-0, so b-learner-0 cannot sit there"
+    ):
+        await launcher.replan(backend, second, lost.value)
 
 
 async def test_a_failing_step_takes_the_launch_back(backend):

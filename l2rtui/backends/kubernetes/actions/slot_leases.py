@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -86,7 +87,7 @@ class SlotLeases:
             seconds: Time for which the claims are valid by themselves.
 
         Raises:
-            RefusedError: another run has one of them; names it. Nothing stays claimed.
+            SlotTakenError: another run has one of them; names it. Nothing stays claimed.
             ApiError: the server refused or did not answer. Nothing stays claimed, as far as the server can be
                 reached.
         """
@@ -207,17 +208,17 @@ class SlotLeases:
 
     async def _refuse_valid(self, device: Device, claims: Claims, added: Claims) -> None:
         """Refuse when another run has a valid claim on a slot that is to be claimed."""
+        problems: dict[SlotId, str] = {}
         for slot, claim in added.items():
             other = claims.get(slot)
             if other is None or other.get("run_id") == claim["run_id"]:
                 continue
             if await self._is_valid(device, slot, other):
-                run = other.get("run") or "another run"
-                raise RefusedError(
-                    f"Slot {SlotId(*device, int(slot))} was claimed by {run} just now, "
-                    f"so {claim['run']} cannot sit there.",
-                    "Plan again.",
-                )
+                slot_id, run = SlotId(*device, int(slot)), other.get("run") or "another run"
+                sentence = f"Slot {slot_id} was claimed by {run} just now, so {claim['run']} cannot sit there."
+                problems[slot_id] = sentence
+        if problems:
+            raise SlotTakenError(next(iter(problems.values())), problems)
 
     async def _is_valid(self, device: Device, slot: str, claim: Mapping[str, Any]) -> bool:
         """Return whether a claim still reserves its slot."""
