@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from l2rtui.backends.common.reservations import refuse_unreservable
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions.slot_leases import claims_of
+from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases, claims_of
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
@@ -82,6 +82,7 @@ class KubernetesReservations:
     async def _refuse_claimed(self, context: ClusterContext, slots: Sequence[SlotId]) -> None:
         """Refuse slots that a launch of somebody else has just claimed; it may not have made its pods yet."""
         owners = {run.name: run.owner for run in (await context.recent_snapshot()).runs.values()}
+        leases = SlotLeases(context.api, context.lease_namespace)
         for node, gpu in dict.fromkeys((slot.node, slot.gpu) for slot in slots):
             try:
                 lease = await context.api.find("Lease", context.lease_namespace, labels.slot_lease(node, gpu))
@@ -92,8 +93,9 @@ class KubernetesReservations:
             numbers = {slot.slot for slot in slots if (slot.node, slot.gpu) == (node, gpu)}
             for number, claim in claims_of(lease or {}).items():
                 run, until = str(claim.get("run", "")), claim.get("until")
-                is_valid = isinstance(until, int | float) and time.time() < until
-                if int(number) in numbers and is_valid and owners.get(run) != self._owner:
+                is_young = isinstance(until, int | float) and time.time() < until
+                is_concerned = int(number) in numbers and is_young and owners.get(run) != self._owner
+                if is_concerned and await leases.is_valid((node, gpu), number, claim):
                     sentence = f"Slot {SlotId(node, gpu, int(number))} was claimed by {run} just now"
                     raise RefusedError(f"{sentence}, so nothing was reserved.", "Choose other slots.")
 

@@ -89,7 +89,7 @@ class _Scale:
         if not any(pod.seat.slots for pod in self._plan.added):
             return
         if slots and await self._leases.is_permitted():
-            claimant = Claimant(self._plan.run, self._run.uid, self._namespace)
+            claimant = Claimant(self._plan.run, self._run.uid, self._namespace, is_scaling=True)
             await self._leases.claim(slots_by_device({claimant: slots}))
         try:
             refuse_taken_slots(self._plan.added, await self._context.snapshot(), shared)

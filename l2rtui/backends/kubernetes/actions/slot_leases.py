@@ -5,8 +5,9 @@ slot indices to claims, ``{run, run_id, namespace, until}``. A claim is written 
 read, and replaced only if its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing
 resources").
 
-A claim is valid until its time is over, and after that as long as a controller of its run would start a pod on the
-slot. The claims of a launch that died therefore expire without anybody's help.
+A claim is valid as long as a controller of its run would start a pod on the slot. Before the run has a controller
+there, it is valid until its time is over, so the claims of a launch that died expire without anybody's help. It
+ends with a Job that has ended, however young it is: a launch makes no other controller for the slot. A scale does.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from l2rtui.domain.node import SlotId, device_index, device_name
 from l2rtui.errors import BackendError, RefusedError
 
 CLAIM_SECONDS: Final = 120.0
-"""Time for which a claim is valid by itself: longer than a launch takes from claiming to its last controller."""
+"""Time for which a claim needs no controller: longer than a launch takes from claiming to its last one."""
 _AT_ONCE: Final = 8
 """Leases that are written at the same time."""
 # A swap fails only when somebody else's succeeds, so 50 failures in a row mean 50 other launches on this GPU.
 _ATTEMPTS: Final = 50
+_SCALING: Final = "scaling"
+"""Key of a claim by a scale."""
 _SELECTOR: Final = f"{labels.MANAGED},{labels.APP_COMPONENT}=slot-claims"
 
 Device = tuple[str, int]
@@ -45,11 +48,16 @@ Edit = Callable[[Claims], Awaitable[Claims]]
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """One launch of a run, as the holder of claims; the run's namespace need not be that of the Lease."""
+    """One launch of a run, as the holder of claims; the run's namespace need not be that of the Lease.
+
+    Attributes:
+        is_scaling: The run is there already, and gets another controller.
+    """
 
     run: str
     run_id: str
     namespace: str
+    is_scaling: bool = False
 
 
 SlotsByDevice = Mapping[Device, Mapping[int, Claimant]]
@@ -145,7 +153,7 @@ class SlotLeases:
             if device is None:
                 continue
             claims = claims_of(lease)
-            stale = {slot: claim for slot, claim in claims.items() if not await self._is_valid(device, slot, claim)}
+            stale = {slot: claim for slot, claim in claims.items() if not await self.is_valid(device, slot, claim)}
             if stale or not claims:
                 count += len(stale)
 
@@ -193,6 +201,7 @@ class SlotLeases:
         until = time.time() + seconds
         added: Claims = {
             str(slot): {"run": holder.run, "run_id": holder.run_id, "namespace": holder.namespace, "until": until}
+            | ({_SCALING: True} if holder.is_scaling else {})
             for slot, holder in claimants.items()
         }
 
@@ -213,36 +222,40 @@ class SlotLeases:
             other = claims.get(slot)
             if other is None or other.get("run_id") == claim["run_id"]:
                 continue
-            if await self._is_valid(device, slot, other):
+            if await self.is_valid(device, slot, other):
                 slot_id, run = SlotId(*device, int(slot)), other.get("run") or "another run"
                 sentence = f"Slot {slot_id} was claimed by {run} just now, so {claim['run']} cannot sit there."
                 problems[slot_id] = sentence
         if problems:
             raise SlotTakenError(next(iter(problems.values())), problems)
 
-    async def _is_valid(self, device: Device, slot: str, claim: Mapping[str, Any]) -> bool:
+    async def is_valid(self, device: Device, slot: str, claim: Mapping[str, Any]) -> bool:
         """Return whether a claim still reserves its slot."""
         until = claim.get("until")
-        if isinstance(until, int | float) and time.time() < until:
-            return True
+        is_in_time = isinstance(until, int | float) and time.time() < until
         run, run_id, namespace = (str(claim.get(key, "")) for key in ("run", "run_id", "namespace"))
-        try:
-            run_object = await self._api.read("ConfigMap", namespace, labels.run_object(run))
-        except ApiError as error:
-            if error.is_not_found:
-                return False
-            if error.is_forbidden:
-                return True  # another user's run in a namespace that we may not read: assume that it lives
-            raise
-        if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
-            return False  # another launch under the same name
         host = labels.label_value(device[0])
         selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={host},{labels.GPU}={device_name(device[1])}"
-        for kind in ("Job", "ReplicaSet"):
-            for controller in await self._api.list(kind, namespace, labels=selector):
-                if not _has_ended(controller) and any(int(slot) in slots for _, slots in seats_of(controller)):
-                    return True
-        return False
+        try:
+            run_object = await self._api.read("ConfigMap", namespace, labels.run_object(run))
+            if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
+                return is_in_time  # another launch under the same name
+            controllers = [
+                controller
+                for kind in ("Job", "ReplicaSet")
+                for controller in await self._api.list(kind, namespace, labels=selector)
+                if any(int(slot) in slots for _, slots in seats_of(controller))
+            ]
+        except ApiError as error:
+            if error.is_not_found:
+                return is_in_time
+            if error.is_forbidden or is_in_time:
+                return True  # another user's run in a namespace that we may not read: assume that it lives
+            raise
+        if not all(map(_has_ended, controllers)):
+            return True
+        # Its launch may just be about to create the only one, and a scale another one.
+        return is_in_time and (not controllers or bool(claim.get(_SCALING)))
 
     async def _change(self, device: Device, edit: Edit) -> None:
         """Edit the claims of a device; a device without a Lease has none."""

@@ -9,6 +9,7 @@ import pytest
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import launch as launching
 from l2rtui.backends.kubernetes.actions.slot_leases import claims_of
+from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import RefusedError
 from tests.fakes.kubernetes_objects import Failure
 
@@ -58,6 +59,17 @@ async def test_of_two_launches_on_one_slot_one_gets_it_and_nothing_of_the_other_
     winner = "a" if isinstance(results[1], str) else "b"
     assert server.names("ConfigMap") == [f"ConfigMap/l2r-{winner}"]
     assert claims(server) == {"l2r-claim-n1-0.0": winner}
+
+
+async def test_a_run_that_is_done_at_once_leaves_its_slot_to_the_next(cluster, server):
+    await cluster.launch("short", 1, "n1/0.0", restart=RestartPolicy.NEVER)
+    for (kind, _, _), item in server.objects.items():
+        if kind == "Job":
+            item["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        elif kind == "Pod":
+            item["status"] = {"phase": "Succeeded"}
+    assert [step.error for step in await cluster.launch("next", 1, "n1/0.0") if step.error] == []
+    assert claims(server) == {"l2r-claim-n1-0.0": "next"}
 
 
 async def test_a_slot_that_a_pod_took_since_the_plan_is_refused_and_the_claim_given_back(cluster, server):

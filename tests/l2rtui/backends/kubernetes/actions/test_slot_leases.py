@@ -133,6 +133,41 @@ async def test_an_expired_claim_holds_while_a_controller_would_put_a_pod_there(
         await leases.claim(wish("new"))
 
 
+async def ended_job(server, run):
+    """Put a run with a Job on slot 0 that was done at once."""
+    server.runs_controllers = False
+    server.put({"kind": "ConfigMap", "metadata": {"name": f"l2r-{run}", "labels": {labels.RUN_ID: f"{run}-id"}}})
+    own = {labels.RUN_ID: f"{run}-id", labels.HOST: "n", labels.GPU: "0"}
+    meta = {"name": f"{run}-w", "labels": own, "annotations": {labels.SEATS: "[[0,[0]]]"}}
+    status = {"conditions": [{"type": "Complete", "status": "True"}]}
+    server.put({"kind": "Job", "metadata": meta, "spec": {}, "status": status})
+
+
+async def test_a_young_claim_ends_with_the_job_that_it_was_for(leases, server):
+    await leases.claim(wish("short"))
+    with pytest.raises(RefusedError, match="was claimed by short just now"):
+        await leases.claim(wish("next"))  # its launch is about to create the Job
+    await ended_job(server, "short")
+    await leases.claim(wish("next"))
+    assert held(server) == {"n-0.0": "next"}
+
+
+async def test_a_young_claim_holds_where_the_server_does_not_say_how_its_run_is(leases, server):
+    await leases.claim(wish("short"))
+    await ended_job(server, "short")
+    server.failures.append(Failure("GET", "Job", 500, "InternalError", times=99))
+    with pytest.raises(RefusedError, match="was claimed by short just now"):
+        await leases.claim(wish("next"))
+
+
+async def test_the_claim_of_a_scale_holds_beside_a_job_that_has_ended(leases, server):
+    await ended_job(server, "r")
+    scaling = Claimant("r", "r-id", "ml", is_scaling=True)
+    await leases.claim(slots_by_device({scaling: [SlotId("n", 0, 0)]}))
+    with pytest.raises(RefusedError, match="was claimed by r just now"):
+        await leases.claim(wish("next"))
+
+
 async def test_an_expired_claim_of_a_run_that_one_may_not_read_holds(leases, server):
     await leases.claim(wish("dead"), seconds=-1.0)
     server.denied.add(("get", "configmaps"))
