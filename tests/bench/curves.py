@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from l2rtui.domain.placement import parse_seeds
-
-PROGRAM = [sys.executable, "-m", "l2rtui"]
+from tests.bench.learning import HERE, PROGRAM, l2rtui
 
 
 def main(arguments: list[str]) -> int:
@@ -49,8 +48,8 @@ def train(spec: str, seed: int, seconds: float, laps: int) -> list[dict[str, Any
     name = f"curve-{Path(spec).stem}-{seed}"
     began = time.time()
     launch = ["launch", "-f", spec, "--name", name, "--set", f"seed={seed}", "--wait", "--yes", "-o", "json"]
-    subprocess.run([*PROGRAM, *launch, "--backend", "local"], check=True, stdout=subprocess.DEVNULL)
-    follow = [*PROGRAM, "logs", f"{name}/eval", "-f", "--grep", '"l2r":"evaluator"', "--backend", "local"]
+    l2rtui(*launch)
+    follow = [*PROGRAM, "logs", f"{name}/eval", "-f", "--grep", '"l2r":"evaluator"', *HERE]
     found: list[dict[str, Any]] = []
     clean = 0
     with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
@@ -71,13 +70,7 @@ def train(spec: str, seed: int, seconds: float, laps: int) -> list[dict[str, Any
             if clean >= laps or record["seconds"] > seconds:
                 process.terminate()
                 break
-    destroy = subprocess.run(
-        [*PROGRAM, "destroy", name, "--yes", "--purge", "--backend", "local"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    print(destroy.stdout.strip())
+    print(l2rtui("destroy", name, "--yes", "--purge").strip())
     report(seed, found)
     return found
 
