@@ -91,7 +91,7 @@ def test_the_process_answers_from_the_card_while_its_learner_learns_on_it(short_
     policies = PolicyStore(epoch=1, token="secret")
     shared = policies.share(PICTURES.size)
     network = NetworkSetup(PICTURES, "cuda", "float32", captures=True, threads=1, max_rows=16)
-    setup = InferenceSetup(os.getpid(), f"ipc://{short_folder}", None, PROOF, network, shared)
+    setup = InferenceSetup(os.getpid(), f"ipc://{short_folder}", None, PROOF, network, (), shared)
     assert batch_sizes(network.shapes)[0] == 16
     argv = [sys.executable, "-m", "runtime", "inference"]
     sentences: list[str] = []

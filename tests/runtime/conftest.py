@@ -130,7 +130,7 @@ class RunUnderTest:
         self.settings = dict(TINY)
         self.started: list[Started] = []
 
-    def start(self, role: str, index: int = 0, **variables: str) -> Started:
+    def start(self, role: str, index: int = 0, *options: str, **variables: str) -> Started:
         pod = f"{role[0]}-{index}"
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
@@ -148,7 +148,7 @@ class RunUnderTest:
         log = self.folder / f"{pod}.{len(self.started)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runtime", role],
+                [sys.executable, "-m", "runtime", role, *options],
                 env=environ,
                 stdout=output,
                 stderr=subprocess.STDOUT,

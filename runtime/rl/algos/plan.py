@@ -189,7 +189,6 @@ def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
     """Return the plan with a network of one's own in the place of convolutions."""
     hinders = {
         "encoder with frozen: false": bool(plan.first_kernels),
-        "remote_inference": settings.remote_inference,
         "gradients of workers": plan.sends_gradients,
         "algorithm: random": settings.algorithm == "random",
         f"init_policy and {settings.algorithm}, whose critics teach it": settings.init_policy is not None

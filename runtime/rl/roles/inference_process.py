@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ class InferenceSetup:
     keys: LearnerKeys | None
     proof: bytes
     network: NetworkSetup
+    path: tuple[str, ...]
+    """Folders of modules: that of the run's own classes is not in those with which Python starts."""
     weights: SharedWeights
     """Memory of the weights, whose descriptor is open in this process under the same number."""
 
@@ -72,9 +75,12 @@ def shapes_of(shape: ActorShape, max_rows: int) -> Shapes:
 
 
 def make_network(setup: NetworkSetup) -> PolicyNetwork:
-    """Return the network for batches of questions: torch where there is a device or an image, else NumPy."""
+    """Return the network for batches of questions: NumPy for numbers on a CPU, else torch.
+
+    ValueError for a network of one's own that cannot be made here.
+    """
     shape, shapes = setup.shape, setup.shapes
-    if setup.device == "cpu" and not shape.images:
+    if setup.device == "cpu" and not shape.images and shape.network is None:
         return NumpyPolicy(shape, shapes.batch_rows)
     from runtime.rl.algos.device_actor import DeviceActor, set_up_process
 
@@ -97,6 +103,7 @@ def run() -> int:
     setup = msgspec.json.decode(lifeline.setup(), type=InferenceSetup)
     # The kernel's signal is certain, also while this process is busy; the lifeline serves every system.
     signal_at_end_of(setup.learner, SIGKILL)
+    sys.path.extend(folder for folder in setup.path if folder not in sys.path)
     try:
         network = make_network(setup.network)
         # Through the inherited descriptor: another process's may be closed to us by the system's settings.
@@ -108,7 +115,7 @@ def run() -> int:
             server.serve(_end_of(lifeline, server))
         reader.close()
     # Out of memory on a device is a RuntimeError of torch's.
-    except (EndpointError, FailedError, SharedMemoryError, RuntimeError, OSError) as error:
+    except (EndpointError, FailedError, SharedMemoryError, RuntimeError, OSError, ValueError) as error:
         lifeline.report(problem=str(error).partition("\n")[0])
         return 1
     return 0

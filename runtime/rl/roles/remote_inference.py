@@ -46,7 +46,7 @@ def remote_inference(
         channel = AnswerChannel(endpoint, shapes.question_bytes, keys)
         return InferenceThread(channel, make_network(network), shapes, proof)
     text = endpoint.data if endpoint.folder is None else f"ipc://{endpoint.folder}"
-    setup = InferenceSetup(os.getpid(), text, keys, proof, network, weights)
+    setup = InferenceSetup(os.getpid(), text, keys, proof, network, tuple(sys.path), weights)
     argv = [sys.executable, "-m", "runtime", "inference"]
     return InferenceProcess(InferenceProgram(argv, msgspec.json.encode(setup), [weights.descriptor]), say)
 

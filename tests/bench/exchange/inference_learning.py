@@ -80,7 +80,7 @@ def serve(
     inference: Inference
     if kind == "process":
         shared = policies.share(shape.size)
-        setup = InferenceSetup(os.getpid(), f"ipc://{folder}", None, PROOF, network, shared)
+        setup = InferenceSetup(os.getpid(), f"ipc://{folder}", None, PROOF, network, (), shared)
         program = InferenceProgram(
             [sys.executable, "-m", "runtime", "inference"], msgspec.json.encode(setup), [shared.descriptor]
         )

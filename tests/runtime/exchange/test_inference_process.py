@@ -62,7 +62,7 @@ class LearnerUnderTest:
         self.policies = PolicyStore(epoch=1, token="secret")
         shared = self.policies.share(shape.size)
         network = NetworkSetup(shape, "cpu", "float32", captures=True, threads=1, max_rows=8)
-        setup = InferenceSetup(os.getpid(), endpoint, keys, PROOF, network, shared)
+        setup = InferenceSetup(os.getpid(), endpoint, keys, PROOF, network, (), shared)
         program = InferenceProgram(ARGV, msgspec.json.encode(setup), [shared.descriptor])
         self.inference = InferenceProcess(program, self.sentences.append)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from runtime.rl.algos.own_network import first_weights
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.roles.inference_process import NetworkSetup, make_network
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.settings_check import check_settings
 from runtime.rl.settings import Settings
@@ -131,6 +133,23 @@ def test_workers_see_by_it_what_the_learner_sees() -> None:
     np.testing.assert_allclose(actor.outputs(rows[0])[:, :2], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("environment", ["racing", "CartPole-v1"])
+def test_remote_inference_answers_by_it_what_workers_would_see(environment: str) -> None:
+    training = view("ppo", remote_inference=True)
+    if environment != "racing":  # numbers alone: NumPy would do, but for the network
+        training = replace(training, environment=environment, environment_options={})
+    plan, learning, rows = made(training)
+    actor = NumpyActor(plan.shape)
+    actor.load(learning.actor_arena())
+    setup = NetworkSetup(plan.shape, "cpu", training.precision, captures=True, threads=1, max_rows=2)
+    network = make_network(msgspec.json.decode(msgspec.json.encode(setup), type=NetworkSetup))
+    network.weights[:] = learning.actor_arena()
+    network.refresh()
+    network.buffers[0][:2] = rows[0]
+    network.begin(0, 2)
+    np.testing.assert_allclose(network.finish(0), actor.outputs(rows[0]), rtol=1e-4, atol=1e-5)
+
+
 def test_a_seed_gives_the_first_weights_and_leaves_torchs_own_generator_alone() -> None:
     plan, _, _ = made(view())
     network, space = plan.shape.network, plan.shape.obs_space
@@ -179,16 +198,15 @@ def test_what_is_no_network_is_a_sentence(network: Any, sentence: str) -> None:
 
 
 def test_settings_that_do_not_go_with_it_are_refused() -> None:
-    with pytest.raises(SetupError, match="does not go with remote_inference"):
-        check_settings(replace(view(), remote_inference=True))
     with pytest.raises(SetupError, match="does not go with gradients of workers"):
         check_settings(replace(view("impala"), impala={"batch_steps": 8, "sends_gradients": True}))
 
 
 def test_a_run_with_it_learns_in_processes(run: RunUnderTest, own: Path, wait_until: Callable[..., Any]) -> None:
-    run.settings |= {"network": {"name": "glance:Glance", "width": 8}}
-    path = {"PYTHONPATH": f"{own}:{Path(__file__).parents[4]}"}
-    learner, worker, evaluator = (run.start(role, **path) for role in ("learner", "worker", "evaluator"))
+    # The evaluator acts by it in its own process, the worker by the learner's.
+    run.settings |= {"network": {"name": "glance:Glance", "width": 8}, "remote_inference": True}
+    program = "--program", str(own / "glance.py")
+    learner, worker, evaluator = (run.start(role, 0, *program) for role in ("learner", "worker", "evaluator"))
     wait_until(lambda: learner.last("learner").get("updates", 0) > 10, "updates", log=learner)
     wait_until(lambda: evaluator.records("evaluator"), "an evaluation", log=evaluator)
     for process in (worker, evaluator, learner):
