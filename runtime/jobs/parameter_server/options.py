@@ -35,6 +35,9 @@ def add_parser(commands: Commands) -> None:
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Serve or work, and return the exit code."""
     from runtime.base.metrics import Console
+    from runtime.rl.roles.launch_context import bound_to_one_thread
+
+    bound_to_one_thread()  # before NumPy is imported: with all cores each, workers of a node wait for each other
     from runtime.jobs.parameter_server.rank_context import PsRank
     from runtime.jobs.parameter_server.settings import PsSettings
 

@@ -96,6 +96,9 @@ def start_drive(options: argparse.Namespace, stop: Stop) -> int:
         raise SetupError("--episodes must be at least 1")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise SetupError("--seed must be a whole number from 0")
+    from runtime.rl.roles.launch_context import bound_to_one_thread
+
+    bound_to_one_thread()  # before NumPy is imported: it acts as a worker does, often beside those of a run
     if options.video is not None:
         from runtime.rl.policies.film import check_video
 

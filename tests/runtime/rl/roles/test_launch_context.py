@@ -19,6 +19,15 @@ import numpy
 numpy.ones((512, 512)) @ numpy.ones((512, 512))
 print(len(os.listdir("/proc/self/task")))
 """
+COMMAND = """
+import os, sys
+from runtime.cli import main
+code = main(sys.argv[1:])
+assert code and "numpy" in sys.modules, "it has not come as far as its imports"
+import numpy
+numpy.ones((512, 512)) @ numpy.ones((512, 512))
+print(len(os.listdir("/proc/self/task")))
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
@@ -48,4 +57,13 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
     done = subprocess.run(
         [sys.executable, "-c", START, role], env=environ, capture_output=True, text=True, check=False
     )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("command", ["ps", "ps-worker", "drive /none"])
+def test_commands_that_compute_beside_others_have_one_thread(command):
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
+    argv = [sys.executable, "-c", COMMAND, *command.split()]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
