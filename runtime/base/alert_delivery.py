@@ -225,6 +225,8 @@ class AlertSender:
                     self._is_closing.wait(_RETRY_SECONDS[attempt])
                     continue
                 self._say(f"alert not delivered to {message.rule.target}: {error}")
+            except Exception as error:  # noqa: BLE001  (the thread goes on, or all later messages would be lost)
+                self._say(f"alert not delivered to {message.rule.target}: {type(error).__name__}")
             else:
                 self._say(f"alert sent to {message.rule.target}: {message.sentence}")
             return

@@ -333,17 +333,21 @@ class Learner:
         return {**self._exchange.status(), **figures, **inference}
 
     def close(self) -> None:
-        """End the threads and close all files."""
-        if self._status is not None:
-            self._status.close()
-        self._saver.wait()
-        if self._mirror is not None:
-            self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
-        self._exchange.close()  # after the writer, whose thread announces the checkpoint to the peers
-        self._team.close()
-        if self._inference is not None:
-            self._inference.close()
-        self._metrics.close()
+        """End the threads and close all files. Raises the error of the last checkpoint, once all is ended."""
+        # Whatever fails: the process would wait for ever for a thread of the exchange that goes on. Read upwards.
+        with ExitStack() as stack:
+            stack.callback(self._metrics.close)
+            if self._inference is not None:
+                stack.callback(self._inference.close)
+            stack.callback(self._team.close)
+            stack.callback(
+                self._exchange.close
+            )  # after the writer, whose thread announces the checkpoint to the peers
+            if self._mirror is not None:
+                stack.callback(self._mirror.close, PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
+            stack.callback(self._saver.wait)
+            if self._status is not None:
+                stack.callback(self._status.close)
 
     @property
     def _env_steps(self) -> int:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -124,6 +125,22 @@ def test_a_webhook_that_hangs_delays_nobody_and_what_waits_too_long_is_dropped(h
     # Far less than the ten seconds that one attempt may take, on a loaded machine too.
     assert time.monotonic() - began < 8
     assert any("are lost" in sentence for sentence in said)
+
+
+@pytest.mark.process
+def test_a_mail_that_cannot_be_written_does_not_keep_later_ones(tmp_path, monkeypatch):
+    program, target = tmp_path / "sendmail", tmp_path / "mail"
+    program.write_text(f"#!/bin/sh\ncat > {target}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(alert_delivery, "_SENDMAIL", (str(program),))
+    said: list[str] = []
+    sender = AlertSender(RUN, {}, said.append)
+    mail = message(to="mail", url_from="", address="ada@lab.org")
+    sender.send(replace(mail, sentence="failed: no folder \udcff"))  # a name of a file that is no UTF-8
+    sender.send(mail)
+    sender.close(60)
+    assert said[0] == "alert not delivered to mail to ada@lab.org: UnicodeEncodeError"
+    assert "failed: exit code 1" in target.read_text()
 
 
 def test_a_failing_webhook_is_tried_again_and_then_named(hook, monkeypatch):
