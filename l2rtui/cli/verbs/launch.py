@@ -271,6 +271,8 @@ async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> Launch
             if not session.args.yes:
                 raise
             prepared = await launcher.replan(session.backend, prepared, error)
+            if prepared.plan.conflicts and is_queueing(session, prepared):
+                raise  # whoever starts these runs lets them wait
             session.talk.say(f"{error.message} It is planned again.")
         else:
             return prepared.plan

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
@@ -14,6 +16,9 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services.launcher import CheckedPlan
 from l2rtui.services.queue.submission import divide, other_refusals, submit
 
+_TRIES: Final = 5
+_RACE_SECONDS: Final = 0.5
+"""Pause after another launch was faster: on a cluster its pods appear some time after its claim."""
 Start = Callable[[CheckedPlan], Awaitable[list[dict[str, Any]] | None]]
 
 
@@ -34,11 +39,14 @@ def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
     return bool(has_queue and is_allowed and not other_refusals(prepared))
 
 
-async def launch_or_queue(session: Session, prepared: CheckedPlan, start: Start, *, is_one: bool) -> int:
+async def launch_or_queue(
+    session: Session, prepared: CheckedPlan, start: Start, *, is_one: bool, tries: int = _TRIES
+) -> int:
     """Start the runs that fit and queue the others.
 
     Args:
         start: Carries out a plan and returns the documents of its runs; None when something was left behind.
+        tries: Divisions of the runs, while other launches take the room of those that would start.
     """
     with session.interruption("nothing was created or queued."):
         submissions = await divide(session.backend, prepared)
@@ -47,7 +55,13 @@ async def launch_or_queue(session: Session, prepared: CheckedPlan, start: Start,
         return EXIT_FAILED
     launched: list[dict[str, Any]] = []
     if submissions.start is not None:
-        documents = await start(submissions.start)
+        try:
+            documents = await start(submissions.start)
+        except SlotTakenError:
+            if not (session.args.yes and tries > 1):
+                raise
+            await asyncio.sleep(_RACE_SECONDS)
+            return await launch_or_queue(session, prepared, start, is_one=is_one, tries=tries - 1)
         if documents is None:
             return EXIT_LEFT_BEHIND
         launched = documents

@@ -117,6 +117,15 @@ def test_what_does_not_fit_waits_whole_and_starts_when_there_is_room(queue):
     eventually(lambda: not keepers(queue), "the queue goes on")
 
 
+def test_of_launches_at_once_those_that_find_no_room_wait(queue):
+    spec = str(queue.home / "spec.yaml")
+    at_once = [queue.start("launch", "-f", spec, "--name", f"t{number}", "--queue", "--yes") for number in range(4)]
+    for launching in at_once:
+        _, err = launching.communicate(timeout=60)
+        assert launching.returncode == 0, err
+    assert sorted(states(queue).values()) == ["Queued", "Queued", "Running", "Running"]
+
+
 def test_a_run_that_waits_is_cancelled_killed_or_destroyed_with_its_experiment(queue):
     launch(queue, "--seeds", "0-5", "--queue")
     assert queue.run("queue", "cancel", "t-s5", "--yes").returncode == 0
