@@ -154,6 +154,8 @@ def _put_launch(backend: Backend, plan: LaunchPlan, source: str) -> list[History
 
     records = launch_records(backend, plan, source)
     with HistoryStore() as store:
+        # The keeper of a queue starts a run under the same id again after a start that was taken back.
+        store.remove([record.entry.run_id for record in records])
         store.put(records)
     return records
 

@@ -129,6 +129,20 @@ async def test_a_launch_that_was_rolled_back_says_so():
     assert "no such image" in record.ending.note
 
 
+async def test_a_run_that_the_keeper_of_the_queue_starts_again_has_the_end_of_its_last_start():
+    backend = cluster()
+    backend.broken_pods = {"e-w-1": "no such image"}
+    starts = [await launcher.prepare_runs(backend, [spec()], uids=["of-its-ticket"]) for _ in range(2)]
+    async with ticking(backend):
+        with pytest.raises(LaunchError):
+            [step async for step in launcher.launch(backend, starts[0])]
+    backend.broken_pods = {}
+    [step async for step in launcher.launch(backend, starts[1])]
+    assert (only_record().entry.state, only_record().ending) == (RunOutcome.RUNNING, None)
+    await destroy(backend)
+    assert only_record().entry.state is RunOutcome.DESTROYED
+
+
 async def test_runs_of_the_demo_are_not_recorded():
     backend = cluster(FakeBackend)
     await launch(backend)
