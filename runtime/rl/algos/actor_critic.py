@@ -57,7 +57,7 @@ class ActorCritic(Algorithm):
         if self._returns is None:
             return batch.reward
         assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
-        self._returns.update(batch.discounted.reshape(-1, 1), self.mean)
+        self._returns.update(learned_rows(batch, batch.discounted).unsqueeze(1), self.mean)
         # Not shifted: a mean that is taken away would change which policy is best, since episodes differ in length.
         return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
 
@@ -68,7 +68,7 @@ class ActorCritic(Algorithm):
         probability ratios begin at 1 only if they are evaluated by the same.
         """
         if self._moments is not None:
-            self._moments.update(vector_of(self.shape, batch.obs.flatten(0, 1)), self.mean)
+            self._moments.update(vector_of(self.shape, learned_rows(batch, batch.obs)), self.mean)
             networks = (self._policy, self._value)
             self._moments.write([network.moments for network in networks if network.moments])
 
@@ -86,6 +86,26 @@ class ActorCritic(Algorithm):
         running = {"obs_moments": self._moments, "return_moments": self._returns}
         moments = {name: part.state for name, part in running.items() if part is not None}
         return {**networks, **moments, **optimiser_tensors(self._optimisers)}
+
+
+def learned_rows(batch: RolloutBatch, column: Tensor) -> Tensor:
+    """(T N, …) of a column (T, N, …) of a batch, with other rows in the place of padding."""
+    rows = column.flatten(0, 1)
+    return rows if batch.absent is None else rows[present_rows(batch.absent)]
+
+
+def present_rows(absent: Tensor) -> Tensor:
+    """(B,) numbers of rows, for each one that is ``absent`` (of B elements) another, at even distances.
+
+    As many as before, so that minibatches, graphs, and devices that share a batch have equal sizes; what is present
+    comes once, or as often as others. Does not wait for the device.
+    """
+    is_absent = absent.flatten()
+    order, count = (~is_absent).cumsum(0), len(is_absent)
+    # The n-th absent row gets the (n P / A)-th of P present ones; the order counts from 1.
+    rank = (is_absent.cumsum(0) - 1) * order[-1] // is_absent.sum().clamp(min=1)
+    other = torch.searchsorted(order, rank + 1).clamp(max=count - 1)
+    return torch.where(is_absent, other, torch.arange(count, device=absent.device))
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ arXiv:1802.01561), section 4; the clipped form after Petrenko et al. 2020 (arXiv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from runtime.rl.algos.actor_critic import (
     bootstrap_values,
     clipped_objective,
     normalised,
+    present_rows,
     with_entropy,
 )
 from runtime.rl.algos.algorithm import Stats
@@ -65,15 +67,19 @@ class Impala(ActorCritic):
         """One gradient step on a batch, or ``epochs`` of them."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         reward = self._normalised_reward(batch)
-        columns: tuple[Tensor, ...] = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
+        columns: tuple[Tensor | None, ...] = (
+            batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended
+        )  # fmt: skip
         if batch.state is not None:
             columns = (*columns, batch.state)
+        if batch.absent is not None:
+            columns = (*columns[:6], batch.state, None, batch.absent)
         steps = [self._step(*columns) for _ in range(self.config.epochs)]
         self._count_observations(batch)
         self.updates += 1
         return ImpalaStats.of(steps[-1])
 
-    def _learn(self, *columns: Tensor) -> Tensor:
+    def _learn(self, *columns: Any) -> Tensor:
         """One gradient step on the columns of a `RolloutBatch`; return the statistics as a vector."""
         gradient, stats = self.gradient(RolloutBatch(*columns), is_captured=is_captured(self.capture, *columns))
         gradient = self.mean(gradient)
@@ -105,14 +111,19 @@ class Impala(ActorCritic):
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
+        value, vs, advantage = self._value(obs).squeeze(1), vs.flatten(), advantage.flatten()
+        if batch.absent is not None:
+            rows = present_rows(batch.absent)
+            parts = (log_prob, entropy, ratio, advantage, value, vs)
+            log_prob, entropy, ratio, advantage, value, vs = (part[rows] for part in parts)
         mean_entropy = entropy.mean()
-        objective, policy_loss = self._policy_objective(log_prob, ratio, advantage.flatten())
-        square = mse_loss(self._value(obs).squeeze(1), vs.flatten())
+        objective, policy_loss = self._policy_objective(log_prob, ratio, advantage)
+        square = mse_loss(value, vs)
 
         policy = self._policy.arena.gradient(-with_entropy(objective, mean_entropy, config.entropy_cost))
-        value = self._value.arena.gradient(0.5 * config.value_cost * square)
+        value_gradient = self._value.arena.gradient(0.5 * config.value_cost * square)
         stats = (policy_loss, 0.5 * square.detach(), mean_entropy, ratio.mean())
-        return torch.cat([policy, value]), torch.stack([part.detach() for part in stats])
+        return torch.cat([policy, value_gradient]), torch.stack([part.detach() for part in stats])
 
     def _policy_objective(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value whose gradient the policy climbs, and the loss that is reported."""

@@ -22,6 +22,7 @@ from runtime.rl.algos.actor_critic import (
     bootstrap_values,
     clipped_objective,
     normalised,
+    present_rows,
     with_entropy,
 )
 from runtime.rl.algos.algorithm import Stats
@@ -98,7 +99,11 @@ class PPO(ActorCritic):
         """Return columns whose rows are drawn for minibatches, as ``_step`` takes them, and how many to draw."""
         advantage, target = self._targets_of(batch)
         obs, action, log_prob = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
-        return (obs, action, log_prob, advantage, target), self.config.minibatch_size
+        columns: tuple[Tensor, ...] = (obs, action, log_prob, advantage, target)
+        if batch.absent is not None:
+            rows = present_rows(batch.absent)
+            columns = tuple(column[rows] for column in columns)
+        return columns, self.config.minibatch_size
 
     def _targets_of(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
         """Return advantages and targets of the value, each (T N,)."""

@@ -27,6 +27,7 @@ from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
 from runtime.rl.buffers.successors import (
+    ABSENT,
     TERMINATED,
     TRUNCATED,
     are_all_sound,
@@ -99,6 +100,8 @@ class Batch(TensorBatch):
     consecutive rows; None for transitions that are drawn one by one."""
 
 
+_REDRAWS: Final = 32
+"""Draws in the place of padding: of a half of it as good as none is left."""
 _NONE: Final[NDArray[np.intp]] = np.zeros(0, dtype=np.intp)
 
 
@@ -161,6 +164,8 @@ class Replay:
         # Weak: the cut of a checkpoint that failed is forgotten with it.
         self._cuts: WeakSet[RingCut] = WeakSet()
         """Rows that checkpoints are still copying."""
+        self._absent: NDArray[np.bool_] | None = None
+        """(rows,) true for padding, which is not drawn; None before the first."""
         self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self.sequence: tuple[int, int] | None = None
         """Copies and steps of each segment, where batches are of sequences: a saved state must have the same."""
@@ -275,17 +280,20 @@ class Replay:
             for cut in self._cuts:
                 cut.copy_before(index.inserted + count - index.rows)
         self._make_room(count, shape[0] * rows)
+        absent = ended == ABSENT if ended.max() == ABSENT else None
         if steps is not None or self._wraps(count, shape[0] * rows):
             following, terminated = successors(ended, steps, copies)
-            self._write(obs, [action, reward, terminated.view(np.uint8), *others], tail)
+            self._write(obs, [action, reward, self._with_padding(terminated, absent), *others], tail)
             index.add(following, rows)
         elif rows == copies:
-            self._write(obs, [action, reward, ended, *others], tail)  # nothing truncated, so ends are terminations
+            # Nothing truncated, so ends are terminations.
+            ends = ended if absent is None else self._with_padding(ended == TERMINATED, absent)
+            self._write(obs, [action, reward, ends, *others], tail)
             index.add_steps(shape, copies, rows, _NONE)
         else:
-            self._write(obs, [action, reward, (ended == TERMINATED).view(np.uint8), *others], tail)
+            self._write(obs, [action, reward, self._with_padding(ended == TERMINATED, absent), *others], tail)
             index.add_steps(shape, copies, rows, np.flatnonzero(ended == TRUNCATED))
-        self._begin_priorities(count)
+        self._begin_draws(count, absent)
 
     def _wraps(self, transitions: int, tail: int) -> bool:
         """Return true if so many would reach over the end of one of the rings."""
@@ -302,7 +310,8 @@ class Replay:
         self._make_room(len(following), len(tail))
         self._write(obs, rest, tail[None])
         self.index.add_saved(following, len(tail))
-        self._begin_priorities(len(following))
+        absent = columns[3] == ABSENT
+        self._begin_draws(len(following), absent if absent.any() else None)
 
     def _make_room(self, transitions: int, tail: int) -> None:
         if (move := self.index.make_room(transitions, tail)) is not None:
@@ -325,12 +334,38 @@ class Replay:
             for first, part in _pieces([tail], index.tail_first - index.rows, index.rows, index.tail):
                 self.rows.write_obs(first, part[0])
 
-    def _begin_priorities(self, count: int) -> None:
-        """Give the newest rows the largest priority, so that each is drawn at least once soon."""
+    def _with_padding(self, terminated: NDArray[np.bool_], absent: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
+        """Return the column ``terminated`` of the ring; padding is marked in it, also for a resumed run.
+
+        Sequences are drawn whole: there its steps are terminated ones.
+        """
+        if absent is None:
+            return terminated.view(np.uint8)
+        mark = ABSENT if self.sequence is None else TERMINATED
+        return np.where(absent, np.uint8(mark), terminated.view(np.uint8))
+
+    def _begin_draws(self, count: int, absent: NDArray[np.bool_] | None) -> None:
+        """Let the newest rows be drawn, but for padding: with the largest priority, so that each is soon."""
+        if self.sequence is not None or (self.priorities is None and self._absent is None and absent is None):
+            return
+        new = min(count, self.index.rows)
+        slots = np.arange(self.inserted - new, self.inserted) % self.index.rows
+        is_absent = np.zeros(new, np.bool_) if absent is None else absent.reshape(-1)[-new:]
         if self.priorities is not None:
-            new = min(count, self.index.rows)
-            slots = np.arange(self.inserted - new, self.inserted) % self.index.rows
-            self.priorities.set(slots, np.full(new, self.priorities.largest))
+            self.priorities.set(slots, np.where(is_absent, 0.0, self.priorities.largest))
+            return
+        if self._absent is None:
+            self._absent = np.zeros(self.index.rows, np.bool_)
+        self._absent[slots] = is_absent
+
+    def _drawn_evenly(self, batch_size: int) -> NDArray[np.intp]:
+        """Return rows, drawn again where they are padding."""
+        slots = self.index.slots(self.rng.integers(len(self), size=batch_size))
+        tries, absent = _REDRAWS, self._absent
+        while tries and absent is not None and len(again := np.flatnonzero(absent[slots])):
+            tries -= 1
+            slots[again] = self.index.slots(self.rng.integers(len(self), size=len(again)))
+        return slots
 
     # --- out ---
     def draw(self, batch_size: int) -> Draw:
@@ -345,7 +380,7 @@ class Replay:
     def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
         """Return the rows of a batch, and their weights where they are not drawn evenly."""
         if self.priorities is None:
-            return self.index.slots(self.rng.integers(len(self), size=batch_size)), None
+            return self._drawn_evenly(batch_size), None
         slots, probability = self.priorities.draw(batch_size, self.rng)
         weight: NDArray[np.float64] = (len(self) * probability) ** -self._priority.correction_at(self.inserted)
         return slots, weight / weight.max()  # section 3.4: weights only ever scale updates down

@@ -18,7 +18,7 @@ from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentFie
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.replay import STATE
 from runtime.rl.buffers.segment_queue import SegmentQueue
-from runtime.rl.buffers.successors import TRUNCATED, common_copies, copies_in
+from runtime.rl.buffers.successors import ABSENT, TERMINATED, TRUNCATED, common_copies, copies_in
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -39,8 +39,9 @@ def rollout_layout(
 ) -> Layout:
     """Lay out a step of a rollout: a transition, and how likely its action was to the policy that took it.
 
-    ``ended`` is 1 for terminated and 2 for truncated; what follows an observation is in ``successors``. With
-    ``has_returns`` there is the discounted sum of the rewards that the copy has had so far, for their variance.
+    ``ended`` is 1 for terminated, 2 for truncated and 3 for padding; what follows an observation is in
+    ``successors``. With ``has_returns`` there is the discounted sum of the rewards that the copy has had so far,
+    for their variance.
     ``state_width`` is that of the states of a memory, `runtime.rl.algos.memory.spread_states`; 0 for none.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
@@ -82,6 +83,8 @@ class RolloutBatch(TensorBatch):
     """(T, N, width) states of the policy's memory at the beginning, spread over the steps; None without one."""
     discounted: torch.Tensor | None = None
     """(T, N) R[t] = gamma R[t - 1] + reward[t] within each episode; None where returns are not normalised."""
+    absent: torch.Tensor | None = None
+    """(T, N) true for padding, from which nothing is learned; it is terminated as well. None where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class _Segment:
     """Rows of the truncated steps, to which the tail's rows behind the first N belong."""
     copies: int
     """N."""
+    has_padding: bool
+    """True if agents were absent in some steps."""
 
 
 class Rollouts(SegmentQueue[_Segment]):
@@ -149,9 +154,9 @@ class Rollouts(SegmentQueue[_Segment]):
         for part in bundle.uniform_parts():
             *_, ended, tail = part.columns()
             copies = self._copies_of(ended.shape[1])
-            if not (copies and common_copies(ended, tail.shape[1]) == copies and ended.max() <= TRUNCATED):
+            if not (copies and common_copies(ended, tail.shape[1]) == copies and ended.max() <= ABSENT):
                 fits = (copies > 0) & (copies_in(ended, tail.shape[1]) == copies)
-                faulty += (first + np.flatnonzero(~(fits & (ended.max(axis=1) <= TRUNCATED)))).tolist()
+                faulty += (first + np.flatnonzero(~(fits & (ended.max(axis=1) <= ABSENT)))).tolist()
             first += len(part)
         return frozenset(faulty)
 
@@ -175,7 +180,8 @@ class Rollouts(SegmentQueue[_Segment]):
             stream, buffers = self._device_streams()
             with stream.copying(), buffers.taking():
                 tensors = tuple(buffers.hold(column).to(self._device, non_blocking=True) for column in columns)
-        self._waiting.append(_Segment(tensors, truncated, copies))
+        has_padding = bool(columns[-2].max(initial=0) == ABSENT)
+        self._waiting.append(_Segment(tensors, truncated, copies, has_padding))
 
     def _device_streams(self) -> tuple[CopyStream, PinnedBuffers]:
         from runtime.rl.device.staging import CopyStream, PinnedBuffers
@@ -207,6 +213,9 @@ class Rollouts(SegmentQueue[_Segment]):
                 segment.columns[number].view(self._steps, segment.copies, *field.shape_tail) for segment in segments
             ]
             parts[field.name] = joined(pieces, 1)
+        if any(segment.has_padding for segment in segments):
+            parts["absent"] = parts["ended"] == ABSENT
+            parts["ended"] = parts["ended"].masked_fill(parts["absent"], TERMINATED)
         obs = parts["obs"]
         # What the last step led to, copy by copy: the first rows of each tail.
         last = [segment.columns[-1][: segment.copies] for segment in segments]

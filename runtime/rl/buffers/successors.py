@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 GOES_ON: Final = 0
 TERMINATED: Final = 1
 TRUNCATED: Final = 2
+ABSENT: Final = 3
+"""Padding of an agent that has left its game: nothing is learned from the row, and nothing follows it."""
 
 
 def copies_in(ended: NDArray[np.uint8], tail: int) -> NDArray[np.intp]:
@@ -43,8 +45,8 @@ def are_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: i
     copies = copies_in(ended, tail)
     # A modulus of 0 is no number: what has no copies is refused by the first term.
     sound = (copies > 0) & (count % np.maximum(copies, 1) == 0)
-    if ended.max() > TRUNCATED:
-        sound &= ended.max(axis=1) <= TRUNCATED
+    if ended.max() > ABSENT:
+        sound &= ended.max(axis=1) <= ABSENT
     if steps is not None:
         sound &= (steps.min(axis=1) >= 1) & (_last(steps, copies[:, None]).max(axis=1) < count)
     return np.asarray(sound, dtype=np.bool_)
@@ -56,7 +58,7 @@ def are_all_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tai
     copies = tail if highest < TRUNCATED else common_copies(ended, tail)
     if copies is None:
         return bool(are_sound(ended, steps, tail).all())
-    if highest > TRUNCATED or copies < 1 or count % copies:
+    if highest > ABSENT or copies < 1 or count % copies:
         return False
     return steps is None or bool(steps.min() >= 1 and _last(steps, copies).max() < count)
 
@@ -73,7 +75,7 @@ def successors(
     """Return which observation follows each transition, and where the episode terminated; both (S, count).
 
     Args:
-        ended: (S, count) GOES_ON, TERMINATED or TRUNCATED of each step.
+        ended: (S, count) GOES_ON, TERMINATED, TRUNCATED or ABSENT of each step.
         steps: (S, count) steps whose rewards a transition sums; None means one each.
         copies: Copies of the environment in each segment.
     """
@@ -83,7 +85,7 @@ def successors(
     following, terminated = last + copies, ended == TERMINATED
     # Where all segments lie one behind the other.
     flat = last + count * np.arange(segments)[:, None] if steps is not None and highest else last
-    if highest == TRUNCATED:
+    if highest >= TRUNCATED:
         truncated = ended == TRUNCATED
         # The rank of a truncated step among those of its segment is its row behind the last observations.
         final = count + copies - 1 + np.cumsum(truncated, axis=1)

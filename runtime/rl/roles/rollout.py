@@ -18,7 +18,7 @@ from runtime.rl.algos.memory import spread_states
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.replay import STATE
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED
-from runtime.rl.buffers.successors import TRUNCATED
+from runtime.rl.buffers.successors import ABSENT, TRUNCATED
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
@@ -77,7 +77,7 @@ class Rollout:
         self._discounted = np.zeros(env.num_envs, dtype=np.float32)
         """Discounted return of each copy's present episode, for methods that normalise returns."""
         self._ended = np.zeros(self._count, dtype=np.uint8)
-        """For each transition 0 if the episode goes on, TERMINATED or TRUNCATED."""
+        """For each transition 0 if the episode goes on, TERMINATED, TRUNCATED or ABSENT."""
         # Room for a truncation at every step: what is not used is cut off, and its pages are never touched.
         self._most_tail = env.num_envs + self._count
         self._arenas = SegmentAllocator(layout.segment_bytes(self._count, self._most_tail))
@@ -139,7 +139,10 @@ class Rollout:
             self._states.advance(result.terminated | result.truncated)
         # Not result.obs: where an episode ended that is already the first observation of the next one.
         self._last = result.final_obs
-        self._ended[first:last] = result.terminated
+        padding = result.absent
+        self._ended[first:last] = (
+            result.terminated if padding is None else np.where(padding, ABSENT, result.terminated)
+        )
         if result.truncated.any():
             # An environment may say both: then no reward can follow, whatever the limit of time.
             self._truncate(first, np.flatnonzero(result.truncated & ~result.terminated))

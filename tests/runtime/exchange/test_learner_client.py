@@ -196,7 +196,7 @@ def test_a_segment_whose_tail_does_not_belong_to_it_is_a_misfit_and_harms_nobody
             columns = layout.columns(arena.view, 4, 2)
             for column in columns:
                 column[:] = 0
-            columns[layout.names.index("ended")][3] = 2 * truncated + (1 - truncated) * 3
+            columns[layout.names.index("ended")][3] = 2 * truncated + (1 - truncated) * 4
             peer.session.queue_segment(Trajectory(4, 0, 0, 0, 0.0, 0.0, 2), arena)
 
         def settled() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.actor_critic import normalised
+from runtime.rl.algos.actor_critic import normalised, present_rows
 from runtime.rl.algos.optimisers import clip_grad_norm
 from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
@@ -25,7 +25,9 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         state = self._starting_states(batch)
         observed = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended, state)
         advantage, target = self._targets_with_memory(*observed)
-        columns = (batch.obs, batch.action, batch.log_prob, advantage, target, batch.ended)
+        columns: tuple[Tensor, ...] = (batch.obs, batch.action, batch.log_prob, advantage, target, batch.ended)
+        if batch.absent is not None:
+            columns = (*columns, batch.absent)
         count = max(1, self.config.minibatch_size // len(batch.obs))
         return (*(column.transpose(0, 1) for column in columns), state), count
 
@@ -48,15 +50,20 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         """One gradient step on whole segments, columns (n, T, …) and states (n, state_size); return statistics."""
         config, (*by_copy, state) = self.config, columns
         # Rows are steps in the order of time for the unrolling, and (step, copy) pairs behind it.
-        obs, action, log_prob_old, advantage, target, ended = (column.transpose(0, 1) for column in by_copy)
+        obs, action, log_prob_old, advantage, target, ended, *absent = (
+            column.transpose(0, 1) for column in by_copy
+        )  # fmt: skip
         self._refresh()
         states = self._policy.unroll(obs, ended, state).flatten(0, 1)
         log_prob, entropy = self._policy.judge(self._policy.head(states), action.flatten(0, 1))
-        objective, stats = self._objective(
-            log_prob, entropy, log_prob_old.flatten(), normalised(advantage.flatten())
-        )
-        value_old = (target - advantage).flatten()
-        square = value_error(self._values(states), value_old, target.flatten(), config.value_clip)
+        log_prob_old, advantage, target = (part.flatten() for part in (log_prob_old, advantage, target))
+        value = self._values(states)
+        if absent:  # seen by the memory alone
+            rows = present_rows(absent[0])
+            parts = (log_prob, entropy, log_prob_old, advantage, target, value)
+            log_prob, entropy, log_prob_old, advantage, target, value = (part[rows] for part in parts)
+        objective, stats = self._objective(log_prob, entropy, log_prob_old, normalised(advantage))
+        square = value_error(value, target - advantage, target, config.value_clip)
 
         arenas = self._policy.arena, self._value.arena
         gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))

@@ -24,6 +24,7 @@ from runtime.rl.roles.rollout import Rollout
 from runtime.rl.roles.settings_check import check_settings
 from runtime.rl.settings import SettingsError, from_mapping, parse
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.padding import padded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ("gru", "lstm")
@@ -245,6 +246,17 @@ def test_resumed_updates_are_bit_for_bit_those_of_an_unbroken_run(kind: str, nam
     assert all(torch.equal(tensor, state[part]) for part, tensor in method.state().items())
     with pytest.raises(ValueError, match="needs"):
         make(shape_of(kind), config, seed=0).load_state(state)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_learned_from_padding_whatever_it_holds(name: str) -> None:
+    make, config = METHODS[name]
+    states = []
+    for value in (0, 1):
+        method = make(shape_of("gru", is_normalised=True), config, seed=1)
+        method.update(padded(rollouts(method, 0), value))
+        states.append(method.state())
+    assert all(torch.equal(tensor, states[1][part]) for part, tensor in states[0].items())
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala"])

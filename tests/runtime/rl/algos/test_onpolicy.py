@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load, save
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.actor_critic import present_rows
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.impala import Impala, v_trace
 from runtime.rl.algos.plan import make_plan
@@ -17,6 +18,7 @@ from runtime.rl.algos.ppo import PPO, generalised_advantage
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.padding import padded
 
 DISCRETE = ActorShape(3, 1, (16,), head="categorical", choices=(4,), activation="tanh")
 SEVERAL = ActorShape(3, 2, (16,), head="categorical", choices=(2, 3), activation="tanh")
@@ -168,6 +170,41 @@ def test_resumed_updates_are_bit_for_bit_those_of_an_unbroken_run(method):
     a, b = method.state(), resumed.state()
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_padding_is_replaced_by_other_rows_at_even_distances():
+    absent = torch.tensor([[True, False, False], [True, True, False], [False, True, False]])
+    rows = present_rows(absent)
+    assert rows[~absent.flatten()].tolist() == [1, 2, 5, 6, 8]
+    assert rows[absent.flatten()].tolist() == [1, 2, 5, 6]
+    assert present_rows(torch.zeros(2, 3, dtype=torch.bool)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert max(present_rows(torch.ones(2, 3, dtype=torch.bool)).tolist()) < 6
+
+
+@pytest.mark.parametrize("capture", [None, True])
+@pytest.mark.parametrize(
+    ("kind", "shape", "config"),
+    [
+        (PPO, DISCRETE, PPOConfig(hidden=(16,), minibatch_size=16, epochs=2)),
+        (PPO, replace(GAUSSIAN, is_normalised=True), PPOConfig(hidden=(16,), normalise_returns=True)),
+        (Impala, SEVERAL, ImpalaConfig(hidden=(16,))),
+        (Impala, replace(GAUSSIAN, is_normalised=True), ImpalaConfig(hidden=(16,), clip=0.2, epochs=3)),
+    ],
+)
+def test_nothing_is_learned_from_padding_whatever_it_holds(kind, shape, config, capture):
+    states = []
+    for value in (0, 1):
+        method = kind(shape, config, seed=1, capture=capture)
+        for seed in range(2):
+            batch = acted(method, 8, 4, seed)
+            method.update(padded(replace(batch, discounted=batch.reward.clone()), value))
+        states.append(method.state())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    unpadded = kind(shape, config, seed=1, capture=capture)
+    for seed in range(2):
+        batch = acted(unpadded, 8, 4, seed)
+        unpadded.update(replace(padded(replace(batch, discounted=batch.reward.clone()), 1), absent=None))
+    assert not torch.equal(unpadded.state()["policy"], states[0]["policy"])
 
 
 def bandit(method: PPO | Impala, updates: int) -> float:

@@ -15,6 +15,7 @@ from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
+from runtime.rl.buffers.successors import ABSENT, TERMINATED, TRUNCATED
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import Told, held_by, numbered, segment_of, told_by
 
@@ -104,6 +105,41 @@ def test_segments_of_one_message_go_in_as_one_by_one(priority, gap):
         assert (many.state()[name] == value).all(), name
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("priority", [None, Priority(0.6, 0.4)])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_padding_of_agents_that_left_is_never_drawn_also_after_wrapping_and_a_resume(n_step, priority, truncated):
+    layout = transition_layout(ObsSpace(1), ActionSpace(1), n_step)
+
+    def segment(first: int) -> tuple[np.ndarray, ...]:
+        """Six steps of two copies, of which the second is away for the last three."""
+        obs = np.arange(first, first + 12, dtype=np.float32)[:, None]
+        ended = np.zeros(12, np.uint8)
+        ended[5], ended[[7, 9, 11]] = TERMINATED, ABSENT
+        ended[10] = TRUNCATED if truncated else 0
+        tail = np.full((3 if truncated else 2, 1), -1, np.float32)
+        return (obs, obs, obs[:, 0], ended, *([np.ones(12, np.uint8)] if n_step > 1 else []), tail)
+
+    def drawn(replay: Replay) -> set[float]:
+        batch = replay.sample(4096)
+        assert set(batch.terminated.tolist()) == {0.0, 1.0}
+        return set(batch.obs[:, 0].tolist())
+
+    replay = Replay(30, layout, seed=0, priority=priority)
+    for number in range(4):
+        replay.put(segment(12 * number))
+    present = {float(12 * n + row) for n in range(4) for row in range(12) if row not in (7, 9, 11)}
+    living = {serial for serial in present if serial >= 48 - len(replay)}
+    assert drawn(replay) == living
+    resumed = Replay(30, layout, seed=0, priority=priority)
+    resumed.load_state(replay.state())
+    assert drawn(resumed) == living
+    newest = Replay(30, layout, seed=0, priority=priority)
+    newest.load_state(replay.state(24 * (layout.item_bytes + 8)))
+    assert len(newest) < 30
+    assert drawn(newest) == {serial for serial in present if serial >= 48 - len(newest)}
+
+
 def with_ended(columns: tuple[np.ndarray, ...], ended: list[int], steps: list[int] | None = None):
     middle = [np.array(ended, np.uint8), *([np.array(steps, np.uint8)] if steps else [])]
     return (*columns[:3], *middle, columns[-1])
@@ -115,7 +151,7 @@ def with_ended(columns: tuple[np.ndarray, ...], ended: list[int], steps: list[in
         pytest.param([1, 1, 1, 1], id="a final observation without a truncation"),
         pytest.param([2, 2, 2, 2], id="no last observation"),
         pytest.param([0, 0, 0, 0], id="three copies of four transitions"),
-        pytest.param([1, 2, 3, 2], id="an end that there is not"),
+        pytest.param([1, 2, 4, 2], id="an end that there is not"),
     ],
 )
 def test_a_segment_whose_tail_is_not_what_its_ends_say_is_found_and_never_stored(ended):

@@ -106,6 +106,8 @@ def test_padding_reaches_no_value_no_return_and_no_record(walk: str, tmp_path: P
     assert batch is not None
     assert batch.ended[:, 1].tolist() == [0, 1, 1, 1, 0, 1, 1, 1]
     assert batch.ended[:, 0].tolist() == [0, 0, 0, 2, 0, 0, 0, 2]
+    assert batch.absent is not None
+    assert batch.absent.T.tolist() == [[False] * 8, [False, False, True, True] * 2, [False] * 8]
     assert batch.next_obs[3, 0].tolist() == [1, 4]
     recorded = [episode for path in (tmp_path / "episodes").iterdir() for episode in EpisodeFile(path).read()]
     assert sorted(len(episode.reward) for episode in recorded) == [2, 2, 4, 4, 4, 4]
