@@ -247,6 +247,10 @@ class ClusterScreen(Screen[None]):
         self.content.titles.show()
         self.sizes.fit()
 
+    @on(LogPane.PatternsRemoved)
+    def _patterns_removed(self, event: LogPane.PatternsRemoved) -> None:
+        self.ctx.background.say(event.sentence, is_error=True)
+
     @on(GpuGrid.HeightChanged)
     def _grid_height_changed(self) -> None:
         self.sizes.fit()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from textual.message import Message
 from textual.timer import Timer
 
+from l2rtui.errors import UsageError
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
 from l2rtui.ui.text import HUES, apart
@@ -38,6 +41,12 @@ class LogPane(LogView, can_focus=True):
     """
 
     BINDINGS = bindings(KeyContext.LOG)
+
+    @dataclass
+    class PatternsRemoved(Message):
+        """The patterns took too long on lines that came, and are gone."""
+
+        sentence: str
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -79,13 +88,13 @@ class LogPane(LogView, can_focus=True):
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
         self.received += len(entries)
-        entries = self._all.extend(entries)
+        stored, displayed = self._store(entries)
         gone = 0
-        if self._learn(entries):
+        if self._learn(stored):
             self._refill(self.log_filter)  # the rows that are there have other columns
         else:
             self._head()
-            gone = self.ring.extend(self.log_filter.apply(entries, self.ring.table))
+            gone = self.ring.extend(self.log_filter.apply(displayed, self.ring.table))
         self.log_search.drop(self.ring.dropped - before)
         # What is read stays where it is while old lines are dropped above it.
         if gone and not self.is_following:
@@ -100,6 +109,15 @@ class LogPane(LogView, can_focus=True):
             self._is_rush = is_rush
             seconds = RUSH_SECONDS if is_rush else seconds_to_refresh(QUIET_SECONDS)
             self._timer = self.set_timer(seconds, self._drawn)
+
+    def _store(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
+        """Store lines; return them and those that are displayed. Patterns that take too long are removed."""
+        try:
+            return self._all.extend(lines)
+        except UsageError as error:
+            self.narrow(include="", exclude="")
+            self.post_message(self.PatternsRemoved(f"{error}; & and ! hide nothing now."))
+            return self._all.extend(lines)
 
     def _learn(self, lines: Iterable[BufferedLine]) -> bool:
         """Make room for the records among new lines; return True where rows that were made before are out of place.
@@ -156,10 +174,13 @@ class LogPane(LogView, can_focus=True):
 
         Raises:
             re.error: a pattern is no regular expression; nothing has changed.
+            UsageError: it takes too long on the lines that are there; nothing has changed.
         """
         old = self.log_filter
         patterns = old.include if include is None else include, old.exclude if exclude is None else exclude
-        self._refill(LogFilter(*patterns, old.json_as))
+        log_filter = LogFilter(*patterns, old.json_as)
+        self._all.narrow(log_filter)
+        self._refill(log_filter)
 
     def displayed_lines(self) -> list[str]:
         """The displayed lines as text, each with its time and pod; headings are not among them."""
@@ -173,9 +194,8 @@ class LogPane(LogView, can_focus=True):
         top_time = self.ring[top[0]].time if top else 0.0
         self.ring.clear()
         self.ring.json_as = log_filter.json_as
-        self._all.narrow(log_filter)
         self._head()
-        self.ring.extend(log_filter.apply(self._all, self.ring.table))
+        self.ring.extend(log_filter.apply(self._all.displayed(), self.ring.table))
         self.log_search.forget()
         self._arrange()
         if not self.is_following:
@@ -204,7 +224,7 @@ class LogPane(LogView, can_focus=True):
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
         self.received += 1
-        self.ring.extend(self._all.extend([entry]))
+        self.ring.extend(self._all.extend([entry])[1])
         self._arrange()
         self._follow(True)
         self.post_message(self.Changed())

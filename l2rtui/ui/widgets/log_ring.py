@@ -13,10 +13,12 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import compress
+from operator import not_
 from typing import Any, Final
 
 from rich.cells import cell_len, chop_cells
@@ -25,6 +27,8 @@ from rich.text import Text
 
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.sanitize import MAX_LINE, sanitize
+from l2rtui.errors import UsageError
+from l2rtui.ui.pattern_limit import MATCH_SECONDS, within
 from l2rtui.ui.text import count
 from l2rtui.ui.widgets.record_table import RecordTable
 
@@ -149,27 +153,33 @@ class LogFilter:
         """True when some lines may be hidden."""
         return self._include is not None or self._exclude is not None
 
-    @property
-    def is_lazy(self) -> bool:
-        """True when each line is displayed as exactly one entry, so that it need not be decoded before."""
-        return not self.has_patterns and self.json_as is not JsonMode.PRETTY
+    def passing(self, entries: Sequence[LogEntry]) -> list[bool]:
+        """Return for each line whether it is displayed; marks always are.
 
-    def passes(self, entry: LogEntry) -> bool:
-        """True for a line that is displayed; marks always are."""
+        Raises:
+            UsageError: the patterns take too long on these lines.
+        """
+        try:
+            return within(MATCH_SECONDS, lambda: [*map(self._passes, entries)])
+        except TimeoutError:
+            patterns = " or ".join(repr(sanitize(text)) for text in (self.include, self.exclude) if text)
+            hint = "Write it with fewer repeats: a+ instead of (a+)+, loss instead of .*loss.*"
+            raise UsageError(f"The pattern {patterns} takes too long on the lines of this log.", hint) from None
+
+    def _passes(self, entry: LogEntry) -> bool:
         if entry.is_mark:
             return True
         if self._include is not None and not self._include.search(entry.text):
             return False
         return self._exclude is None or not self._exclude.search(entry.text)
 
-    def apply(self, lines: Iterable[BufferedLine], table: RecordTable | None = None) -> Iterable[BufferedLine]:
-        """Lines for a ring: raw ones where possible, else sanitised, filtered and expanded entries."""
-        return lines if self.is_lazy else self._entries(lines, table)
-
-    def _entries(self, lines: Iterable[BufferedLine], table: RecordTable | None) -> Iterator[LogEntry]:
-        for entry in map(entry_of, lines):
-            if self.passes(entry):
-                yield from present(entry, self.json_as, table)
+    def apply(self, lines: Iterable[BufferedLine], table: RecordTable | None = None) -> Iterator[BufferedLine]:
+        """Yield lines for a ring: raw ones, which it decodes on sight, where each is displayed as one entry."""
+        for line in lines:
+            if isinstance(line, LogEntry) or self.json_as is JsonMode.PRETTY:
+                yield from present(entry_of(line), self.json_as, table)
+            else:
+                yield line
 
 
 def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None) -> tuple[LogEntry, ...]:
@@ -251,26 +261,41 @@ class LogStore:
         self._hides: deque[bool] = deque()
         self._characters = 0
 
-    def extend(self, lines: list[BufferedLine]) -> list[BufferedLine]:
-        """Append lines; return them as they are stored."""
+    def extend(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
+        """Append lines; return them as they are stored, and those of them that are displayed.
+
+        Raises:
+            UsageError: the patterns take too long; nothing was appended.
+        """
+        displayed = lines
         if self._filter.has_patterns:
-            entries = [*map(entry_of, lines)]
-            self._hides.extend(not self._filter.passes(entry) for entry in entries)
-            lines = [*entries]
+            lines = entries = [*map(entry_of, lines)]
+            passing = self._filter.passing(entries)
+            self._hides.extend(map(not_, passing))
+            displayed = [*compress(entries, passing)]
         self._lines.extend(lines)
         self._characters += sum(len(line.text) for line in lines)
         while len(self._lines) > self._capacity or self._characters > self._most_characters:
             self._characters -= len(self._lines.popleft().text)
             if self._hides:
                 self._hides.popleft()
-        return lines
+        return lines, displayed
+
+    def displayed(self) -> Sequence[BufferedLine]:
+        """Return the lines that the patterns do not hide."""
+        return [*compress(self._lines, map(not_, self._hides))] if self._hides else [*self._lines]
 
     def narrow(self, log_filter: LogFilter) -> None:
-        """Count by the patterns of another filter from now on."""
-        lines = [*self._lines]
-        self._filter = log_filter
-        self.clear()
-        self.extend(lines)
+        """Hide by the patterns of another filter from now on.
+
+        Raises:
+            UsageError: they take too long; nothing has changed.
+        """
+        narrowed = LogStore(self._capacity, self._most_characters)
+        narrowed._filter = log_filter
+        narrowed.extend([*self._lines])
+        self._filter, self._lines, self._hides = log_filter, narrowed._lines, narrowed._hides
+        self._characters = narrowed._characters
 
 
 class LogRing:
@@ -340,7 +365,7 @@ class LogRing:
         line = self._entries[index]
         if isinstance(line, LogEntry):
             return line
-        # Decoded in place on first access; a lazy ring displays one entry a line, so the first is the only one.
+        # Decoded in place on first access; of a raw line one entry is displayed, so the first is the only one.
         entry = self._entries[index] = present(entry_of(line), self.json_as, self.table)[0]
         return entry
 

@@ -70,6 +70,45 @@ async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):
         assert pane.log_filter.include == "learner"
 
 
+@pytest.mark.parametrize("key", ["ampersand", "exclamation_mark"])
+async def test_a_pattern_that_would_take_years_is_refused(desk, key):
+    async with desk() as one:
+        pane = one.cluster.panes.log_pane
+        await one.press("5", "ampersand", *"reward", "enter")
+        await one.until(lambda: pane.log_filter.include == "reward")
+        pane.extend([LogLine(1.0, "p", f"reward {'a' * 4_000}!")])
+        await one.press(key, *["backspace"] * len("reward"), *"(a+)+$", "enter")
+        await one.until(lambda: any("'(a+)+$'" in text and "takes too long" in text for text in one.says()))
+        assert (pane.log_filter.include, pane.log_filter.exclude) == ("reward", "")
+        assert "aaaa" in one.words(), "the log is as it was"
+        await one.press("4")
+        await one.until(lambda: one.app.focused is one.cluster.panes.nodes)
+
+
+async def test_a_pattern_that_takes_too_long_on_lines_that_come_is_removed(desk):
+    async with desk() as one:
+        pane = one.cluster.panes.log_pane
+        await one.press("5", "ampersand", *"(a+)+$", "enter")
+        await one.until(lambda: pane.log_filter.include)
+        pane.extend([LogLine(1.0, "p", f"{'a' * 4_000}!"), LogLine(2.0, "p", "the line behind it")])
+        await one.until(lambda: any("& and ! hide nothing now" in text for text in one.says()))
+        await one.until(lambda: "the line behind it" in one.words())
+        assert not pane.log_filter.include
+        assert not pane.hidden
+
+
+async def test_records_are_a_table_again_when_a_pattern_is_taken_away(desk):
+    async with desk(ready=False) as one:
+        pane = one.cluster.panes.log_pane
+        await one.until(lambda: any(entry.is_row for entry in pane.ring))
+        await one.press("5", "ampersand", *"l2r", "enter")
+        await one.until(lambda: pane.log_filter.include)
+        await one.press("ampersand", *["backspace"] * len("l2r"), "enter")
+        await one.until(lambda: not pane.log_filter.include)
+        assert any(entry.is_row for entry in pane.ring)
+        assert not any(entry.text.startswith("{") for entry in pane.ring)
+
+
 async def test_a_log_that_its_patterns_hide_is_not_said_to_be_empty(desk):
     async with desk() as one:
         await one.press("5", "ampersand", *"no such text", "enter")

@@ -19,7 +19,7 @@ from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import RecordAges
 from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
-from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, entry_of
+from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, LogStore, entry_of
 from l2rtui.ui.widgets.metric_strip import about_pod
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.report_tables import EventTable, event_row
@@ -235,16 +235,18 @@ def line(text: str, *, is_mark: bool = False) -> LogLine:
 
 
 def test_a_filter_hides_lines_but_no_marks():
-    log_filter = LogFilter("RESET", "draft")
-    lines = [line("reset"), line("reset draft"), line("step"), line("restarted", is_mark=True)]
-    assert [entry.text for entry in log_filter.apply(lines)] == ["reset", "restarted"]
-    assert log_filter.has_patterns
+    store = LogStore()
+    store.extend([line("reset"), line("reset draft"), line("step")])
+    store.narrow(LogFilter("RESET", "draft"))
+    store.extend([line("another reset"), line("another step"), line("restarted", is_mark=True)])
+    assert [entry.text for entry in store.displayed()] == ["reset", "another reset", "restarted"]
+    assert store.hidden == 3
 
 
 def test_lines_pass_raw_while_each_is_displayed_as_one():
     lines = [line('{"a": 1}')]
-    assert LogFilter().apply(lines) is lines
-    assert LogFilter(json_as=JsonMode.RAW).apply(lines) is lines
+    assert [*LogFilter().apply(lines)] == lines
+    assert [*LogFilter(json_as=JsonMode.RAW).apply(lines)] == lines
     assert [entry.text for entry in LogFilter(json_as=JsonMode.PRETTY).apply(lines)] == ["{", '  "a": 1', "}"]
 
 
