@@ -1,4 +1,4 @@
-"""Place of the toasts: under the status line, or above the key bar, wherever nothing is being typed."""
+"""Place of the toasts: under the status line, or above the key bar, wherever nothing is being asked or typed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from textual.widgets import Input
 
 ABOVE: Final = 1
 """Lines of the status bar, which toasts leave free; as many as the key bar below has."""
+FRAME: Final = 2
+"""Lines of a dialog above its title."""
 LOW: Final = "toasts-low"
 """Class of a screen whose toasts stand at the bottom."""
 
 
 def make_room(screen: Screen[object]) -> None:
-    """Move the toasts of a screen off its focused field; without one they stand at the top.
+    """Move the toasts of a screen off its focused field and its dialog; without these they stand at the top.
 
     The top is the place where they hide least: new log lines, prompts and the key bar are at the bottom.
     """
@@ -27,6 +29,8 @@ def make_room(screen: Screen[object]) -> None:
     top = min(top, *(bar.region.y for bar in screen.query_children("KeyBar") if bar.region.height), top)
     room_above, room_below = top - ABOVE, screen.size.height - ABOVE - bottom
     is_low = room_below > room_above
+    for dialog in screen.query_children(".dialog"):  # its question stays in sight: what is above that is blank
+        is_low, room_above = False, dialog.region.y + FRAME - ABOVE
     screen.set_class(is_low, LOW)
     for rack in screen.query_children("ToastRack"):
         _limit(rack, max(0, room_below if is_low else room_above))

@@ -5,13 +5,19 @@ A style sheet can bound the dialog, and with that cut what is in it without a si
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.span_renderer import is_plain
+
+if TYPE_CHECKING:
+    _Part = Widget
+else:
+    # Textual takes CSS from the first base that is a widget: that must be the one that draws.
+    _Part = object
 
 DIALOG_SHARE: Final = 0.92
 """Part of the terminal's height that a dialog may take: ``max-height`` of ``.dialog``."""
@@ -20,8 +26,8 @@ REST: Final = "rest"
 _LEAST: Final = 3
 
 
-class DialogBody(VerticalScroll):
-    """Scrolling part of a dialog, beside which all other parts stay in sight."""
+class TakesRest(_Part):
+    """Base before that of a widget with the class ``REST``, beside which all other parts stay in sight."""
 
     def on_resize(self) -> None:
         """Bound the height by what the others leave, and renew the sign."""
@@ -30,7 +36,11 @@ class DialogBody(VerticalScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Renew the sign."""
         super().watch_scroll_y(old_value, new_value)
-        say_more(self)
+        _say_more(self)
+
+
+class DialogBody(TakesRest, VerticalScroll):
+    """Scrolling part of a dialog."""
 
 
 def take_rest(widget: Widget) -> None:
@@ -45,10 +55,10 @@ def take_rest(widget: Widget) -> None:
     # Assigning a style lays out the screen, also when it is the same.
     if widget.styles.max_height is None or widget.styles.max_height.value != height:
         widget.styles.max_height = height
-    say_more(widget)
+    _say_more(widget)
 
 
-def say_more(widget: Widget) -> None:
+def _say_more(widget: Widget) -> None:
     """Say in the frame of a dialog how many lines of its scrolling part lie below."""
     below = widget.virtual_size.height - widget.size.height - round(widget.scroll_y)
     sign = f"↓ {below} more" if below > 0 else ""

@@ -18,6 +18,7 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seed
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
+from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.state.app_context import AppContext
@@ -34,8 +35,6 @@ _FIELDS: Final = (
     ("wave", "waves", "all pods at once; 8: eight more once the last eight run"),
 )
 _MAX_DIGITS: Final = 6
-_MIN_EXAMPLES: Final = 6
-"""Lines of the list of examples in a small terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class _Choice:
     command: str
 
 
-class Examples(OptionList):
+class Examples(TakesRest, OptionList):
     """List of spec files; typing or pasting begins another path in the field below."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)
@@ -85,7 +84,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         """Examples on top, fields below."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            yield Examples(id="examples", compact=True)
+            yield Examples(id="examples", classes=REST, compact=True)
             with Grid(id="fields"):
                 for field, label, placeholder in _FIELDS:
                     yield Label(label)
@@ -111,10 +110,6 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             self.set_focus(spec)
         elif not spec.value:
             examples.highlighted = 0
-
-    def on_resize(self) -> None:
-        """Show more examples where the terminal is taller."""
-        self.query_one("#examples").styles.max_height = max(_MIN_EXAMPLES, self.app.size.height // 4)
 
     def type_path(self, text: str) -> None:
         """Replace the path by this text and focus its field."""

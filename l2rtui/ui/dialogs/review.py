@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
@@ -18,7 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
-from l2rtui.ui.dialogs.body import REST, say_more, take_rest
+from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
@@ -27,6 +27,7 @@ from l2rtui.ui.widgets.plan_view import PlanView
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 MAX_SUBJECT = 28
+MAX_NAMES = 4
 _WEIGHTS = {
     Severity.OK: ("✔", TextStyle.OK),
     Severity.WARNING: ("▲", TextStyle.WARN),
@@ -34,17 +35,8 @@ _WEIGHTS = {
 }
 
 
-class _Steps(PlanView):
+class _Steps(TakesRest, PlanView):
     """Steps in the room that findings, command and keys leave."""
-
-    def on_resize(self) -> None:
-        """Bound the height, and say how many steps lie below."""
-        take_rest(self)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Say how many steps lie below."""
-        super().watch_scroll_y(old_value, new_value)
-        say_more(self)
 
 
 class ReviewScreen(Dialog[tuple[str, ...] | None]):
@@ -57,6 +49,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._command = command
         self._worker: Worker[None] | None = None
         self._is_warned = False
+        self._beyond: str | None = None
         self._submissions: Submissions | None = None
 
     def compose(self) -> ComposeResult:
@@ -65,6 +58,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             yield Static(id="title")
             with VerticalScroll(id="findings", can_focus=False):
                 yield Static(id="lines")
+            yield Static(id="beyond")
             steps = _Steps(self._prepared.plan.steps(), id="steps")
             steps.add_class(REST)
             yield steps
@@ -76,7 +70,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         plan = self._prepared.plan
         pods = [pod for run in plan.runs for pod in run.pods]
         slots = sum(len(pod.seat.slots) for pod in pods)
-        names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
+        names = ", ".join(sanitize(run.spec.name) for run in plan.runs[:MAX_NAMES])
+        if len(plan.runs) > MAX_NAMES:
+            names += f" and {len(plan.runs) - MAX_NAMES} more"
         counts = f"   {plural(len(plan.runs), 'run')}, {plural(len(pods), 'pod')}, {plural(slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
         self._break_lines()
@@ -89,6 +85,36 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         else:
             self._hint(f"enter launch {self._ctx.acts_on()}   esc back to the form", TextStyle.ACCENT)
         self.query_one("#steps").focus()
+        self.watch(self.query_one("#findings"), "scroll_y", self._say_beyond, init=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Accept from the findings too, which are no table."""
+        if event.key == "enter" and self.focused is self.query_one("#findings"):
+            self.action_accept()
+
+    def on_descendant_focus(self) -> None:
+        """Say how the part without the focus is reached."""
+        self._say_beyond()
+
+    def _fit(self) -> None:
+        super()._fit()
+        self._say_beyond()
+
+    def _say_beyond(self) -> None:
+        """Say how many lines of the findings are out of sight; they take the focus where there are any."""
+        if not self.query("#findings"):
+            return
+        findings = self.query_one("#findings", VerticalScroll)
+        above = round(findings.scroll_y)
+        below = findings.max_scroll_y - above
+        findings.can_focus = bool(above or below)
+        lines = [f"{sign} {number} more" for sign, number in (("↓", below), ("↑", above)) if number > 0]
+        key = "tab back to the steps" if findings.has_focus else "tab scrolls them"
+        text = f"{', '.join(lines)}   {key}" if lines else ""
+        if text != self._beyond:  # showing it fits the parts anew
+            self._beyond = text
+            self.query_one("#beyond").display = bool(text)
+            self.show("beyond", [(Span(text, TextStyle.DIM),)])
 
     def on_resize(self) -> None:
         """Break the lines anew, once the widgets have their new widths."""

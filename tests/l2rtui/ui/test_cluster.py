@@ -556,6 +556,22 @@ async def test_toasts_never_cover_what_is_typed(desk, size, keys):
         assert "yz" in one.words().splitlines()[field.y]
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_toasts_cover_nothing_of_a_question(desk, size):
+    async with desk(size=size, ready=False, has_toasts=True) as one:
+        await one.press("2", "y")
+        await one.until(lambda: one.top == "DetailScreen" and "esc closes" in one.words())
+        for number in range(6):
+            one.app.ctx.background.say(
+                f"sentence {number}, which is so long that it takes more than one line of a toast"
+            )
+        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
+        assert "esc closes" in one.words()
+        title = one.app.screen.query_one("#title").region
+        toasts = [one.app.screen.find_widget(toast).visible_region for toast in one.app.screen.query("Toast")]
+        assert not any(toast.overlaps(title) for toast in toasts if toast)
+
+
 @pytest.mark.parametrize("keys", [(), ("slash", "x"), ("5",)], ids=str)
 async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk, keys):
     async with desk(size=(80, 24), ready=False, has_toasts=True) as one:

@@ -18,7 +18,7 @@ GAP = 2
 
 def more(one) -> int:
     """Return the number of lines that the frame of the dialog says are below."""
-    sign = re.search(r"↓ (\d+) more", one.words())
+    sign = re.search(r"↓ (\d+) more ─", one.words())
     return int(sign[1]) if sign else 0
 
 
@@ -81,6 +81,43 @@ async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
         # Another width gives findings and command another number of lines.
         await one.pilot.resize_terminal(70, 24)
         await one.until(lambda: one.app.size.width == 70 and "esc back to the form" in one.words())
+
+
+async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
+        one.app.screen.query_one("#spec").value = str(SPEC)
+        one.app.screen.query_one("#seeds").value = "0-9"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.until(lambda: "more   tab scrolls them" in one.words())
+        last = "it fits GPU"
+        assert "cartpole-ppo-s3 and 6 more" in one.words()
+        assert last not in one.words()
+        await one.press("tab")
+        await one.until(lambda: "tab back to the steps" in one.words())
+        await one.press("end")
+        await one.until(lambda: last in one.words())
+        assert re.search(r"↑ \d+ more   tab back", one.words())
+        assert "enter launch" in one.words()
+        await one.press("enter")
+        await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo-s9"))
+
+
+async def test_an_error_of_two_lines_leaves_the_keys_of_the_form_in_sight(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
+        await one.until(lambda: more(one), "the examples that find no room")
+        one.app.screen.query_one("#policy").value = "the-best-of-all-policies"
+        await one.press("enter")
+        await one.until(lambda: "Write one of" in one.words())
+        assert one.app.screen.query_one("#error").size.height > 1
+        assert "enter plan   tab next field   esc close" in one.words()
+        below = more(one)
+        await one.press(*["down"] * 8)
+        await one.until(lambda: more(one) < below)
 
 
 async def test_a_hint_names_only_keys_that_do_something(desk):
