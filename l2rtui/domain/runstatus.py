@@ -48,13 +48,13 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
     ready, replicas = sum(pod.ready for pod in pods), replicas_of_run(run)
     if ready >= replicas > 0:
-        return Status("Running", Level.OK, f"all {ready} pods run")
+        return Status("Running", Level.OK, f"all {ready} pods run" if ready > 1 else _pods_run(ready))
     # Workers that wait for a learner that has succeeded are not missing: the run has done its work.
     over = sum(pod.phase.is_over for pod in pods)
     if has_finished(run, pods) or (pods and over == len(pods)):
         return Status("Completed", Level.DONE, "has finished")
     if ready + over >= replicas > 0:
-        return Status("Running", Level.OK, f"{counted(ready, 'pod')} run, {over} have finished")
+        return Status("Running", Level.OK, f"{_pods_run(ready)}, {over} {'has' if over == 1 else 'have'} finished")
     sentence = f"{ready} of {counted(replicas, 'pod')} ready"
     stuck = next((pod for pod in pods if pod.phase is Phase.PENDING and pod.status.level is Level.WARN), None)
     if stuck is None:
@@ -505,8 +505,11 @@ def _of_peers(run: RunView, pods: Sequence[PodView], reports: RunReports, now: f
     if failing:
         sentence = f"goes on, but {failing[0].name} {failing[0].status.sentence}"
         return LearningState(Learning.LIVE, since, f"{sentence}: see `l2rtui logs {failing[0].name}`")
-    verb = "runs" if len(running) == 1 else "run"
-    return LearningState(Learning.LIVE, since, f"{counted(len(running), 'pod')} {verb}")
+    return LearningState(Learning.LIVE, since, _pods_run(len(running)))
+
+
+def _pods_run(number: int) -> str:
+    return f"{counted(number, 'pod')} {'runs' if number == 1 else 'run'}"
 
 
 def _counts_steps(record: PodMetrics | None) -> bool:

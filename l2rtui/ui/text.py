@@ -224,14 +224,19 @@ def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
     return (*result, clip(tuple(row), width))
 
 
+_LEAST_INDENT: Final = 2
+
+
 def hanging(line: Line, width: int) -> tuple[Line, ...]:
     """Break a line between words, with its rest below where its text begins: behind a label, or its blanks."""
     if width_of(line) <= width or not line:
         return (line,)
     first = line[0].text
     indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
-    words = (word for span in line for word in span.text.split())
-    if indent + max(map(len, words), default=0) > width:
+    longest = max((len(word) for span in line for word in span.text.split()), default=0)
+    if indent + longest > width:  # a path, below a long label
+        indent = len(first) - len(first.lstrip(" ")) + _LEAST_INDENT
+    if indent + longest > width:
         return (line,)  # the widget breaks within such a word, and nothing of it goes
     return wrapped(line, width, width_of(line), indent)
 

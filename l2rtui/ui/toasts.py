@@ -32,11 +32,22 @@ def make_room(screen: Screen[object]) -> None:
     for dialog in screen.query_children(".dialog"):  # its question stays in sight: what is above that is blank
         is_low, room_above = False, dialog.region.y + FRAME - ABOVE
     screen.set_class(is_low, LOW)
+    room = max(0, room_below if is_low else room_above)
     for rack in screen.query_children("ToastRack"):
-        _limit(rack, max(0, room_below if is_low else room_above))
+        _limit(rack, room)
+        if screen.query_children(".dialog"):
+            _show_newest(rack, room)
 
 
 def _limit(rack: Widget, height: int) -> None:
     # Assigning a style lays out the screen, also when it is the same.
     if rack.styles.max_height is None or rack.styles.max_height.value != height:
         rack.styles.max_height = height
+
+
+def _show_newest(rack: Widget, height: int) -> None:
+    """Hide the older toasts where few have room: the rack would hide the newer ones."""
+    used = 0
+    for toast in reversed([toast for toast in rack.query("Toast") if toast.display]):
+        toast.display = not used or used + toast.region.height <= height
+        used += toast.region.height

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from textual import events, on
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -17,6 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.dialogs.body import REST, take_rest
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.toasts import make_room
 from l2rtui.ui.widgets.span_renderer import to_text
 
 Answer = TypeVar("Answer")
@@ -31,6 +33,11 @@ class Dialog(ModalScreen[Answer]):
     def __init__(self, name: str) -> None:
         """Set the name for the style sheet: a class and no id, since for a moment two of a kind may exist."""
         super().__init__(classes=name)
+
+    @on(events.Mount)
+    def _keep_clear_of_toasts(self) -> None:
+        """Keep the toasts off the text, also those that come later, and when there is more of it."""
+        self.screen_layout_refresh_signal.subscribe(self, make_room, immediate=True)
 
     def dismiss(self, result: Answer | None = None) -> AwaitComplete:
         """Answer and close, once; an answer before the dialog is mounted is given as soon as it is."""

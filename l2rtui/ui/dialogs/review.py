@@ -81,9 +81,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self._hint("looking at the queue", TextStyle.WAIT)
             self._ctx.background.start(self._divide(), group="queue", what="the queue")
         elif refusals(self._prepared.findings):
-            self._hint("Preflight refuses this plan.  esc back to the form", TextStyle.BAD)
+            self._hint("Preflight refuses this plan.  esc back", TextStyle.BAD)
         else:
-            self._hint(f"enter launch {self._ctx.acts_on()}   esc back to the form", TextStyle.ACCENT)
+            self._hint(f"enter launch {self._ctx.acts_on()}   esc back", TextStyle.ACCENT)
         self.query_one("#steps").focus()
         self.watch(self.query_one("#findings"), "scroll_y", self._say_beyond, init=False)
 
@@ -130,12 +130,12 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         try:
             self._submissions = await divide(self._ctx.backend, self._prepared)
         except L2RError as error:
-            self._hint(f"{error}  esc back to the form", TextStyle.BAD)
+            self._hint(f"{error}  esc back", TextStyle.BAD)
             return
         self._command = f"{self._command} --queue"
         if self.is_attached:
             self.show_command(self._command)
-        self._hint(f"enter {self._submissions.sentence}   esc back to the form", TextStyle.ACCENT)
+        self._hint(f"enter {self._submissions.sentence}   esc back", TextStyle.ACCENT)
 
     @property
     def _is_refused(self) -> bool:
@@ -194,10 +194,10 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
                 if submissions is not None:  # last: a launch that fails is taken back, and then nothing of it waits
                     await submit(self._ctx.backend, submissions)
             except L2RError as error:
-                self._hint(f"{error}  esc back to the form", TextStyle.BAD)
+                self._hint(f"{error}  esc back", TextStyle.BAD)
                 return
             except asyncio.CancelledError:
-                self._hint("Stopped; what was started was taken back.  esc back to the form", TextStyle.WARN)
+                self._hint("Stopped; what was started was taken back.  esc back", TextStyle.WARN)
                 raise
         waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
         runs = self._prepared.plan.runs

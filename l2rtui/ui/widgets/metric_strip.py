@@ -331,5 +331,6 @@ def _series(label: str, values: Sequence[float], newest: str, bars: int) -> Line
 
 
 def _progress(metrics: RunMetrics) -> str:
-    progress = NOTHING if metrics.eval_progress is None else f"{metrics.eval_progress:,.1f} in evaluation"
-    return f"{progress}   {count(metrics.env_steps)} env steps"
+    # 0 where the environment has no track: a pole makes no progress.
+    progress = f"{metrics.eval_progress:,.1f} in evaluation   " if metrics.eval_progress else ""
+    return f"{progress}{count(metrics.env_steps)} env steps"

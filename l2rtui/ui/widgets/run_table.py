@@ -51,7 +51,7 @@ class RunTable(VirtualTable):
     """Matrix of all runs."""
 
     COLUMNS = (*_BEFORE, *_AFTER)
-    EMPTY = "No runs yet. L launches one, P places one."
+    EMPTY = "No runs. L launches one, P places one, H lists past ones."
 
     @property
     def cursor_set(self) -> str:

@@ -40,7 +40,7 @@ STUCK = replace(WAITS, reason="ImagePullBackOff", message="v12: not found")
             "0 of 2 pods ready; r-w-1 waits: ImagePullBackOff",
         ),
         (RUN, (UP, replace(UP, uid="b")), "Running", Level.OK, "all 2 pods run"),
-        (RUN, (UP, OVER), "Running", Level.OK, "1 pod run, 1 have finished"),
+        (RUN, (UP, OVER), "Running", Level.OK, "1 pod runs, 1 has finished"),
         (RUN, (OVER, replace(OVER, uid="a")), "Completed", Level.DONE, "has finished"),
         (RUN, (UP, DOWN), "Degraded", Level.BAD, "r-w-1 failed with exit 1"),
         (RUN, (DOWN, replace(DOWN, uid="a")), "Degraded", Level.BAD, "r-w-1 failed with exit 1, and 1 more"),

@@ -299,7 +299,7 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
 
 async def test_an_empty_cluster_says_what_to_do(desk):
     async with desk(backend=FakeBackend(is_empty=True), ready=False) as one:
-        await one.until(lambda: "No runs yet. L launches one, P places one." in one.words())
+        await one.until(lambda: "No runs. L launches one, P places one, H lists past ones." in one.words())
         await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "enter", "space")
         assert one.top == "ClusterScreen"
         assert all("elect" in sentence for sentence in one.says())
@@ -549,7 +549,7 @@ async def test_toasts_never_cover_what_is_typed(desk, size, keys):
         await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
         field = one.app.focused.region
         geometry = one.app.screen.find_widget
-        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast")]
+        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast") if toast.display]
         assert not any(toast.overlaps(field) for toast in toasts if toast)
         await one.press("y", "z")
         assert one.app.focused.value.endswith("yz")
@@ -568,7 +568,8 @@ async def test_toasts_cover_nothing_of_a_question(desk, size):
         await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
         assert "esc closes" in one.words()
         title = one.app.screen.query_one("#title").region
-        toasts = [one.app.screen.find_widget(toast).visible_region for toast in one.app.screen.query("Toast")]
+        shown = [toast for toast in one.app.screen.query("Toast") if toast.display]
+        toasts = [one.app.screen.find_widget(toast).visible_region for toast in shown]
         assert not any(toast.overlaps(title) for toast in toasts if toast)
 
 
@@ -583,7 +584,7 @@ async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk, ke
         last = prompt if prompt.display else bar  # the prompt stands in the place of the bar
         await one.until(lambda: "sentence 9" in one.words(), "as many as there is room for")
         geometry = one.app.screen.find_widget
-        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast")]
+        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast") if toast.display]
         assert not any(toast.overlaps(last.region) for toast in toasts if toast)
         assert ("filter   x" if prompt.display else "? help") in one.words().splitlines()[last.region.y]
 

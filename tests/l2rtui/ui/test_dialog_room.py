@@ -74,13 +74,13 @@ async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
         await one.until(lambda: one.top == "ReviewScreen")
         await one.until(lambda: more(one))
         assert "enter launch" in one.words()
-        assert "esc back to the form" in one.words()
+        assert "esc back" in one.words()
         await one.press("end")
         await one.until(lambda: not more(one))
         assert "cartpole-ppo-s3-eval-0" in one.words()
         # Another width gives findings and command another number of lines.
         await one.pilot.resize_terminal(70, 24)
-        await one.until(lambda: one.app.size.width == 70 and "esc back to the form" in one.words())
+        await one.until(lambda: one.app.size.width == 70 and "esc back" in one.words())
 
 
 async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):

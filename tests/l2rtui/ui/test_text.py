@@ -37,6 +37,19 @@ def read(line) -> str:
     return "".join(span.text for span in line)
 
 
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        (60, ["    results are kept in /tmp/results/cartpole-ppo-ab8db822"]),
+        (44, ["    results are kept in", "      /tmp/results/cartpole-ppo-ab8db822"]),
+        (30, ["    results are kept in /tmp/results/cartpole-ppo-ab8db822"]),  # the widget breaks within the path
+    ],
+)
+def test_a_path_that_is_too_long_beside_its_label_stands_below_it(width, rows):
+    line = (text.Span("    results are kept in "), text.Span("/tmp/results/cartpole-ppo-ab8db822"))
+    assert [read(row).rstrip() for row in text.hanging(line, width)] == rows
+
+
 @pytest.fixture
 def demo() -> ClusterSnapshot:
     return asyncio.run(FakeBackend(owner="me").snapshot())
