@@ -86,7 +86,7 @@ class HistoryScreen(Overview):
         rows = await asyncio.to_thread(_rows)
         self._state = state
         if self.is_attached:
-            self._show_rows(rows, empty="No run has been recorded yet.")
+            self._show_rows(rows, empty="No run has been recorded yet. L on the home screen launches one.")
 
     @property
     def _command_line(self) -> str:

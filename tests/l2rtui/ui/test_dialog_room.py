@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.overviews import experiments
+from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.table_model import RowModel
 
 SMALL = (80, 24)
@@ -34,6 +36,18 @@ async def test_a_long_text_is_read_to_its_end(desk):
         await one.press("end")
         await one.until(lambda: "- evaluator" in one.words())
         assert not more(one)
+
+
+@pytest.mark.parametrize("letters", [2, 7])
+async def test_long_lines_hang_beside_a_scrollbar_too(desk, letters):
+    async with desk(size=(160, 45), ready=False) as one:
+        screen = DetailScreen([(Span(" ▲ "), Span("word" * letters + " "), Span("word " * 60))] * 40)
+        one.app.push_screen(screen)
+        await one.until(lambda: more(one))
+        left = screen.query_one("#lines").region.x
+        rows = [row[left:] for row in one.words().splitlines() if " word " in row]
+        assert len(rows) > 20
+        assert all(row.startswith((" ▲ ", "   ")) for row in rows)
 
 
 async def test_a_question_with_many_pods_shows_what_goes_and_its_buttons(desk):
