@@ -100,7 +100,7 @@ class LogActions:
 
     def action_save_log(self, path: str) -> None:
         """Save the shown lines."""
-        lines = self._view.panes.log_pane.displayed_lines()
+        lines = self._view.panes.log_pane.ring.as_text()
         self._write(path or "l2rtui.log", "".join(f"{line}\n" for line in lines), plural(len(lines), "line"))
 
     def action_export(self, path: str) -> None:

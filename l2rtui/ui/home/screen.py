@@ -41,7 +41,7 @@ from l2rtui.ui.state.messages import LeaveRequested
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
-from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.log_pane import LogPane, PatternsRemoved
 from l2rtui.ui.widgets.run_table import RunTable
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -247,8 +247,8 @@ class ClusterScreen(Screen[None]):
         self.content.titles.show()
         self.sizes.fit()
 
-    @on(LogPane.PatternsRemoved)
-    def _patterns_removed(self, event: LogPane.PatternsRemoved) -> None:
+    @on(PatternsRemoved)
+    def _patterns_removed(self, event: PatternsRemoved) -> None:
         self.ctx.background.say(event.sentence, is_error=True)
 
     @on(GpuGrid.HeightChanged)

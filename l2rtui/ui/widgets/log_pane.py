@@ -32,6 +32,13 @@ _PREFIX_MOST: Final = 16
 _POD: Final = attrgetter("pod")
 
 
+@dataclass
+class PatternsRemoved(Message):
+    """The patterns of a log took too long on lines that came, and are gone."""
+
+    sentence: str
+
+
 class LogPane(LogView, can_focus=True):
     """Log of one or more pods, with its keys.
 
@@ -41,12 +48,6 @@ class LogPane(LogView, can_focus=True):
     """
 
     BINDINGS = bindings(KeyContext.LOG)
-
-    @dataclass
-    class PatternsRemoved(Message):
-        """The patterns took too long on lines that came, and are gone."""
-
-        sentence: str
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -116,7 +117,7 @@ class LogPane(LogView, can_focus=True):
             return self._all.extend(lines)
         except UsageError as error:
             self.narrow(include="", exclude="")
-            self.post_message(self.PatternsRemoved(f"{error}; & and ! hide nothing now."))
+            self.post_message(PatternsRemoved(f"{error}; & and ! hide nothing now."))
             return self._all.extend(lines)
 
     def _learn(self, lines: Iterable[BufferedLine]) -> bool:
@@ -181,11 +182,6 @@ class LogPane(LogView, can_focus=True):
         log_filter = LogFilter(*patterns, old.json_as)
         self._all.narrow(log_filter)
         self._refill(log_filter)
-
-    def displayed_lines(self) -> list[str]:
-        """The displayed lines as text, each with its time and pod; headings are not among them."""
-        stamp = "%Y-%m-%dT%H:%M:%SZ"
-        return [f"{time.strftime(stamp, time.gmtime(entry.time))} {entry.pod} {entry.text}" for entry in self.ring]
 
     def _refill(self, log_filter: LogFilter) -> None:
         """Fill the ring again through another filter; the line at the top of the view stays about where it is."""

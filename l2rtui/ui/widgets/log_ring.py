@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -325,6 +326,11 @@ class LogRing:
     def __getitem__(self, number: int) -> LogEntry:
         """Return a line; 0 is the oldest."""
         return self._entry(self._head + number)
+
+    def as_text(self) -> list[str]:
+        """Return the lines as text, each with its time and pod."""
+        stamp = "%Y-%m-%dT%H:%M:%SZ"
+        return [f"{time.strftime(stamp, time.gmtime(entry.time))} {entry.pod} {entry.text}" for entry in self]
 
     @property
     def rows(self) -> int:
