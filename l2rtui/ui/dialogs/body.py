@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.containers import VerticalScroll
 from textual.widget import Widget
+from textual.widgets import OptionList
 
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.span_renderer import is_plain
@@ -41,6 +42,10 @@ class TakesRest(_Part):
 
 class DialogBody(TakesRest, VerticalScroll):
     """Scrolling part of a dialog."""
+
+
+class DialogChoices(TakesRest, OptionList):
+    """Entries of a dialog to choose from, a line each."""
 
 
 def take_rest(widget: Widget) -> None:

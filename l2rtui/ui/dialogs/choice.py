@@ -13,6 +13,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
@@ -44,7 +45,7 @@ class ChoiceScreen(Dialog[str | None]):
         """Title and list."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            yield OptionList(id="choices", compact=True)
+            yield DialogChoices(id="choices", classes=REST, compact=True)
 
     def on_mount(self) -> None:
         """Fill the list."""

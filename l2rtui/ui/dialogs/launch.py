@@ -18,7 +18,7 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seed
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
-from l2rtui.ui.dialogs.body import REST, TakesRest
+from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.state.app_context import AppContext
@@ -50,7 +50,7 @@ class _Choice:
     command: str
 
 
-class Examples(TakesRest, OptionList):
+class Examples(DialogChoices):
     """List of spec files; typing or pasting begins another path in the field below."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)

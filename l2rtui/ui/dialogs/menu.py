@@ -12,6 +12,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.keys.table import Key, KeyContext
 from l2rtui.ui.state.app_context import AppContext
@@ -41,7 +42,7 @@ class MenuScreen(Dialog[str | None]):
         """Title and list."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            yield OptionList(id="choices", compact=True)
+            yield DialogChoices(id="choices", classes=REST, compact=True)
 
     def on_mount(self) -> None:
         """Fill the list."""

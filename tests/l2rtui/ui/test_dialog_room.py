@@ -119,6 +119,14 @@ async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
         await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo-s9"))
 
 
+async def test_the_menu_says_how_many_entries_lie_below(desk):
+    async with desk(size=SMALL, ready=False) as one:
+        await one.press("m")
+        await one.until(lambda: one.top == "MenuScreen" and more(one))
+        await one.press("end")
+        await one.until(lambda: not more(one))
+
+
 async def test_an_error_of_two_lines_leaves_the_keys_of_the_form_in_sight(desk):
     async with desk(size=SMALL, ready=False) as one:
         await one.press("L")
