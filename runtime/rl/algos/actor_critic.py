@@ -57,7 +57,8 @@ class ActorCritic(Algorithm):
         if self._returns is None:
             return batch.reward
         assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
-        self._returns.update(learned_rows(batch, batch.discounted).unsqueeze(1), self.mean)
+        (discounted,) = without_padding(batch.absent, batch.discounted.flatten())
+        self._returns.update(discounted.unsqueeze(1), self.mean)
         # Not shifted: a mean that is taken away would change which policy is best, since episodes differ in length.
         return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
 
@@ -68,7 +69,8 @@ class ActorCritic(Algorithm):
         probability ratios begin at 1 only if they are evaluated by the same.
         """
         if self._moments is not None:
-            self._moments.update(vector_of(self.shape, learned_rows(batch, batch.obs)), self.mean)
+            (obs,) = without_padding(batch.absent, batch.obs.flatten(0, 1))
+            self._moments.update(vector_of(self.shape, obs), self.mean)
             networks = (self._policy, self._value)
             self._moments.write([network.moments for network in networks if network.moments])
 
@@ -88,10 +90,12 @@ class ActorCritic(Algorithm):
         return {**networks, **moments, **optimiser_tensors(self._optimisers)}
 
 
-def learned_rows(batch: RolloutBatch, column: Tensor) -> Tensor:
-    """(T N, …) of a column (T, N, …) of a batch, with other rows in the place of padding."""
-    rows = column.flatten(0, 1)
-    return rows if batch.absent is None else rows[present_rows(batch.absent)]
+def without_padding(absent: Tensor | None, *columns: Tensor) -> tuple[Tensor, ...]:
+    """Columns (B, …) with other rows in the place of those that are ``absent`` (of B elements); None: none is."""
+    if absent is None:
+        return columns
+    rows = present_rows(absent)
+    return tuple(column[rows] for column in columns)
 
 
 def present_rows(absent: Tensor) -> Tensor:

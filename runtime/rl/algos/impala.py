@@ -22,8 +22,8 @@ from runtime.rl.algos.actor_critic import (
     bootstrap_values,
     clipped_objective,
     normalised,
-    present_rows,
     with_entropy,
+    without_padding,
 )
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
@@ -67,13 +67,9 @@ class Impala(ActorCritic):
         """One gradient step on a batch, or ``epochs`` of them."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         reward = self._normalised_reward(batch)
-        columns: tuple[Tensor | None, ...] = (
-            batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended
-        )  # fmt: skip
-        if batch.state is not None:
-            columns = (*columns, batch.state)
-        if batch.absent is not None:
-            columns = (*columns[:6], batch.state, None, batch.absent)
+        experience = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
+        # No returns so far: the rewards are scaled by them already.
+        columns = (*experience, batch.state, None, batch.absent)
         steps = [self._step(*columns) for _ in range(self.config.epochs)]
         self._count_observations(batch)
         self.updates += 1
@@ -112,10 +108,9 @@ class Impala(ActorCritic):
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
         value, vs, advantage = self._value(obs).squeeze(1), vs.flatten(), advantage.flatten()
-        if batch.absent is not None:
-            rows = present_rows(batch.absent)
-            parts = (log_prob, entropy, ratio, advantage, value, vs)
-            log_prob, entropy, ratio, advantage, value, vs = (part[rows] for part in parts)
+        log_prob, entropy, ratio, advantage, value, vs = without_padding(
+            batch.absent, log_prob, entropy, ratio, advantage, value, vs
+        )
         mean_entropy = entropy.mean()
         objective, policy_loss = self._policy_objective(log_prob, ratio, advantage)
         square = mse_loss(value, vs)

@@ -22,8 +22,8 @@ from runtime.rl.algos.actor_critic import (
     bootstrap_values,
     clipped_objective,
     normalised,
-    present_rows,
     with_entropy,
+    without_padding,
 )
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
@@ -99,10 +99,7 @@ class PPO(ActorCritic):
         """Return columns whose rows are drawn for minibatches, as ``_step`` takes them, and how many to draw."""
         advantage, target = self._targets_of(batch)
         obs, action, log_prob = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
-        columns: tuple[Tensor, ...] = (obs, action, log_prob, advantage, target)
-        if batch.absent is not None:
-            rows = present_rows(batch.absent)
-            columns = tuple(column[rows] for column in columns)
+        columns = without_padding(batch.absent, obs, action, log_prob, advantage, target)
         return columns, self.config.minibatch_size
 
     def _targets_of(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:

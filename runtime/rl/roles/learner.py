@@ -334,15 +334,14 @@ class Learner:
 
     def close(self) -> None:
         """End the threads and close all files. Raises the error of the last checkpoint, once all is ended."""
-        # Whatever fails: the process would wait for ever for a thread of the exchange that goes on. Read upwards.
+        # Whatever fails: the process would wait for ever for a thread of the exchange that goes on. Read upwards:
+        # the exchange is closed after the writer, whose thread announces the checkpoint to the peers.
         with ExitStack() as stack:
             stack.callback(self._metrics.close)
             if self._inference is not None:
                 stack.callback(self._inference.close)
             stack.callback(self._team.close)
-            stack.callback(
-                self._exchange.close
-            )  # after the writer, whose thread announces the checkpoint to the peers
+            stack.callback(self._exchange.close)
             if self._mirror is not None:
                 stack.callback(self._mirror.close, PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
             stack.callback(self._saver.wait)

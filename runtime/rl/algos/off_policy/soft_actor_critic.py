@@ -106,7 +106,7 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
         # Equation 5: the target of the critics. It depends on the target networks alone, so no gradient flows
         # through it.
-        y = self._bellman_target(drawn, alpha)
+        y = self._bellman_target(drawn, batch, alpha)
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
@@ -141,10 +141,10 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         return replace(batch, obs=obs, next_obs=next_obs)
 
     @torch.no_grad()
-    def _bellman_target(self, batch: Batch, alpha: Tensor) -> Tensor:
-        """(B,) targets of the critics, with the soft value of the target critics behind the rewards."""
-        next_value = self._next_value(*self._next_features(batch), alpha)
-        return bellman_target(self._learned(batch), next_value, self.config.gamma)
+    def _bellman_target(self, drawn: Batch, batch: Batch, alpha: Tensor) -> Tensor:
+        """(B,) targets of the critics for the learned ``batch``, with the target critics' soft value behind it."""
+        next_value = self._next_value(*self._next_features(drawn, batch), alpha)
+        return bellman_target(batch, next_value, self.config.gamma)
 
     def _learned(self, batch: Batch) -> Batch:
         """Return the rows of a batch that losses are of: all, where no steps before them warm a memory."""
@@ -154,8 +154,8 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """(B, features) that the critics read, with a gradient for their encoder."""
         return self._critic.features(batch.obs)
 
-    def _next_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B, features) of what follows, as the policy and as the target critics read it; without gradients."""
+    def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (for a memory)
+        """(B, features) behind the learned ``batch``, as policy and target critics read it; without gradients."""
         return self._critic.features(batch.next_obs), self._target.features(batch.next_obs)
 
     def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from runtime.rl.algos.actor_critic import present_rows, with_entropy
+from runtime.rl.algos.actor_critic import with_entropy, without_padding
 from runtime.rl.algos.impala import Impala, v_trace
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
 from runtime.rl.algos.recurrent.policy import joint_gradient
@@ -31,10 +31,9 @@ class RecurrentImpala(RecurrentActorCritic, Impala):
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, value, next_value, batch.ended, ratios, **bounds)
         vs, advantage = vs.flatten(), advantage.flatten()
-        if batch.absent is not None:
-            present = present_rows(batch.absent)
-            parts = (log_prob, entropy, ratio, advantage, values, vs)
-            log_prob, entropy, ratio, advantage, values, vs = (part[present] for part in parts)
+        log_prob, entropy, ratio, advantage, values, vs = without_padding(
+            batch.absent, log_prob, entropy, ratio, advantage, values, vs
+        )
         mean_entropy = entropy.mean()
         objective, policy_loss = self._policy_objective(log_prob, ratio, advantage)
         square = mse_loss(values, vs)

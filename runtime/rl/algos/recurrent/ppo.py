@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.actor_critic import normalised, present_rows
+from runtime.rl.algos.actor_critic import normalised, without_padding
 from runtime.rl.algos.optimisers import clip_grad_norm
 from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
@@ -58,10 +58,10 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         log_prob, entropy = self._policy.judge(self._policy.head(states), action.flatten(0, 1))
         log_prob_old, advantage, target = (part.flatten() for part in (log_prob_old, advantage, target))
         value = self._values(states)
-        if absent:  # seen by the memory alone
-            rows = present_rows(absent[0])
-            parts = (log_prob, entropy, log_prob_old, advantage, target, value)
-            log_prob, entropy, log_prob_old, advantage, target, value = (part[rows] for part in parts)
+        # Padding is seen by the memory alone.
+        log_prob, entropy, log_prob_old, advantage, target, value = without_padding(
+            absent[0] if absent else None, log_prob, entropy, log_prob_old, advantage, target, value
+        )
         objective, stats = self._objective(log_prob, entropy, log_prob_old, normalised(advantage))
         square = value_error(value, target - advantage, target, config.value_clip)
 

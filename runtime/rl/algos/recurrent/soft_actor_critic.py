@@ -77,10 +77,9 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
     def _features(self, batch: Batch) -> Tensor:
         return self._read(self._critic, self._states(self._critic, batch))
 
-    def _next_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        learned = self._learned(batch)
+    def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:
         policy, target = (
-            self._read(network, network.follow(learned.next_obs, self._last_states(network, learned, batch)))
+            self._read(network, network.follow(batch.next_obs, self._last_states(network, drawn, batch.steps)))
             for network in (self._actor, self._target)
         )
         return policy, target
@@ -90,13 +89,13 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
             features = self._features(batch)
         return self._read(self._actor, self._states(self._actor, batch)), features
 
-    def _last_states(self, network: Unrolled, learned: Batch, batch: Batch) -> Tensor:
-        """(B, state_size) states behind the last step whose reward is in the sum of each row."""
-        states = self._states(network, batch)
-        if learned.steps is None:
+    def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:
+        """(B, state_size) states behind the last step whose reward is in the sum of each learned row."""
+        states = self._states(network, drawn)
+        if steps is None:
             return states
         # No sum goes on beyond its segment, see `runtime.rl.roles.rollout`.
-        return states[torch.arange(len(states), device=states.device) + learned.steps.long() - 1]
+        return states[torch.arange(len(states), device=states.device) + steps.long() - 1]
 
     def _states(self, network: Unrolled, batch: Batch) -> Tensor:
         """(B, state_size) states behind each step that is learned from; those before it are without a gradient."""

@@ -47,10 +47,12 @@ def test_target_is_the_expectation_of_the_soft_value():
     constant(sac)
     # Least values are (1, 0); pi^T [Q - alpha log pi] = 3/4 (1 + 0.2 log 4/3) + 1/4 (0 + 0.2 log 4).
     value = 0.75 * (1.0 + 0.2 * (LOG4 - LOG3)) + 0.25 * 0.2 * LOG4
-    y = sac._bellman_target(batch(), torch.tensor([0.2]))
+    y = sac._bellman_target(batch(), batch(), torch.tensor([0.2]))
     assert y.tolist() == pytest.approx([1.0 + 0.5 * value, -1.0])
     several = batch(steps=torch.tensor([3.0, 1.0]))
-    assert sac._bellman_target(several, torch.tensor([0.2]))[0].item() == pytest.approx(1.0 + 0.5**3 * value)
+    assert sac._bellman_target(several, several, torch.tensor([0.2]))[0].item() == pytest.approx(
+        1.0 + 0.5**3 * value
+    )
 
 
 def test_policy_loss_is_an_expectation_too():

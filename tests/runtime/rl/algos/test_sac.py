@@ -142,9 +142,9 @@ def test_target_takes_its_action_in_the_next_state():
     sac, other = SAC(SHAPE, SMALL, seed=1), SAC(SHAPE, SMALL, seed=1)
     batch = make_batch(1)
     alpha = torch.tensor([0.1])
-    y = sac._bellman_target(batch, alpha)
+    y = sac._bellman_target(batch, batch, alpha)
     shifted = replace(batch, next_obs=batch.next_obs + 1.0)
-    moved = other._bellman_target(shifted, alpha)
+    moved = other._bellman_target(shifted, shifted, alpha)
     ended = batch.terminated == 1
     assert (y[ended] == batch.reward[ended]).all()
     assert (moved[ended] == y[ended]).all()
