@@ -88,19 +88,8 @@ def pendulum_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
         wrapper_class=RescaleAction,
         wrapper_kwargs={"min_action": -1.0, "max_action": 1.0},
     )
-    ppo = PPO(
-        "MlpPolicy",
-        VecNormalize(environments, gamma=0.9),
-        n_steps=1_024,
-        batch_size=64,
-        n_epochs=10,
-        learning_rate=1e-3,
-        gamma=0.9,
-        gae_lambda=0.95,
-        seed=seed,
-        device="cpu",
-    )
-    return ppo, 100_000
+    normalised = VecNormalize(environments, gamma=0.9)
+    return PPO("MlpPolicy", normalised, n_steps=1_024, learning_rate=1e-3, gamma=0.9, **PASSES, seed=seed), 100_000
 
 
 def lunar_lander_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
@@ -114,19 +103,8 @@ def half_cheetah_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
 
 
 def _continuous_ppo(environments: VecEnv, seed: int) -> tuple[BaseAlgorithm, int]:
-    ppo = PPO(
-        "MlpPolicy",
-        VecNormalize(environments, gamma=0.99),
-        n_steps=512,
-        batch_size=64,
-        n_epochs=10,
-        learning_rate=lambda left: 3e-4 * left,
-        gamma=0.99,
-        gae_lambda=0.95,
-        seed=seed,
-        device="cpu",
-    )
-    return ppo, 200_704
+    normalised, rate = VecNormalize(environments, gamma=0.99), lambda left: 3e-4 * left
+    return PPO("MlpPolicy", normalised, n_steps=512, learning_rate=rate, gamma=0.99, **PASSES, seed=seed), 200_704
 
 
 def lunar_lander_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
@@ -134,18 +112,12 @@ def lunar_lander_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
     dqn = DQN(
         "MlpPolicy",
         make_vec_env("LunarLander-v3", 4, seed=seed),
-        learning_rate=5e-4,
         buffer_size=50_000,
-        learning_starts=1_000,
-        batch_size=128,
-        train_freq=1,
-        gradient_steps=4,
         target_update_interval=250,
         exploration_fraction=0.12,
-        exploration_final_eps=0.05,
         policy_kwargs={"net_arch": [256, 256]},
+        **CHOICES,
         seed=seed,
-        device="cpu",
     )
     return dqn, 100_000
 
@@ -155,17 +127,11 @@ def cartpole_dqn(seed: int) -> tuple[BaseAlgorithm, int]:
     dqn = DQN(
         "MlpPolicy",
         make_vec_env("CartPole-v1", 8, seed=seed),
-        learning_rate=5e-4,
-        learning_starts=1_000,
-        batch_size=128,
-        train_freq=1,
-        gradient_steps=4,
         target_update_interval=200,
         exploration_fraction=8_000 / 50_000,
-        exploration_final_eps=0.05,
         policy_kwargs={"net_arch": [128, 128]},
+        **CHOICES,
         seed=seed,
-        device="cpu",
     )
     return dqn, 50_000
 
@@ -194,6 +160,18 @@ REPLAY = {
     "device": "cpu",
 }
 """What SAC and TD3 on Pendulum have in common: half an update for each env step."""
+PASSES = {"batch_size": 64, "n_epochs": 10, "gae_lambda": 0.95, "device": "cpu"}
+"""What PPO on continuous control has in common."""
+CHOICES = {
+    "learning_rate": 5e-4,
+    "learning_starts": 1_000,
+    "batch_size": 128,
+    "train_freq": 1,
+    "gradient_steps": 4,
+    "exploration_final_eps": 0.05,
+    "device": "cpu",
+}
+"""What DQN on CartPole and LunarLander has in common."""
 EXAMPLES = {
     "cartpole-ppo": ("CartPole-v1", cartpole_ppo),
     "cartpole-dqn": ("CartPole-v1", cartpole_dqn),

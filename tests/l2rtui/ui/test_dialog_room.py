@@ -78,14 +78,19 @@ async def test_a_question_with_many_pods_shows_what_goes_and_its_buttons(desk):
         assert one.app.screen.focused.id == "typed", "the field keeps the focus"
 
 
+async def review_seeds(one, seeds: str) -> None:
+    """Open the review of the example with so many seeds."""
+    await one.press("L")
+    await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
+    one.app.screen.query_one("#spec").value = str(SPEC)
+    one.app.screen.query_one("#seeds").value = seeds
+    await one.press("enter")
+    await one.until(lambda: one.top == "ReviewScreen")
+
+
 async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
     async with desk(size=SMALL, ready=False) as one:
-        await one.press("L")
-        await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
-        one.app.screen.query_one("#spec").value = str(SPEC)
-        one.app.screen.query_one("#seeds").value = "0-3"
-        await one.press("enter")
-        await one.until(lambda: one.top == "ReviewScreen")
+        await review_seeds(one, "0-3")
         await one.until(lambda: more(one))
         assert "enter launch" in one.words()
         assert "esc back" in one.words()
@@ -99,12 +104,7 @@ async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
 
 async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
     async with desk(size=SMALL, ready=False) as one:
-        await one.press("L")
-        await one.until(lambda: one.top == "LaunchScreen" and one.app.screen.query_one("#spec").value)
-        one.app.screen.query_one("#spec").value = str(SPEC)
-        one.app.screen.query_one("#seeds").value = "0-9"
-        await one.press("enter")
-        await one.until(lambda: one.top == "ReviewScreen")
+        await review_seeds(one, "0-9")
         await one.until(lambda: "more   tab scrolls them" in one.words())
         last = "it fits GPU"
         assert "cartpole-ppo-s3 and 6 more" in one.words()

@@ -92,14 +92,20 @@ def test_a_command_gets_the_message_and_is_ended_in_time(tmp_path, monkeypatch):
         deliver(message(**rule, command=("sleep", "600")), RUN, {"PATH": "/usr/bin:/bin"}, 0.0)
 
 
-@pytest.mark.process
-def test_a_mail_goes_to_the_hosts_sendmail(tmp_path, monkeypatch):
+@pytest.fixture
+def mail_file(tmp_path, monkeypatch):
+    """The file into which the host's sendmail, a script, writes the latest mail."""
     program, target = tmp_path / "sendmail", tmp_path / "mail"
     program.write_text(f"#!/bin/sh\ncat > {target}\n")
     program.chmod(0o755)
     monkeypatch.setattr(alert_delivery, "_SENDMAIL", (str(program),))
+    return target
+
+
+@pytest.mark.process
+def test_a_mail_goes_to_the_hosts_sendmail(mail_file, monkeypatch):
     deliver(message(to="mail", url_from="", address="ada@lab.org"), RUN, {}, 0.0)
-    text = target.read_text()
+    text = mail_file.read_text()
     assert "To: ada@lab.org" in text
     assert "Subject: [l2r] cartpole: failed: exit code 1" in text
     monkeypatch.setattr(alert_delivery, "_SENDMAIL", ())
@@ -128,11 +134,7 @@ def test_a_webhook_that_hangs_delays_nobody_and_what_waits_too_long_is_dropped(h
 
 
 @pytest.mark.process
-def test_a_mail_that_cannot_be_written_does_not_keep_later_ones(tmp_path, monkeypatch):
-    program, target = tmp_path / "sendmail", tmp_path / "mail"
-    program.write_text(f"#!/bin/sh\ncat > {target}\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(alert_delivery, "_SENDMAIL", (str(program),))
+def test_a_mail_that_cannot_be_written_does_not_keep_later_ones(mail_file):
     said: list[str] = []
     sender = AlertSender(RUN, {}, said.append)
     mail = message(to="mail", url_from="", address="ada@lab.org")
@@ -140,7 +142,7 @@ def test_a_mail_that_cannot_be_written_does_not_keep_later_ones(tmp_path, monkey
     sender.send(mail)
     sender.close(60)
     assert said[0] == "alert not delivered to mail to ada@lab.org: UnicodeEncodeError"
-    assert "failed: exit code 1" in target.read_text()
+    assert "failed: exit code 1" in mail_file.read_text()
 
 
 def test_a_failing_webhook_is_tried_again_and_then_named(hook, monkeypatch):
