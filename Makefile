@@ -10,9 +10,9 @@ PIP_ARGS ?=
 JOBS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --ignore=tests/bench -n $(JOBS) --dist loadgroup
-# Tests of real processes get a second try; the summary counts it (RERUN) and prints the failure in full all the same.
+# A test that fails gets a second try; the summary counts it (RERUN) and prints the failure in full all the same.
 AGAIN := --reruns 1 -rR
+PYTEST := $(BIN)/python -m pytest --ignore=tests/bench -n $(JOBS) --dist loadgroup $(AGAIN)
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 # One line for each download: silence for a minute reads like a hang, and everything is too much.
@@ -60,10 +60,10 @@ test: $(VENV)/dev  ## run the tests that stay in one process: minutes
 	@$(PYTEST) -m "not process and not slow and not cluster and not gpu" $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
-	@$(PYTEST) $(AGAIN) -m "process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -m "process and not slow and not cluster and not gpu" $(ARGS)
 
 test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
-	@$(PYTEST) $(AGAIN) -m "slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -m "slow and not cluster and not gpu" $(ARGS)
 
 test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
 	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)

@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
     """Train, record, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spec", default="manifests/racing-sac.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="K=V", help="change one field, as for launch")
     parser.add_argument("--out", type=Path, default=Path("docs/learning"), help="files to write, without an ending")
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
     parser.add_argument("--minutes", type=float, default=30.0, help="at most this long for each seed")
@@ -37,18 +38,18 @@ def main(arguments: list[str]) -> int:
     trained = {record["seed"] for record in records}
     for seed in () if options.draw else parse_seeds(options.seeds):
         if seed not in trained:
-            records += train(options.spec, seed, options.minutes * 60, options.laps)
+            records += train(options.spec, options.set, seed, options.minutes * 60, options.laps)
             kept.write_text("".join(json.dumps(one) + "\n" for one in records))
     draw(records, options.out.with_suffix(".svg"))
     return 0
 
 
-def train(spec: str, seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
+def train(spec: str, changes: list[str], seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
     """Train one seed and give the evaluator's records with `seed` and `seconds` since the launch."""
     name = f"curve-{Path(spec).stem}-{seed}"
     began = time.time()
     launch = ["launch", "-f", spec, "--name", name, "--set", f"seed={seed}", "--wait", "--yes", "-o", "json"]
-    l2rtui(*launch)
+    l2rtui(*launch, *(word for change in changes for word in ("--set", change)))
     follow = [*PROGRAM, "logs", f"{name}/eval", "-f", "--grep", '"l2r":"evaluator"', *HERE]
     found: list[dict[str, Any]] = []
     clean = 0
