@@ -67,17 +67,25 @@ class LogController:
         if self.selection.pods:
             self.show(self.selection)
 
+    @property
+    def _progress(self) -> str:
+        """What becomes of the text in view."""
+        if self.selection.is_previous:
+            return "process before"
+        if not self.pane.is_following:
+            return "▲ stopped, f follows"
+        return "following" if self.stream.is_open else "ended"
+
     def facts(self) -> list[str]:
         """Return the parts of the title; some are empty."""
         pane, selection, log_filter = self.pane, self.selection, self.pane.log_filter
         if not selection.key:
             return []
         _, since = SINCE[self.since]
-        following = "following" if pane.is_following else "▲ stopped, f follows"
         return [
             sanitize(selection.title),
             plural(len(selection.pods), "pod") if selection.is_merged else "",
-            "process before" if selection.is_previous else following,
+            self._progress,
             "wrapped" if pane.is_wrapping else "",
             since,
             pane.search_fact,

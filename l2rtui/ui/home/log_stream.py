@@ -62,6 +62,11 @@ class LogStream:
         """Pods whose log is shown."""
         return self._reader.selection
 
+    @property
+    def is_open(self) -> bool:
+        """True while lines may come: the log is being read, or a pod of it is followed."""
+        return self._reader.is_open
+
     def stop(self) -> None:
         """Close all streams."""
         self._reader.stop()
@@ -97,6 +102,11 @@ class _Reader:
         self._open: set[str] = set()  # names of pods
         self._last_time: dict[str, float] = {}  # of the newest line, by name of the pod
         self._errors: set[str] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the backlog is being read or a pod is followed."""
+        return not self._has_backlog or bool(self._open)
 
     def start(self) -> None:
         """Read the backlog, then follow."""

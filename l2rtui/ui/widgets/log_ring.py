@@ -74,6 +74,7 @@ class LogEntry:
 
 
 _GONE: Final = LogEntry(0.0, "", "", 0)
+_LEADING: Final = re.compile(r"\A(?:\.\*\??(?![?+*{]))+")
 
 BufferedLine = LogLine | LogEntry
 """A raw line until it first comes into sight, then its sanitised entry in its place."""
@@ -146,8 +147,8 @@ class LogFilter:
         self.include = include
         self.exclude = exclude
         self.json_as = json_as
-        self._include = re.compile(include, re.IGNORECASE) if include else None
-        self._exclude = re.compile(exclude, re.IGNORECASE) if exclude else None
+        self._include = _compiled(include)
+        self._exclude = _compiled(exclude)
 
     @property
     def has_patterns(self) -> bool:
@@ -181,6 +182,15 @@ class LogFilter:
                 yield from present(entry_of(line), self.json_as, table)
             else:
                 yield line
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Compile a pattern that is searched for, in any case of its letters; None for an empty one."""
+    if not pattern:
+        return None
+    whole = re.compile(pattern, re.IGNORECASE)  # checked as it was typed: `.*` may stand before what it repeats
+    # A search for `.*loss` finds the lines of `loss`, but runs to the end of the line from each of its places.
+    return re.compile(shorter, re.IGNORECASE) if (shorter := _LEADING.sub("", pattern)) != pattern else whole
 
 
 def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None) -> tuple[LogEntry, ...]:

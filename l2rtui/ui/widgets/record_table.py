@@ -184,9 +184,11 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
 
 
 def _field_text(name: str, value: object) -> str:
-    """Write a value; a rate of hundreds is whole, as in the other tables: its fractions are noise."""
+    """Write a value; a rate of hundreds is whole and a share has two digits: the others are noise."""
     if name.endswith("_per_second") and isinstance(value, float) and abs(value) >= _WHOLE_RATE:
         return count(value)
+    if name.endswith("_share") and isinstance(value, float):
+        return decimal(value)
     return _text(value)
 
 

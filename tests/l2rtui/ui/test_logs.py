@@ -97,6 +97,22 @@ async def test_a_pattern_that_takes_too_long_on_lines_that_come_is_removed(desk)
         assert not pane.hidden
 
 
+async def last_of(progress):
+    """Return what a destroy has yielded last."""
+    return [step async for step in progress][-1]
+
+
+async def test_the_log_of_a_run_that_is_gone_is_not_called_followed(desk):
+    async with desk() as one:
+        panes = one.cluster.panes
+        await one.until(lambda: "following" in str(panes.log_pane.border_title))
+        for run in one.cluster.snapshot.runs.values():
+            destroying = asyncio.create_task(last_of(one.backend.destroy(run, grace_seconds=0.0)))
+            await one.pass_time(60.0, destroying.done)
+        await one.until(lambda: "ended" in str(panes.log_pane.border_title))
+        assert "following" not in str(panes.log_pane.border_title)
+
+
 async def test_records_are_a_table_again_when_a_pattern_is_taken_away(desk):
     async with desk(ready=False) as one:
         pane = one.cluster.panes.log_pane

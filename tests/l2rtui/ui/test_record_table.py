@@ -37,6 +37,14 @@ def test_a_rate_of_hundreds_is_whole_and_a_small_one_keeps_its_fraction():
     assert [table.row(record).split()[-1] for record in records] == ["482", "1,852", "7.25"]
 
 
+def test_a_share_has_two_digits():
+    table = RecordTable()
+    records = [{"l2r": "learner", "idle_share": share} for share in (0.8306, 5.6e-05)]
+    for record in records:
+        table.learn("a", record)
+    assert [table.row(record) for record in records] == ["0.83", "0.00"]
+
+
 def test_columns_that_people_look_for_come_first_and_cells_stand_below_their_headings():
     table = RecordTable()
     assert not table

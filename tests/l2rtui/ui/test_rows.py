@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import compress
 
 import pytest
 
@@ -248,6 +249,20 @@ def test_lines_pass_raw_while_each_is_displayed_as_one():
     assert [*LogFilter().apply(lines)] == lines
     assert [*LogFilter(json_as=JsonMode.RAW).apply(lines)] == lines
     assert [entry.text for entry in LogFilter(json_as=JsonMode.PRETTY).apply(lines)] == ["{", '  "a": 1', "}"]
+
+
+@pytest.mark.parametrize("pattern", [".*loss.*nan", ".*?.*loss.*nan", "loss.*nan"])
+def test_a_pattern_that_begins_with_anything_takes_no_longer_on_a_full_log(pattern):
+    lines = [entry_of(line(f"loss {'1.0 ' * 150}{end}")) for end in ("nan", *["1.0"] * 5_000)]
+    assert [*compress(lines, LogFilter(pattern).passing(lines))] == lines[:1]
+
+
+def test_what_a_pattern_begins_with_is_checked_as_it_was_typed():
+    lines = [entry_of(line("a loss")), entry_of(line("aa")), entry_of(line(""))]
+    assert LogFilter(".*").passing(lines) == [True, True, True]
+    assert LogFilter(".*+loss").passing(lines) == [False, False, False]
+    with pytest.raises(re.error):
+        LogFilter(".*{2}*")
 
 
 def test_a_pattern_that_is_no_regular_expression_is_refused():
