@@ -69,7 +69,7 @@ class LogController:
 
     @property
     def _progress(self) -> str:
-        """What becomes of the text in view."""
+        """Part of the title that tells whether lines still come."""
         if self.selection.is_previous:
             return "process before"
         if not self.pane.is_following:
