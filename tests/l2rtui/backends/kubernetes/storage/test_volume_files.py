@@ -37,8 +37,12 @@ class Pod:
         inside = [word.replace("/volume", str(self.root)) for word in argv]
         to_us = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*inside, stdin=to_us, stdout=to_us, stderr=to_us)
-        data = b"".join([block async for block in stdin]) if stdin else b""
-        out, err = await process.communicate(data)
+        try:
+            data = b"".join([block async for block in stdin]) if stdin else b""
+            out, err = await process.communicate(data)
+        finally:
+            process._transport.close()  # also kills it, where the transfer was given up
+            await process.wait()
         if process.returncode:
             raise BackendError(err.decode())
         if on_output:
