@@ -22,8 +22,9 @@ pytestmark = [
 ]
 
 HELP = "Destroy the run"
-REPORT_MOUSE = b"\x1b[?1003h"
 """Text of the help screen that no other screen has."""
+REPORT_MOUSE = b"\x1b[?1003h"
+"""What a terminal is sent when the app starts on it."""
 # A page of another program on this machine tries what it can.
 ATTACK = """
 new Promise(done => {{

@@ -12,7 +12,7 @@ from l2rtui.cli import history_output
 from l2rtui.cli.output import Document, cell_text
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
@@ -75,7 +75,7 @@ async def run_diff(session: Session) -> int:
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_output.difference_document(first.entry, second.entry, rows, patch))
     elif rows or patch:
-        titles = (f"{record.entry.run} ({record.entry.run_id[:8]})" for record in (first, second))
+        titles = (f"{record.entry.run} ({record.entry.run_id[:ID_CHARS]})" for record in (first, second))
         from l2rtui.domain.history.difference import unified
 
         for line in unified(rows, patch, *titles):
@@ -272,7 +272,7 @@ def _remove(session: Session, names: Sequence[str]) -> int:
     session.require_change("history rm")
     with HistoryStore() as store:
         entries = {entry.run_id: entry for word in names for entry in [find_entry(store, word)]}
-        labels = ", ".join(sanitize(f"{entry.run} ({run_id[:8]})") for run_id, entry in entries.items())
+        labels = ", ".join(sanitize(f"{entry.run} ({run_id[:ID_CHARS]})") for run_id, entry in entries.items())
         if any(entry.state is RunOutcome.RUNNING for entry in entries.values()) and not session.args.yes:
             session.talk.say("Some of them may still run: the runs themselves go on.")
         if not session.confirm(lambda: f"Remove {labels} from the history of this machine?"):

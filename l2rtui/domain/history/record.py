@@ -8,6 +8,9 @@ from typing import Final
 
 from l2rtui.domain.row import row
 
+ID_CHARS: Final = 8
+"""Characters of an id in commands: enough to mean one run."""
+
 
 class RunOutcome(StrEnum):
     """State of a run in the history."""

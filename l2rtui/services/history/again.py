@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from l2rtui.backends.base import Backend
-from l2rtui.domain.history.record import HistoryRecord, SourceState
+from l2rtui.domain.history.record import ID_CHARS, HistoryRecord, SourceState
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.workload import RunSpec, name_problem
@@ -42,7 +42,7 @@ def exact_launch(
     run = record.entry.run
     if spec is None:
         sentence = f"The record of {run} holds no spec that this version reads."
-        raise RefusedError(sentence, f"See `l2rtui history show {record.entry.run_id[:8]}`.")
+        raise RefusedError(sentence, f"See `l2rtui history show {record.entry.run_id[:ID_CHARS]}`.")
     fields = ", ".join(hidden_fields(record.launch.spec))
     if fields:
         sentence = f"The record of {run} does not hold {fields}, which looked like a secret."
@@ -56,7 +56,7 @@ def exact_launch(
 
 def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Iterator[Finding]:
     entry = record.entry
-    hint = f"`l2rtui launch --as {entry.run_id[:8]} --inexact` launches it all the same."
+    hint = f"`l2rtui launch --as {entry.run_id[:ID_CHARS]} --inexact` launches it all the same."
     if backend.name != entry.backend:
         yield Finding(Severity.WARNING, entry.run, f"it ran on {entry.backend}, and this is {backend.name}")
     if backend.name in _WITH_IMAGES:

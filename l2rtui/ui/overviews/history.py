@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
@@ -22,8 +22,6 @@ from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 if TYPE_CHECKING:
     from l2rtui.services.history.store import HistoryStore
 
-ID_CHARS: Final = 8
-"""Characters of an id in commands: enough to mean one run."""
 COLUMNS: Final = (
     TableColumn("run", "run", most=40),
     TableColumn("seed", "seed", most=6, right=True, rank=3),

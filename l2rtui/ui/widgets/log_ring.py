@@ -188,9 +188,9 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     """Compile a pattern that is searched for, in any case of its letters; None for an empty one."""
     if not pattern:
         return None
-    compiled = re.compile(pattern, re.IGNORECASE)  # checked as it was typed: `.*` may stand before what it repeats
+    re.compile(pattern, re.IGNORECASE)  # checked as it was typed: `.*` may stand before what it repeats
     # A search for `.*loss` finds the lines of `loss`, but runs to the end of the line from each of its places.
-    return re.compile(shorter, re.IGNORECASE) if (shorter := _LEADING.sub("", pattern)) != pattern else compiled
+    return re.compile(_LEADING.sub("", pattern), re.IGNORECASE)
 
 
 def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None) -> tuple[LogEntry, ...]:
