@@ -72,8 +72,8 @@ CLEANRL_PPO = (
 )
 """The script's own settings for continuous control, with four copies of the environment."""
 CONTINUOUS_PPO = (
-    *("train.total_env_steps=200704", "train.ppo.batch_steps=2048", "train.ppo.lr=0.0003"),
-    *("train.ppo.anneal_updates=98", "train.ppo.gamma=0.99"),
+    *("train.total_env_steps=200704", "train.ppo.batch_steps=2048", "train.segment_steps=512"),
+    *("train.ppo.lr=0.0003", "train.ppo.anneal_updates=98", "train.ppo.gamma=0.99"),
 )
 """The same settings."""
 LUNAR_LANDER = (

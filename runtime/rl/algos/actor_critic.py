@@ -113,26 +113,24 @@ def present_rows(absent: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def bootstrap_values(
-    value: Network, obs: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool = False
-) -> tuple[Tensor, Tensor]:
-    """(T, N) values of each observation, and of the observation that followed it before any reset.
+def following_values(
+    value: Network, values: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool = False
+) -> Tensor:
+    """(T, N) values of what followed each observation before any reset; ``values`` (T, N) are those of each.
 
-    Behind a termination, where no value follows, the second holds any number. Captured, it evaluates all rows of
+    Behind a termination, where no value follows, it holds any number. Captured, it evaluates all rows of
     ``next_obs`` (T, N, obs_dim); otherwise only those that it needs, and waits for the device to know which.
     """
-    steps, copies = ended.shape
-    values = value(obs.flatten(0, 1)).view(steps, copies)
     # Where an episode goes on, the next observation is the next row: its value is computed already. Only rows at a
     # truncation (the next row belongs to another episode) and the last row are evaluated again.
-    next_values = torch.cat([values[1:], values[-1:]])
+    following = torch.cat([values[1:], values[-1:]])
     is_computed_again = ended == TRUNCATED
     is_computed_again[-1].fill_(True)  # an assignment would make a tensor of the number on the host first
     if is_captured:
-        again = value(next_obs.flatten(0, 1)).view(steps, copies)
-        return values, torch.where(is_computed_again, again, next_values)
-    next_values[is_computed_again] = value(next_obs[is_computed_again]).squeeze(1)
-    return values, next_values
+        again = value(next_obs.flatten(0, 1)).view_as(values)
+        return torch.where(is_computed_again, again, following)
+    following[is_computed_again] = value(next_obs[is_computed_again]).squeeze(1)
+    return following
 
 
 def backward_sums(terms: Tensor, decay: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import (
     ActorCritic,
     backward_sums,
-    bootstrap_values,
     clipped_objective,
+    following_values,
     normalised,
     with_entropy,
     without_padding,
@@ -100,14 +100,16 @@ class Impala(ActorCritic):
         obs, action, log_prob_old = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
         self._refresh()
 
-        observed = (batch.obs, batch.next_obs, batch.ended)
-        values, next_value = bootstrap_values(self._value, *observed, is_captured=is_captured)
+        # Evaluated once: the targets are made of the numbers that the loss has its gradient of.
+        value = self._value(obs).squeeze(1)
+        values = value.detach().view_as(batch.reward)
+        next_value = following_values(self._value, values, batch.next_obs, batch.ended, is_captured=is_captured)
         log_prob, entropy = self._policy.evaluate(obs, action)
         ratio = (log_prob.detach() - log_prob_old).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
-        value, vs, advantage = self._value(obs).squeeze(1), vs.flatten(), advantage.flatten()
+        vs, advantage = vs.flatten(), advantage.flatten()
         log_prob, entropy, ratio, advantage, value, vs = without_padding(
             batch.absent, log_prob, entropy, ratio, advantage, value, vs
         )

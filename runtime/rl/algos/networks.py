@@ -28,6 +28,8 @@ from runtime.rl.algos.own_network import first_weights, own_features
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """Constant part of the log probability of each dimension of an action."""
+_MANY: Final = 2**14
+"""Numbers from which on `tanh_` takes the way round by the logistic function."""
 
 
 class Arena:
@@ -243,8 +245,19 @@ def hidden_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], fe
     """(B, width) of the hidden layers, in the type of their weights, for features (B, features) of that type."""
     for weight, bias in layers:
         features = torch.addmm(bias, features, weight)
-        features = features.relu_() if shape.activation == "relu" else features.tanh_()
+        features = features.relu_() if shape.activation == "relu" else tanh_(features)
     return features
+
+
+def tanh_(values: Tensor) -> Tensor:
+    """Return the hyperbolic tangent of values, which are overwritten; to 3e-7, as float32 has it.
+
+    As 1 - 2 sigmoid(-2 x) where a CPU has many of them: torch's tangent takes 140 microseconds for 65,536 numbers
+    there and its sigmoid 14. For a few numbers its one kernel costs less than the three of this.
+    """
+    if values.device.type != "cpu" or values.dtype is not torch.float32 or values.numel() < _MANY:
+        return values.tanh_()
+    return torch.rsub(values.mul_(-2.0).sigmoid_(), 1.0, alpha=2.0)
 
 
 class Actor(Network):

@@ -19,8 +19,8 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import (
     ActorCritic,
     backward_sums,
-    bootstrap_values,
     clipped_objective,
+    following_values,
     normalised,
     with_entropy,
     without_padding,
@@ -117,7 +117,8 @@ class PPO(ActorCritic):
         self, obs: Tensor, next_obs: Tensor, reward: Tensor, ended: Tensor, *, is_captured: bool = False
     ) -> tuple[Tensor, Tensor]:
         self._value.arena.refresh()
-        value, next_value = bootstrap_values(self._value, obs, next_obs, ended, is_captured=is_captured)
+        value = self._value(obs.flatten(0, 1)).view_as(reward)
+        next_value = following_values(self._value, value, next_obs, ended, is_captured=is_captured)
         rates = self.config.gamma, self.config.gae_lambda
         advantage = generalised_advantage(reward, value, next_value, ended, *rates)
         return advantage.flatten(), (advantage + value).flatten()

@@ -47,7 +47,7 @@ class RecurrentActorCritic(ActorCritic):
 
         Args:
             values: (T, N) of each step. states: (T, N, state_size) behind each step.
-            is_captured: see `runtime.rl.algos.actor_critic.bootstrap_values`.
+            is_captured: see `runtime.rl.algos.actor_critic.following_values`.
         """
         following = torch.cat([values[1:], values[-1:]])
         is_computed_again = ended == TRUNCATED

@@ -13,6 +13,7 @@ from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.actor_critic import present_rows
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.impala import Impala, v_trace
+from runtime.rl.algos.networks import tanh_
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO, generalised_advantage
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
@@ -45,6 +46,16 @@ def acted(method: PPO | Impala, steps: int, copies: int, seed: int) -> RolloutBa
         next_obs=torch.from_numpy(rng.standard_normal((*shape, method.shape.obs_dim), dtype=np.float32)),
         ended=torch.from_numpy(rng.choice(np.array([0, 0, 0, 1, 2], dtype=np.uint8), shape)),
     )
+
+
+@pytest.mark.parametrize("rows", [4, 1_024])
+def test_the_hidden_layers_have_the_tangent_and_its_derivative_whatever_their_size(rows):
+    x = torch.linspace(-20, 20, 64 * rows).view(rows, 64).requires_grad_()
+    y = tanh_(x * 1.0)
+    (slope,) = torch.autograd.grad(y, [x], torch.ones_like(y))
+    exact = x.detach().double().tanh()
+    assert y.detach().numpy() == pytest.approx(exact.numpy(), abs=3e-7)
+    assert slope.numpy() == pytest.approx((1 - exact.square()).numpy(), abs=5e-7)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
