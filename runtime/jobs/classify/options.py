@@ -65,7 +65,9 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         from runtime.jobs.classify.evaluation import evaluate
 
         return evaluate(data, folder, options.device, Console())
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+    from runtime.rl.roles.launch_context import set_numeric_threads
+
+    set_numeric_threads(options.threads)
 
     from runtime.jobs.classify.training import TrainingPlan, train
 

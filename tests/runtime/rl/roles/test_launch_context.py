@@ -19,6 +19,20 @@ import numpy
 numpy.ones((512, 512)) @ numpy.ones((512, 512))
 print(len(os.listdir("/proc/self/task")))
 """
+WAITING = """
+import time
+from runtime.rl.roles.launch_context import set_numeric_threads
+set_numeric_threads(2)
+import torch
+torch.set_num_threads(2)
+rows, used = torch.ones(200_000), 0.0
+for _ in range(40):
+    rows.exp_().fill_(0.5)
+    begun = time.process_time()
+    time.sleep(0.01)
+    used += time.process_time() - begun
+print(used)
+"""
 COMMAND = """
 import os, sys
 from runtime.cli import main
@@ -67,3 +81,12 @@ def test_commands_that_compute_beside_others_have_one_thread(command):
     argv = [sys.executable, "-c", COMMAND, *command.split()]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+def test_threads_that_wait_leave_the_cores_to_others():
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    argv = [sys.executable, "-c", WAITING]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # CPU seconds in which there was nothing to do: threads of OpenMP that spin use 0.2, those that sleep 0.002.
+    assert float(done.stdout) < 0.05
