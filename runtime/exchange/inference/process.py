@@ -35,7 +35,7 @@ FIRST_DELAY_SECONDS: Final = 0.5
 MAX_DELAY_SECONDS: Final = 8.0
 """Bounds of the wait before a process that ended is started again."""
 MAX_FAILURES: Final = 5
-"""Starts in a row of which none got ready: then the learner ends, and its launcher shows why."""
+"""Starts in a row of which none answered anything: then the learner ends, and its launcher shows why."""
 CLOSE_SECONDS: Final = 5.0
 """Longest wait for the process to end in order."""
 LONGEST_LINE: Final = 64 * 1024
@@ -97,7 +97,7 @@ class InferenceProcess:
         """Do nothing: the process reads the learner's shared memory, where the version is written before this."""
 
     def check(self) -> None:
-        """Raise FailedError if the process could not be started several times in a row."""
+        """Raise FailedError if the process has ended several times in a row without an answer."""
         if self._error is not None:
             raise self._error
 
@@ -125,19 +125,19 @@ class InferenceProcess:
     def _supervise(self) -> None:
         failures = 0
         while not self._closing.is_set():
-            was_ready, problem = self._run_once()
+            was_useful, problem = self._run_once()
             if self._closing.is_set():
                 return
-            failures = 0 if was_ready else failures + 1
+            failures = 0 if was_useful else failures + 1
             if failures == MAX_FAILURES:
-                self._error = FailedError(f"remote inference could not be started {failures} times: {problem}")
+                self._error = FailedError(f"remote inference gave no answer in {failures} starts: {problem}")
                 return
             self._restarts += 1
             self._say(f"the process of remote inference {problem}; it is started again")
             self._closing.wait(exponential_delay(max(1, failures), FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS))
 
     def _run_once(self) -> tuple[bool, str]:
-        """Run the process to its end; return true if it got ready, and how it ended."""
+        """Run the process to its end; return true if it has answered something, and how it ended."""
         ours, theirs = socket.socketpair()
         with ours:
             try:
@@ -159,28 +159,29 @@ class InferenceProcess:
                 self._running = process, ours
                 if self._closing.is_set():
                     ours.shutdown(socket.SHUT_WR)
-            was_ready, problem = self._listen(ours)
+            problem = self._listen(ours)
             code = _reap(process)
             with self._lock:
                 self._running = None
+                # To get ready is not enough: a network of one's own may fail on the first rows that it is given.
+                was_useful = self._counts["batches"] > 0
                 for name in COUNTS:
                     self._past_counts[name] += self._counts[name]
                     self._counts[name] = 0
-        return was_ready, f"failed: {problem}" if problem else how_it_ended(code)
+        return was_useful, f"failed: {problem}" if problem else how_it_ended(code)
 
-    def _listen(self, lifeline: socket.socket) -> tuple[bool, str]:
-        """Take reports until the process closes its end; return true if it got ready, and the problem it stated."""
-        was_ready, problem = False, ""
+    def _listen(self, lifeline: socket.socket) -> str:
+        """Take reports until the process closes its end; return the problem that it stated, or nothing."""
+        problem = ""
         # OSError: it ended before it had read its set-up.
         with contextlib.suppress(OSError):
             lifeline.sendall(self._program.setup + b"\n")
             for report in reports(lifeline):
-                was_ready = was_ready or "ready" in report
                 problem = str(report.get("problem", problem))
                 counts = report.get("counts", {})
                 with self._lock:
                     self._counts.update({name: counts[name] for name in COUNTS if name in counts})
-        return was_ready, problem
+        return problem
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:

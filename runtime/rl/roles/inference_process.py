@@ -111,13 +111,16 @@ def run() -> int:
         shapes = setup.network.shapes
         with AnswerChannel(parse(setup.endpoint), shapes.question_bytes, setup.keys) as channel:
             server = InferenceServer(channel, network, shapes, setup.proof, reader)
-            lifeline.report(ready=True)
             server.serve(_end_of(lifeline, server))
         reader.close()
     # Out of memory on a device is a RuntimeError of torch's.
     except (EndpointError, FailedError, SharedMemoryError, RuntimeError, OSError, ValueError) as error:
         lifeline.report(problem=str(error).partition("\n")[0])
         return 1
+    # A network of one's own: its author needs the traceback, which goes to the learner's log.
+    except Exception as error:
+        lifeline.report(problem=f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise
     return 0
 
 

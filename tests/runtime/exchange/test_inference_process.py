@@ -27,6 +27,8 @@ from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, batch_sizes, shapes_of
+from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.settings import from_mapping
 from tests.runtime.conftest import RunUnderTest
 
 pytestmark = [
@@ -173,7 +175,7 @@ def test_a_process_that_cannot_start_ends_the_learner_with_its_own_words(
 
     with learner(f"ipc://{short_folder}/none") as ours:
         problem = wait_until(lambda: error(ours), "the learner's end")
-    assert "could not be started 2 times: failed: the learner cannot listen at" in problem
+    assert "gave no answer in 2 starts: failed: the learner cannot listen at" in problem
     program = InferenceProgram([f"{short_folder}/missing"], b"{}")
     absent = InferenceProcess(program, lambda _: None)
     absent.start()
@@ -181,6 +183,45 @@ def test_a_process_that_cannot_start_ends_the_learner_with_its_own_words(
         assert "could not be started: " in wait_until(lambda: _error(absent), "the end of a missing program")
     finally:
         absent.close()
+
+
+PICKY = """
+import torch
+
+class Picky(torch.nn.Module):
+    size = 4
+
+    def __init__(self, vector, images):
+        super().__init__()
+        self.layer = torch.nn.Linear(vector, self.size)
+
+    def forward(self, vector, pictures):
+        if vector.max() > 1:
+            raise KeyError("no such layer")
+        return self.layer(vector)
+"""
+
+
+def test_a_network_that_fails_on_each_observation_ends_the_learner(
+    short_folder: Path, no_leaks: None, wait_until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference_process, "FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(inference_process, "MAX_FAILURES", 2)
+    (short_folder / "picky.py").write_text(PICKY)
+    monkeypatch.syspath_prepend(str(short_folder))
+    monkeypatch.setenv("PYTHONPATH", str(short_folder), prepend=":")
+    training = from_mapping({"environment": "CartPole-v1", "algorithm": "ppo", "network": "picky:Picky"})
+    shape = environment_plan(training, make_environment(training, 1, {})).shape
+    endpoint = f"ipc://{short_folder}"
+    with learner(endpoint, shape) as ours, remote(endpoint, shape) as policy:
+        ours.publish(1)
+        assert policy.outputs(np.zeros((1, 4), np.float32), lambda: True) is not None
+        wait_until(lambda: ours.inference.status()["batches"], "the count of the answer")
+        policy.outputs(np.full((1, 4), 2, np.float32), lambda: not _error(ours.inference))
+        problem = _error(ours.inference)
+    # Asked again and again, it was of use only in its first start.
+    assert ours.inference.status()["restarts"] == 2
+    assert problem == "remote inference gave no answer in 2 starts: failed: KeyError: 'no such layer'"
 
 
 def _error(inference: InferenceProcess) -> str:
