@@ -98,6 +98,8 @@ class Batch(TensorBatch):
     state: torch.Tensor | None = None
     """(sequences, at least state_size) of the policy's memory at the beginning of each sequence, whose steps are
     consecutive rows; None for transitions that are drawn one by one."""
+    absent: torch.Tensor | None = None
+    """(B,) true for padding in sequences, from which nothing is learned; None where there is none."""
 
 
 _REDRAWS: Final = 32
@@ -346,7 +348,7 @@ class Replay:
 
     def _begin_draws(self, count: int, absent: NDArray[np.bool_] | None) -> None:
         """Let the newest rows be drawn, but for padding: with the largest priority, so that each is soon."""
-        if self.sequence is not None or (self.priorities is None and self._absent is None and absent is None):
+        if self.priorities is None and self._absent is None and absent is None:
             return
         new = min(count, self.index.rows)
         slots = np.arange(self.inserted - new, self.inserted) % self.index.rows

@@ -8,7 +8,7 @@ copy (`runtime.rl.algos.memory.spread_states`), and comes back with them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from runtime.exchange.protocol.segment_schema import Columns, Layout
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.replay import Batch, Replay, RowsFactory
-from runtime.rl.buffers.successors import common_copies, copies_in
+from runtime.rl.buffers.successors import ABSENT, common_copies, copies_in
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,8 @@ class SequenceReplay(Replay):
         super().__init__(capacity, layout, seed, rows=rows, segment=segment)
         self.sequence = segment
         self._copies, self._steps = segment
+        self._has_padding = False
+        """True from the first padding on, whose segment may be overwritten since."""
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments that are not of this size, or whose tails are not what their ends say."""
@@ -57,6 +59,14 @@ class SequenceReplay(Replay):
             )
         super().put(columns)
 
+    def put_saved(self, columns: list[NDArray[Any]], following: NDArray[np.intp], tail: NDArray[Any]) -> None:
+        """Insert a saved history, whose last column is ``ended``; see `Replay.put_saved`."""
+        super().put_saved(columns, following, tail)
+        self._has_padding |= bool((columns[-1] == ABSENT).any())
+
+    def _begin_draws(self, count: int, absent: NDArray[np.bool_] | None) -> None:  # noqa: ARG002  (drawn evenly)
+        self._has_padding |= absent is not None
+
     def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
         count = self._copies * self._steps
         segments, overwritten = divmod(len(self), count)
@@ -70,4 +80,5 @@ class SequenceReplay(Replay):
         *transitions, state, ended = tensors
         # The parts of a state are beside consecutive steps of its copy, so they are one row again.
         states = state.reshape(-1, self._steps * state.shape[1])
-        return replace(super()._batch(transitions), ended=ended, state=states)
+        absent = ended == ABSENT if self._has_padding else None
+        return replace(super()._batch(transitions), ended=ended, state=states, absent=absent)

@@ -89,7 +89,8 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
-        stats, self.td_error = self._step(*columns, batch.steps, batch.weight, batch.ended, batch.state)
+        of_sequences = (batch.ended, batch.state, batch.absent)
+        stats, self.td_error = self._step(*columns, batch.steps, batch.weight, *of_sequences)
         self.updates += 1
         if self.updates % self.config.target_updates == 0:
             # Polyak averaging of all parameters, kernels included, in one call over the arena.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.actor_critic import present_rows
 from runtime.rl.algos.networks import fill_uniform
 from runtime.rl.algos.off_policy.critics import ChoiceCritic, TwinCritic, TwinNetwork
 from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
@@ -65,17 +66,23 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
     """
 
     def _learned(self, batch: Batch) -> Batch:
-        """Return the rows behind the burn-in of each sequence."""
+        """Return the rows behind the burn-in of each sequence, and others in the place of padding."""
         names = ("obs", "action", "reward", "next_obs", "terminated", "steps")
         columns = {name: column for name in names if (column := getattr(batch, name)) is not None}
-        learned = {
-            name: _by_sequence(column, batch)[:, self.config.burn_in :].flatten(0, 1)
-            for name, column in columns.items()
-        }
-        return replace(batch, **learned)
+        rows = self._present(batch)
+        return replace(
+            batch, **{name: self._behind_burn_in(column, batch)[rows] for name, column in columns.items()}
+        )
+
+    def _behind_burn_in(self, column: Tensor, batch: Batch) -> Tensor:
+        return _by_sequence(column, batch)[:, self.config.burn_in :].flatten(0, 1)
+
+    def _present(self, batch: Batch) -> Tensor | slice:
+        """Return the index of what is learned from among the rows behind the burn-in: not padding."""
+        return slice(None) if batch.absent is None else present_rows(self._behind_burn_in(batch.absent, batch))
 
     def _features(self, batch: Batch) -> Tensor:
-        return self._read(self._critic, self._states(self._critic, batch))
+        return self._read(self._critic, self._states(self._critic, batch)[self._present(batch)])
 
     def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:
         policy, target = (
@@ -87,15 +94,15 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
     def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             features = self._features(batch)
-        return self._read(self._actor, self._states(self._actor, batch)), features
+        return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
 
     def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:
         """(B, state_size) states behind the last step whose reward is in the sum of each learned row."""
-        states = self._states(network, drawn)
+        states, rows = self._states(network, drawn), self._present(drawn)
         if steps is None:
-            return states
+            return states[rows]
         # No sum goes on beyond its segment, see `runtime.rl.roles.rollout`.
-        return states[torch.arange(len(states), device=states.device) + steps.long() - 1]
+        return states[torch.arange(len(states), device=states.device)[rows] + steps.long() - 1]
 
     def _states(self, network: Unrolled, batch: Batch) -> Tensor:
         """(B, state_size) states behind each step that is learned from; those before it are without a gradient."""

@@ -22,6 +22,7 @@ from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.sequence_replay import SequenceReplay
+from runtime.rl.buffers.successors import ABSENT
 from runtime.rl.roles.experience import memory_of
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.settings import Settings, from_mapping
@@ -156,6 +157,56 @@ def test_the_losses_are_those_of_steps_taken_one_by_one(
     gradient = before._actor.arena.gradient(actor_loss)
     assert state["actor.mean"].numpy() == pytest.approx(0.1 * gradient.numpy(), abs=1e-5)
     assert not gradient[:kernels].any(), "the critics alone teach the kernels"
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("make", [RecurrentSAC, RecurrentDiscreteSAC])
+def test_nothing_is_learned_from_padding(make: Any, burn_in: int, n_step: int) -> None:
+    shape = shape_of("gru", action=CHOICE if make is RecurrentDiscreteSAC else NUMBERS)
+    config = SACConfig(hidden=(7,), gamma=0.9, burn_in=burn_in, n_step=n_step)
+    arenas = []
+    for value in (0, 1):
+        method, batch = make(shape, config, seed=1), sequences(shape, count=2, steps=8, n_step=n_step)
+        absent = torch.zeros(16, dtype=torch.bool)
+        absent[3:6] = absent[8:12] = absent[14] = True  # within a sequence, at its beginning, before its end
+        batch.ended[absent], batch.terminated[absent] = ABSENT, 1
+        before = absent.roll(-1)
+        before[7] = before[15] = False
+        batch.ended[before & ~absent], batch.terminated[before & ~absent] = 1, 1
+        if batch.steps is not None:
+            for row in batch.ended.nonzero().flatten().tolist():
+                least = max(row // 8 * 8, row - 2)
+                for earlier in range(least, row + 1):
+                    batch.steps[earlier] = min(int(batch.steps[earlier]), row - earlier + 1)
+        for column in (batch.obs, batch.action, batch.reward, batch.next_obs):
+            column[absent] = value
+        method.update(replace(batch, absent=absent))
+        arenas.append(torch.cat([network.arena.flat for network in method.networks()]))
+    assert arenas[0].isfinite().all()
+    assert torch.equal(*arenas)
+
+
+def test_padding_of_a_replay_is_marked_also_after_it_is_resumed() -> None:
+    settings = settings_of()
+    plan = make_plan(settings, VECTOR, NUMBERS)
+    store, loaded = make_store(plan, settings, 0), make_store(plan, settings, 0)
+    assert isinstance(store, SequenceReplay)
+    assert isinstance(loaded, SequenceReplay)
+    *segments, last = Recorded(plan).segments(3)
+    for columns in segments:
+        store.put(columns)
+    assert store.sample(8 * STEPS).absent is None
+    ended = last[3].copy()
+    ended[np.flatnonzero(ended == 0)[-2:]] = ABSENT
+    store.put((*last[:3], ended, *last[4:]))
+    loaded.load_state(store.state())
+    for each in (store, loaded):
+        batch = each.sample(64 * STEPS)
+        assert batch.absent is not None
+        assert torch.equal(batch.absent, batch.ended == ABSENT)
+        assert 0 < batch.absent.sum() < len(batch.absent)
+        assert batch.terminated[batch.absent].eq(1).all()
 
 
 @pytest.mark.parametrize("make", [RecurrentSAC, RecurrentDiscreteSAC])
