@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.base import contract
+from runtime.base.cgroups import usable_cores
 from runtime.base.cli_options import Commands, add_command
 from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
@@ -18,7 +19,7 @@ Record pictures of the environment of L2R_CONFIG and train a variational autoenc
 
 examples:
   export L2R_CONFIG='{"environment": "racing", "environment_options": {"observation": "view"}}'
-  l2r-runtime encode view.safetensors --frames 4000 --epochs 10
+  l2r-runtime encode view.safetensors --frames 4000 --epochs 10 --threads 2
   l2r-runtime encode view.safetensors --policy ~/runs/racing-view      # frames as a saved policy sees them
   L2R_CONFIG="$(yq -o json .train manifests/l2r-vision.yaml)" l2r-runtime encode road.safetensors --latents 16
 
@@ -42,11 +43,14 @@ def add_parser(commands: Commands) -> None:
     add("--kl", type=float, default=1.0, metavar="X", help="weight of the divergence from the prior (1)")
     add("--policy", metavar="CHECKPOINT", help="act by this saved policy, as in `drive`")
     add("--seed", type=int, default=0, metavar="N")
+    add("--threads", type=int, metavar="N", help="of the training; frames are recorded by one (all cores)")
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Record, train, and return the exit code."""
-    for name in ("frames", "epochs", "latents"):
+    if options.threads is None:
+        options.threads = max(1, int(usable_cores()))
+    for name in ("frames", "epochs", "latents", "threads"):
         if getattr(options, name) < 1:
             raise SetupError(f"--{name} must be at least 1")
     if options.frames < 100:
@@ -60,12 +64,16 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         raise SetupError(f"--channels is {options.channels!r}; it must be whole numbers, for example 16,32,64")
     if not options.file.absolute().parent.is_dir():
         raise SetupError(f"{options.file}: there is no folder {options.file.parent}")
+    from runtime.rl.roles.launch_context import bound_to_one_thread
+
+    bound_to_one_thread()  # before NumPy is imported: it acts as a worker does
     from runtime.rl.encoding.recording import record_frames
     from runtime.rl.encoding.training import Training, train
 
     frames = record_frames(
         options.frames, options.policy, os.environ.get(contract.ENV_CONFIG, ""), options.seed, stop
     )
-    training = Training(options.epochs, options.latents, tuple(map(int, parts)), options.kl, options.seed)
+    channels = tuple(map(int, parts))
+    training = Training(options.epochs, options.latents, channels, options.kl, options.seed, options.threads)
     train(frames, training, options.file, stop)
     return contract.EXIT_DONE

@@ -42,6 +42,8 @@ class Training:
     kl: float = 1.0
     """Weight of the divergence; 1 is the evidence lower bound itself."""
     seed: int = 0
+    threads: int = 1
+    """Numerical ones."""
 
 
 class Autoencoder(nn.Module):
@@ -85,6 +87,7 @@ class Autoencoder(nn.Module):
 
 def train(frames: Frames, training: Training, path: Path, stop: Stop) -> None:
     """Train, and write the newest weights to `path` after each epoch. Raises SetupError and OSError."""
+    torch.set_num_threads(training.threads)
     generator = torch.Generator().manual_seed(training.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)

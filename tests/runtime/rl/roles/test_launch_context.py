@@ -75,7 +75,7 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("command", ["ps", "ps-worker", "drive /none"])
+@pytest.mark.parametrize("command", ["ps", "ps-worker", "drive /none", "encode x --policy /none"])
 def test_commands_that_compute_beside_others_have_one_thread(command):
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
     argv = [sys.executable, "-c", COMMAND, *command.split()]
