@@ -192,11 +192,13 @@ def ours(example: Example, seed: int) -> Iterator[Point]:
             if "the run is done" in line or time.time() - began > MOST_SECONDS:
                 process.terminate()
                 break
+    due = 0
     for line in l2rtui(*logs, "--tail", "100000").splitlines():
         if not line.startswith('{"l2r":"learner"'):
             continue
         record = json.loads(line)
-        if record[example.measure] is not None:
+        if record[example.measure] is not None and record["env_steps"] >= due:
+            due = record["env_steps"] + RECORD_STEPS
             yield point(
                 example, "l2rtui", seed, record | {"mean_return": record[example.measure]}, record["time"] - began
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
@@ -57,7 +58,8 @@ class MethodConfig:
                 raise ValueError(f"{self.label}: {sentence}")
             if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
                 limits = " and ".join(f"{bound} {limit:g}" for bound, limit in bounds.items())
-                raise ValueError(f"{self.label}: {setting.name} is {value}; it must be {limits}")
+                written = f"{value:g}" if isinstance(value, float) else value
+                raise ValueError(f"{self.label}: {setting.name} is {written}; it must be {limits}")
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Self:
@@ -67,10 +69,7 @@ class MethodConfig:
             if name not in declared:
                 raise ValueError(f"{cls.label} has no setting {name!r}; known are {', '.join(declared)}")
             _check_type(cls.label, name, value, declared[name])
-        values = dict(settings)
-        if "hidden" in values:
-            values["hidden"] = tuple(values["hidden"])
-        return cls(**values)
+        return cls(**{name: _typed(value, declared[name]) for name, value in settings.items()})
 
     @classmethod
     def head(cls, action: ActionSpace) -> Head:
@@ -161,3 +160,12 @@ def _check_type(method: str, name: str, value: Any, declared: str) -> None:
         raise ValueError(f"{method}: {name} is {value!r}; it must be a whole number")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{method}: {name} is {value!r}; it must be a number")  # noqa: TRY004  (a spec's value)
+    if declared.startswith("float") and abs(value) > sys.float_info.max:
+        raise ValueError(f"{method}: {name} is too large")
+
+
+def _typed(value: Any, declared: str) -> Any:
+    """Return a value that `_check_type` has passed in the declared type: YAML gives 1 for 1.0, and lists."""
+    if declared.startswith("tuple"):
+        return tuple(value)
+    return float(value) if declared.startswith("float") and value is not None else value

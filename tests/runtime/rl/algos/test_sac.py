@@ -278,6 +278,7 @@ def test_same_seed_same_weights_and_another_seed_others():
         ({"tau": "small"}, "tau is 'small'; it must be a number"),
         ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"init_alpha": 10**400}, "init_alpha is too large"),
         ({"hidden": 64}, "hidden is 64; it must be a list"),
         ({"hidden": []}, "needs at least one layer"),
     ],
@@ -291,6 +292,12 @@ def test_settings_of_a_spec_become_a_config():
     assert SACConfig.read({"hidden": [64, 32], "gamma": 0.9, "target_entropy": None}) == SACConfig(
         hidden=(64, 32), gamma=0.9
     )
+
+
+def test_a_whole_number_is_a_number_too():
+    config = SACConfig.read({"hidden": list(SMALL.hidden), "init_alpha": 1, "tau": 1, "target_entropy": -2})
+    assert [type(value) for value in (config.init_alpha, config.tau, config.target_entropy)] == [float] * 3
+    assert SAC(SHAPE, config, seed=1).state()["log_alpha"].item() == 0
 
 
 def test_it_finds_the_best_action_of_a_bandit():
