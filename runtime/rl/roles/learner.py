@@ -460,15 +460,17 @@ class Learner:
         self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
         own = self._collector.metric_fields() if self._collector is not None else {}
-        figures = {**self._exchange.metric_fields(), **own, **self._usage.report()}
+        # Together: a segment that came between would be among the accounts and not in the env steps.
+        env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
+        figures = {**counts, **own, **self._usage.report()}
         last = self._metrics.evaluation
         self._watch.update(
-            self._env_steps, self._counters.updates, figures["mean_return"] if last is None else last.eval_return
+            env_steps, self._counters.updates, figures["mean_return"] if last is None else last.eval_return
         )
         figures |= self._watch.record_fields()
         if self._saver.trouble:
             figures["checkpoint_error"] = self._saver.trouble
-        self._metrics.write(self._counters, self._env_steps, figures, self._stats)
+        self._metrics.write(self._counters, env_steps, figures, self._stats)
 
 
 def _devices(settings: Settings) -> list[str]:
