@@ -1,6 +1,8 @@
-"""Errors that end a program of the runtime; `runtime.cli` turns each into an exit code of the contract."""
+"""Errors that end a program of the runtime, each an exit code in `runtime.cli`, and the text of any error."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class SetupError(Exception):
@@ -21,3 +23,18 @@ class FailedError(Exception):
 
 class InterruptedWorkError(Exception):
     """The process was asked to end before its work was done."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error without the advice that libraries put behind it; its type where it has no text."""
+    return (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
+
+
+def unexpected_reason(error: BaseException) -> str:
+    """Return type, first line and place of an error that nobody foresaw, instead of its traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f", {Path(trace.tb_frame.f_code.co_filename).name} line {trace.tb_lineno}" if trace is not None else ""
+    text = f": {first_line(error)}" if str(error) else ""
+    return f"{type(error).__name__}{text}{place}"

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from runtime.base import contract
-from runtime.base.errors import FailedError
+from runtime.base.errors import FailedError, first_line
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import RefusedKeysError
@@ -90,7 +90,7 @@ class _Node:
                     code = self._train(values)
             except OSError as error:
                 self._check_refusal(error)
-                self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
+                self._say_now_and_then(f"waiting for the rendezvous: {first_line(error)}")
                 time.sleep(AGAIN_SECONDS)
                 continue
             if code is not None:
@@ -128,7 +128,7 @@ class _Node:
         except StateError as error:
             raise FailedError(f"{error}; do all nodes run the same image?") from error
         except DistError as error:  # a value that another node had to write did not come
-            self._console.say(f"the round did not come about: {_short(error)}")
+            self._console.say(f"the round did not come about: {first_line(error)}")
             session.leave()
             return None
         except (ChildFailedError, GivenUpError):
@@ -172,8 +172,3 @@ class _Node:
         if time.monotonic() - self._last_sentence >= SAY_SECONDS:
             self._last_sentence = time.monotonic()
             self._console.say(sentence)
-
-
-def _short(error: BaseException) -> str:
-    """Return the first line of an error."""
-    return (str(error) or type(error).__name__).splitlines()[0][:300]

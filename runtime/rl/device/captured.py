@@ -19,8 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from runtime.base.errors import FailedError
-from runtime.rl.device.failures import first_line
+from runtime.base.errors import FailedError, first_line
 
 WARMUP_CALLS: Final = 3
 """Calls before a capture: they allocate workspaces of cuBLAS and cuDNN and load kernels, which capture forbids.

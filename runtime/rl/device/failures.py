@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from runtime.base.errors import FailedError
+from runtime.base.errors import FailedError, first_line
 
 
 @contextmanager
@@ -25,8 +25,3 @@ def device_failures() -> Iterator[None]:
         raise FailedError(
             f"the device failed: {first_line(error)}; a restart goes on from the newest checkpoint"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return an error without the advice on debugging that torch puts behind it."""
-    return (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")

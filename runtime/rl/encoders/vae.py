@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
+from runtime.base.errors import first_line
 from runtime.rl.algos.actor import Convolution, convolve
 from runtime.rl.spaces import Image
 
@@ -106,8 +107,7 @@ def _read_torch(path: str) -> dict[str, Any]:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     # Its reader fails in as many ways as there are damaged files.
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is neither safetensors nor a state dict of torch: {reason}") from error
+        raise ValueError(f"{path} is neither safetensors nor a state dict of torch: {first_line(error)}") from error
     if not isinstance(saved, dict) or not all(isinstance(part, torch.Tensor) for part in saved.values()):
         raise ValueError(f"{path} holds no state dict: a dictionary of tensors by their names")
     return {str(key): tensor.float().numpy() for key, tensor in saved.items()}
