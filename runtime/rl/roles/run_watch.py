@@ -21,7 +21,7 @@ from runtime.base import contract
 from runtime.base.alert_delivery import AlertSender, Sender
 from runtime.base.alert_rules import AlertLedger, AlertMessage, AlertRule, Facts, parse_rules
 from runtime.base.atomic_files import write_atomic
-from runtime.base.errors import NotFiniteError, SetupError
+from runtime.base.errors import NotFiniteError, SetupError, unexpected_reason
 from runtime.base.launch_context import LaunchContext
 from runtime.base.limits import LimitNotice, Limits, Usage, duration_text, worst_notice
 from runtime.base.metrics import record
@@ -32,7 +32,8 @@ TERMINATION_LOG: Final = Path("/dev/termination-log")
 """File whose text Kubernetes shows as the message of an ended container."""
 FAREWELL_SECONDS: Final = 5.0
 """Longest wait of an ending learner for the delivery of its last alerts."""
-_TICK_SECONDS: Final = 5.0
+TICK_SECONDS: Final = 5.0
+"""Period at which the watch looks by itself, so that a loop that hangs is noticed."""
 HANG_SECONDS: Final = 60.0
 """Time for which a loop that is over a limit may be silent; until then it may be writing a checkpoint."""
 DIED: Final = "its learner ended without a word and begins again"
@@ -111,6 +112,8 @@ class RunWatch:
         self._now = self._updated_at = clock()
         self._notice: LimitNotice | None = None
         self._spoken: set[tuple[str, bool]] = set()
+        self._problems: set[str] = set()
+        """Sentences on errors of the watch itself that were said."""
         sender = Sender(context.run, context.run_id, context.seed)
         # A thread for each rule: a webhook that hangs must not delay a mail.
         self._senders = {rule: AlertSender(sender, environ, say) for rule in dict.fromkeys(self._rules)}
@@ -247,12 +250,30 @@ class RunWatch:
 
     def _tick(self) -> None:
         """Look again and again, so that a loop that hangs is told as stalled."""
-        while not self._closing.wait(_TICK_SECONDS):
+        while not self._closing.wait(TICK_SECONDS):
             self.look()
 
     def look(self) -> None:
-        """Tell what is due, and end a process whose loop hangs while a limit passes."""
-        self._tell()
+        """Tell what is due, and end a process whose loop hangs while a limit passes; errors are said."""
+        with self._going_on("could not send its alerts"):
+            self._tell()
+        with self._going_on("could not see whether its loop hangs"):
+            self._end_if_hung()
+
+    @contextlib.contextmanager
+    def _going_on(
+        self, problem: str, next_step: str = f"it tries again every {TICK_SECONDS:g} s"
+    ) -> Iterator[None]:
+        """Say once that the block failed: a watch that ended with it would leave a loop that hangs to itself."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            sentence = f"the watch of this run {problem} ({unexpected_reason(error)}); {next_step}"
+            if sentence not in self._problems:
+                self._problems.add(sentence)
+                self._say(sentence)
+
+    def _end_if_hung(self) -> None:
         with self._lock:
             silent = self._clock() - self._now
             notice = worst_notice(self._limits, self._state.used.after(silent, self._gpus))
@@ -263,11 +284,14 @@ class RunWatch:
             self._state.is_running = False
             self._notice = notice
             self._facts = replace(self._facts, done=notice.sentence, limit=notice)
-        self._say(f"{notice.sentence}; its loop has not moved for {duration_text(silent)}, so it is killed")
-        self._tell()
-        deadline = time.monotonic() + FAREWELL_SECONDS
-        for sender in self._senders.values():
-            sender.close(max(0.0, deadline - time.monotonic()))
+            self._state.write(self._folder)
+        # It is killed whatever fails here: the limit counts as reached by now, so no later look would do it.
+        with self._going_on("could not send its last alerts", "it is killed all the same"):
+            self._say(f"{notice.sentence}; its loop has not moved for {duration_text(silent)}, so it is killed")
+            self._tell()
+            deadline = time.monotonic() + FAREWELL_SECONDS
+            for sender in self._senders.values():
+                sender.close(max(0.0, deadline - time.monotonic()))
         self._end_process(contract.EXIT_FAILED)
 
 

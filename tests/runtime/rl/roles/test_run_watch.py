@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.base import contract
-from runtime.base.alert_rules import AFTER_SECONDS, AlertRule, rules_text
+from runtime.base.alert_rules import AFTER_SECONDS, AlertLedger, AlertRule, rules_text
 from runtime.base.errors import NotFiniteError, SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.base.limits import Limits
@@ -188,6 +189,46 @@ def test_a_learner_that_was_killed_is_told_by_its_successor(run):
     assert run.hook.texts == [f"r: failed: {DIED}"]
     run.start(when=("failed",)).close()
     assert len(run.hook.texts) == 1
+
+
+def test_a_watch_that_fails_says_so_once_and_looks_on(run, monkeypatch, wait_until):
+    failures = iter(range(4))
+
+    def clock() -> float:
+        if threading.current_thread() is not threading.main_thread() and next(failures, None) is not None:
+            raise RuntimeError("no time\nat all")
+        return run.time
+
+    monkeypatch.setattr(run_watch, "TICK_SECONDS", 0.01)
+    environ = run.environ(Limits(wall=1000), 0, ())
+    context = LaunchContext.from_environment(environ, "learner")
+    watch = RunWatch(context, environ, run.folder, run.said.append, clock, run.exits.append)
+    run.time += 2000  # its loop hangs
+    wait_until(lambda: run.exits, "its end")
+    watch.close()
+    assert run.exits == [contract.EXIT_FAILED]
+    assert [sentence for sentence in run.said if "no time" in sentence] == [run.said[0]]
+    assert run.said[0].startswith(
+        "the watch of this run could not see whether its loop hangs (RuntimeError: no time, test_run_watch.py line "
+    )
+    assert run.said[0].endswith("); it tries again every 5 s")
+
+
+def test_a_loop_that_hangs_is_killed_though_no_alert_can_be_sent(run, monkeypatch):
+    watch = run.start(Limits(wall=1000), when=("limit", "failed"))
+    run.time += 2000
+    with monkeypatch.context() as patch:
+        patch.setattr(AlertLedger, "due", lambda *_: {}["rule"])
+        watch.look()
+    assert run.exits == [contract.EXIT_FAILED]
+    begins = [sentence.partition(" (")[0] for sentence in run.said]
+    killed = "ended by limit wall 16 min 40 s; its loop has not moved for 33 min 20 s, so it is killed"
+    problem = "the watch of this run could not send its"
+    assert begins == [f"{problem} alerts", killed, f"{problem} last alerts"]
+    again = run.start(Limits(wall=1000), when=("limit", "failed"))
+    assert run.after(again, 1, 1, 1) == "limit wall 16 min 40 s"
+    again.close()
+    assert run.hook.texts == ["r: ended by limit wall 16 min 40 s"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run_id":"u-1"}', '{"run_id":"u-1","used":{"wal":1}}'])
