@@ -15,6 +15,7 @@ from typing import Final
 
 from runtime.base.atomic_files import write_atomic
 from runtime.base.checkpoint_manifest import find_damage, is_manifest
+from runtime.base.errors import unexpected_reason
 from runtime.base.object_store import ObjectStore
 
 PATIENCE_SECONDS: Final = 60.0
@@ -79,7 +80,14 @@ class Mirror:
                     is_swept = True
                 self._copy(name)
             except OSError as error:
-                self._say(f"checkpoint {name} could not be copied ({error}); the next one is tried")
+                self._say_failed(name, str(error))
+            except Exception as error:  # noqa: BLE001  (the thread goes on, or no later checkpoint would be copied)
+                self._say_failed(name, unexpected_reason(error))
+
+    def _say_failed(self, name: str, reason: str) -> None:
+        is_last = self._is_closing and self._pending is None
+        next_step = "the next start copies it" if is_last else "the next one is tried"
+        self._say(f"checkpoint {name} could not be copied ({reason}); {next_step}")
 
     def _copy(self, name: str) -> None:
         if name <= self._copied:

@@ -17,7 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from runtime.base import contract
-from runtime.base.object_store import ObjectStore, StoreError, open_store
+from runtime.base.atomic_files import ByteProgress
+from runtime.base.object_store import FolderStore, ObjectStore, StoreError, open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.upload import Mirror, bring_newest
 from tests.runtime.conftest import TINY, RunUnderTest
@@ -160,6 +161,36 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_a
     mirrored(place, source, new)
     assert {f"{new}.json", f"{new}.safetensors"} <= set(place.names())
     assert not [name for name in place.names() if name.startswith(".tmp-")]
+
+
+class FailingStore(FolderStore):
+    """A store whose library fails in a way that nobody foresaw, for some checkpoints."""
+
+    fails_for: tuple[str, ...] = ()
+
+    def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
+        if name.startswith(self.fails_for):
+            raise RuntimeError("cannot schedule new futures\nafter shutdown")
+        super().put(name, source, progress)
+
+
+def test_an_error_that_nobody_foresaw_costs_its_checkpoint_alone(tmp_path: Path, wait_until: Wait) -> None:
+    source, place = tmp_path / "a", FailingStore(tmp_path / "volume")
+    first, second, third = saved(source, 1, 2, 3).names()
+    place.fails_for = (first, third)
+    said: list[str] = []
+    mirror = Mirror(place, source, 10, said.append)
+    for number, name in enumerate((first, second)):
+        mirror.offer(name)
+        wait_until(lambda count=number + 1: len(said) == count, name)
+    mirror.offer(third)
+    mirror.close()
+    reason = "RuntimeError: cannot schedule new futures, test_upload.py line "
+    assert said[0].startswith(f"checkpoint {first} could not be copied ({reason}")
+    assert said[0].endswith("); the next one is tried")
+    assert said[1].startswith(f"checkpoint {second} is in {place.url}")
+    assert said[2].startswith(f"checkpoint {third} could not be copied ({reason}")
+    assert f"{second}.json" in place.names()
 
 
 def test_uploads_that_nobody_completed_are_ended(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
