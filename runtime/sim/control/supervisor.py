@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from runtime.base.errors import unexpected_reason
 from runtime.sim.control.liveness import Budget, LivenessMonitor, State
 from runtime.sim.launchers.failures import Cause, Failure
 from runtime.sim.launchers.simulator_process import Addresses, SimulatorHandle
@@ -213,7 +214,17 @@ class SimulatorSupervisor:
         return Failure(Cause.NOT_READY, f"{sentence}; its last words: {tail}" if tail else sentence)
 
     def _watch_process(self, handle: SimulatorHandle, unwatch: threading.Event) -> None:
-        """Watch one process of the simulator until it fails or `unwatch` is set."""
+        """Watch one process of the simulator until it fails or `unwatch` is set; note the failure."""
+        try:
+            failure = self._await_failure(handle, unwatch)
+        # A loss too: nobody would notice when it hangs, and the driver starts another with a watch of its own.
+        except Exception as error:  # noqa: BLE001
+            failure = Failure(Cause.UNWATCHED, f"the watch of the simulator failed: {unexpected_reason(error)}")
+        if failure is not None and not unwatch.is_set():
+            self._failure = self.last_failure = failure
+
+    def _await_failure(self, handle: SimulatorHandle, unwatch: threading.Event) -> Failure | None:
+        """Return the failure of one process of the simulator; None once `unwatch` is set."""
         spec = self.spec
         liveness = LivenessMonitor(heartbeat_seconds=spec.hung_seconds, pose_seconds=spec.pose_seconds)
         now = time.monotonic()
@@ -232,10 +243,9 @@ class SimulatorSupervisor:
                     due = time.monotonic() + spec.heartbeat_seconds
                 if (posed := self._pose_time()) is not None:
                     liveness.posed(posed)
-                failure = failure or handle.ended() or liveness.check(time.monotonic())
-                if failure is not None and not unwatch.is_set():
-                    self._failure = self.last_failure = failure
-                    return
+                if (failure := failure or handle.ended() or liveness.check(time.monotonic())) is not None:
+                    return failure
+        return None
 
     def _end(self) -> None:
         """End the present process and its watch."""

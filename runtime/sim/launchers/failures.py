@@ -18,6 +18,8 @@ class Cause(StrEnum):
     NOT_READY = "not ready"
     CANNOT_START = "cannot start"
     SUPERVISOR_LOST = "supervisor lost"
+    UNWATCHED = "unwatched"
+    """This process cannot watch or read it any more: an error of ours, and it may run well."""
     ASKED = "asked"
     """A restart was requested: no failure of the simulator, so it costs nothing of its budget."""
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,10 +45,13 @@ QUICK = {
 class Watched:
     """A supervisor and the marks of all that it has started."""
 
-    def __init__(self, folder: Path, **options: object) -> None:
+    def __init__(
+        self, folder: Path, pose_time: Callable[[], float | None] = lambda: None, **options: object
+    ) -> None:
         self.handles: list[SimulatorProcess] = []
         self.folder = folder
-        self.supervisor = SimulatorSupervisor(SimulatorSpec.from_mapping({**QUICK, **options}), self.start)
+        spec = SimulatorSpec.from_mapping({**QUICK, **options})
+        self.supervisor = SimulatorSupervisor(spec, self.start, pose_time)
 
     def start(self, spec: SimulatorSpec) -> SimulatorProcess:
         self.handles.append(SimulatorProcess(spec, self.folder))
@@ -245,6 +249,41 @@ def test_restart_gives_another_one_on_ports_of_its_own_and_counts(tmp_path):
     assert watched.supervisor.last_error == "the simulator crashed with SIGSEGV"
     assert watched.handles[0].mark != watched.handles[1].mark
     watched.supervisor.stop()
+    assert watched.survivors() == []
+
+
+def test_one_that_cannot_be_watched_any_more_is_lost_and_another_is_watched(tmp_path):
+    answers = iter([None, {}])
+
+    def pose_time() -> float | None:
+        answer = next(answers, None)
+        return None if answer is None else answer["time"]
+
+    watched = Watched(tmp_path, pose_time)
+    watched.supervisor.start()
+    sentence = watched.until_lost()
+
+    assert sentence.startswith("the watch of the simulator failed: KeyError: 'time', test_process.py line ")
+    assert watched.supervisor.last_failure.cause is Cause.UNWATCHED
+    assert watched.supervisor.state == "lost"
+    watched.supervisor.restart()
+    watched.handles[-1].signal(signal.SIGSEGV)
+    eventually(lambda: watched.supervisor.state == "lost", "a watch of the second")
+    assert watched.supervisor.last_error == "the simulator crashed with SIGSEGV"
+    assert watched.supervisor.stop() == 0
+    assert watched.survivors() == []
+
+
+def test_a_watch_that_fails_again_and_again_spends_the_budget_and_says_why(tmp_path):
+    watched = Watched(tmp_path, dict[str, float]().popitem, restarts=1)
+    watched.supervisor.start()
+    watched.until_lost()
+    watched.supervisor.restart()
+    watched.until_lost()
+    with pytest.raises(
+        BudgetError, match=r"given up after more than 1 failures.*; last: the watch of the simulator"
+    ):
+        watched.supervisor.restart()
     assert watched.survivors() == []
 
 
