@@ -146,7 +146,7 @@ class SimulatorSession:
         """Send an action, each in [-1, 1]. Raises LostError."""
         if self._sender is None:
             raise LostError("the simulator is not running")
-        self.supervisor.check()
+        self._check()
         try:
             self._echo = self._sender.send(*self._sender.bounds.scaled(steering, acceleration))
         except OSError as error:
@@ -178,7 +178,7 @@ class SimulatorSession:
             )
             if frames is not None:
                 return frames
-            self.supervisor.check()
+            self._check()
         sentence = f"the simulator hangs: no images followed an action within {self._spec.pose_seconds:g} s"
         raise self.supervisor.lose(Failure(Cause.HUNG, sentence))
 
@@ -189,6 +189,12 @@ class SimulatorSession:
 
     def _is_wanted(self) -> bool:
         return not self.is_stopping()
+
+    def _check(self) -> None:
+        """Raise LostError where the simulator has ended or hangs, or cannot be read any more."""
+        self.supervisor.check()
+        if problem := self.observations.problem:
+            raise self.supervisor.lose(Failure(Cause.UNWATCHED, problem))
 
     def _pose(self) -> Pose | None:
         observations = self._observations  # read once: the driver's thread sets it to None
@@ -203,7 +209,7 @@ class SimulatorSession:
         while (left := deadline - time.monotonic()) > 0:
             if (pose := observations.wait(is_wanted, min(left, CHECK_SECONDS))) is not None:
                 return pose
-            self.supervisor.check()
+            self._check()
         sentence = f"the simulator hangs: no pose followed an action within {timeout_seconds:g} s"
         if observations.garbage:
             sentence += f", and {observations.garbage} datagrams were none"

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from runtime.base.errors import unexpected_reason
 from runtime.sim.wire import protocol
-from runtime.sim.wire.errors import SimulatorSpecError
+from runtime.sim.wire.errors import SimulatorError, SimulatorSpecError
 
 if TYPE_CHECKING:
     from runtime.sim.wire.camera import CameraReceiver, Cameras, Frame
@@ -49,12 +50,19 @@ class Pose:
 
 
 class Receiver:
-    """Thread that reads all sockets. A source is added with a callback that reads without waiting."""
+    """Thread that reads all sockets. A source is added with a callback that reads without waiting.
+
+    An error of a callback ends the reading of its source alone, one of the thread itself that of all.
+    """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._edges: dict[int, Callable[[], None]] = {}
+        self._on_error: dict[int, Callable[[Exception], None]] = {}
+        """Of each source that is read."""
+        self._problem = ""
+        """Error that has ended the thread."""
         self._waker, self._wake = os.pipe()
         os.set_blocking(self._waker, False)
         self._selector.register(self._waker, selectors.EVENT_READ, self._drain)
@@ -62,22 +70,39 @@ class Receiver:
         self._thread = threading.Thread(target=self._run, name="l2r-receiver", daemon=True)
         self._thread.start()
 
-    def add(self, fileno: int, on_ready: Callable[[], None], *, edge: bool = False) -> None:
-        """Call ``on_ready`` in the reading thread whenever ``fileno`` is readable.
+    def add(
+        self,
+        fileno: int,
+        on_ready: Callable[[], None],
+        on_error: Callable[[Exception], None],
+        *,
+        edge: bool = False,
+    ) -> None:
+        """Call ``on_ready`` in the reading thread whenever ``fileno`` is readable, up to its first error.
 
-        With ``edge`` its readiness is edge-triggered: also call it regularly without an event.
+        With ``edge`` its readiness is edge-triggered: also call it regularly without an event. ``on_error`` gets
+        the error that ends the reading. Raises SimulatorError where the thread itself has ended with one.
         """
+
+        def read() -> None:
+            try:
+                on_ready()
+            except Exception as error:  # noqa: BLE001  (of this source alone)
+                self._fail(fileno, error)
+
         with self._lock:
-            self._selector.register(fileno, selectors.EVENT_READ, on_ready)
+            if self._problem:
+                raise SimulatorError(self._problem)
+            self._selector.register(fileno, selectors.EVENT_READ, read)
+            self._on_error[fileno] = on_error
             if edge:
-                self._edges[fileno] = on_ready
+                self._edges[fileno] = read
         self._wake_thread()
 
     def remove(self, fileno: int) -> None:
         """Stop reading a source; after this returns, its callback does not run any more."""
         with self._lock:
-            self._selector.unregister(fileno)
-            self._edges.pop(fileno, None)
+            self._forget(fileno)
         self._wake_thread()
 
     def close(self) -> None:
@@ -98,14 +123,36 @@ class Receiver:
         with contextlib.suppress(BlockingIOError):
             os.read(self._waker, 4096)
 
+    def _forget(self, fileno: int) -> None:
+        """Stop reading a source, unless an error has done so; with the lock."""
+        if self._on_error.pop(fileno, None) is not None:
+            self._selector.unregister(fileno)
+            self._edges.pop(fileno, None)
+
+    def _fail(self, fileno: int, error: Exception) -> None:
+        """Stop reading a source, which would be ready for ever, and tell its owner; with the lock."""
+        on_error = self._on_error[fileno]
+        self._forget(fileno)
+        on_error(error)
+
     def _run(self) -> None:
+        try:
+            self._read_all()
+        except Exception as error:  # noqa: BLE001  (the owners of the sources raise it)
+            reason = unexpected_reason(error)
+            with self._lock:
+                self._problem = f"poses and images cannot be received any more ({reason}); start this process again"
+                for fileno in [*self._on_error]:
+                    self._fail(fileno, error)
+
+    def _read_all(self) -> None:
         while not self._ends:
             ready = self._selector.select(CAMERA_POLL_SECONDS if self._edges else None)
             # With the lock, which `remove` takes too: a source may have been removed since select() returned, and
             # its descriptor may already be another file.
             with self._lock:
                 current = self._selector.get_map()
-                callbacks = [key.data for key, _ in ready if key.fd in current]
+                callbacks = [current[key.fd].data for key, _ in ready if key.fd in current]
                 for callback in dict.fromkeys([*callbacks, *self._edges.values()]):
                     callback()
 
@@ -204,6 +251,8 @@ class Observations:
     ) -> None:
         self.garbage = 0
         """Number of datagrams that were no pose."""
+        self.problem = ""
+        """Sentence on the error that has ended the reading of poses or images; empty while they are read."""
         self._receiver = receiver
         self._changed = threading.Condition()
         self._pose: Pose | None = None
@@ -213,11 +262,11 @@ class Observations:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.bind((pose_host, pose_port))
-        except OSError:
+            self._socket.setblocking(False)
+            receiver.add(self._socket.fileno(), self._read_poses, functools.partial(self._note, "poses"))
+        except (OSError, SimulatorError):
             self._socket.close()
             raise
-        self._socket.setblocking(False)
-        receiver.add(self._socket.fileno(), self._read_poses)
         if cameras:
             self._connect(cameras)
 
@@ -270,7 +319,15 @@ class Observations:
         self._context = Cameras()
         for name, address in cameras.items():
             camera = self._cameras[name] = CameraReceiver(self._context, address)
-            self._receiver.add(camera.fileno(), functools.partial(self._read_frame, camera), edge=True)
+            on_ready = functools.partial(self._read_frame, camera)
+            on_error = functools.partial(self._note, f"images of {name}")
+            self._receiver.add(camera.fileno(), on_ready, on_error, edge=True)
+
+    def _note(self, source: str, error: Exception) -> None:
+        """Note that a source is not read any more: its newest value would stay what it is for ever."""
+        self.problem = (
+            self.problem or f"the simulator's {source} cannot be read any more: {unexpected_reason(error)}"
+        )
 
     def _read_frame(self, camera: CameraReceiver) -> None:
         if camera.receive():

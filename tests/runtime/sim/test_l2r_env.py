@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
 import time
@@ -21,7 +22,8 @@ from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.racing import RacingVectorEnv
 from runtime.rl.envs.racing_rules import FELT, RacingOptions
 from runtime.rl.envs.registry import make_vector_env
-from runtime.sim.wire.errors import BudgetError, LostError, StartError
+from runtime.sim.wire import protocol
+from runtime.sim.wire.errors import BudgetError, LostError, SimulatorError, StartError
 from runtime.tracks.maps import own_map
 from tests.runtime.sim.conftest import ROOT, carrying, eventually
 
@@ -118,6 +120,42 @@ def test_a_crash_costs_the_episode_and_nothing_is_learned_from_it(make):
     assert report["simulator_restarts"] == 1
     assert report["simulator_state"] == "ready"
     assert "SIGKILL" in report["simulator_error"]
+
+
+def test_an_error_of_reading_poses_costs_the_episode_and_is_named(make, monkeypatch):
+    env, unpack = make(simulator=PATIENT), protocol.unpack_pose
+    obs = env.reset(0)
+    failures = iter(["steering"])
+    monkeypatch.setattr(
+        protocol, "unpack_pose", lambda data: {}[name] if (name := next(failures, "")) else unpack(data)
+    )
+    result = env.step(steer(obs))
+    assert result.is_lost
+    assert not env.step(steer(result.obs)).is_lost, "the next episode runs"
+    report = env.report()
+    assert report["simulator_restarts"] == 1
+    sentence = "the simulator's poses cannot be read any more: KeyError: 'steering', test_l2r_env.py line "
+    assert report["simulator_error"].startswith(sentence)
+
+
+def test_a_receiver_that_fails_ends_the_worker_with_its_error_and_not_with_that_of_a_simulator(make, monkeypatch):
+    class FailingSelector(selectors.DefaultSelector):
+        has_failed = False
+
+        def select(self, timeout: float | None = None):
+            ready = super().select(timeout)
+            if self.has_failed:
+                raise OSError(5, "Input/output error")
+            return ready
+
+    monkeypatch.setattr(selectors, "DefaultSelector", FailingSelector)
+    env = make(simulator=PATIENT)
+    obs = env.reset(0)
+    FailingSelector.has_failed = True
+    sentence = r"poses and images cannot be received any more \(OSError: \[Errno 5\]"
+    with pytest.raises(SimulatorError, match=sentence):
+        env.step(steer(obs))
+    assert env.report()["simulator_restarts"] == 1
 
 
 CAMERAS = {
