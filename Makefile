@@ -28,7 +28,7 @@ IMAGE ?= l2rtui-node
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
+.PHONY: help setup run test test-process test-slow test-gpu test-simulated-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -67,6 +67,9 @@ test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, build
 
 test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
 	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
+
+test-simulated-gpu: $(VENV)/dev  ## run those tests on a CUDA device that is simulated on the CPU (needs g++)
+	@$(PYTEST) -p tests.fakes.cuda.plugin tests/gpu tests/fakes/cuda --ignore=tests/gpu/test_elastic.py -m gpu $(ARGS)
 
 test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
 	@$(BIN)/python -m pytest $(AGAIN) -m cluster $(ARGS)

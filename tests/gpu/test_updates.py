@@ -86,8 +86,10 @@ def test_a_captured_method_is_resumed_in_place(name: str) -> None:
     assert_alike(eager.state(), captured.state())
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-@pytest.mark.parametrize("name", ["sac", "sac-picture", "ppo", "appo"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "tf32") for name in ("sac", "sac-picture", "ppo", "appo")), *((name, "bfloat16") for name in CASES)],
+)
 def test_lower_precisions_are_captured_too(name: str, precision: str) -> None:
     case = CASES[name]
     set_float32_products(precision)

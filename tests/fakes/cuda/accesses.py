@@ -1,0 +1,255 @@
+"""Who reads and writes which memory, and whether one waits for the other; pinned memory on its way.
+
+A race detector by vector clocks, as ThreadSanitizer (Serebryany and Iskhodzhanov 2009): kernels run at once, in the
+order of their launches, and each access to memory must come after the earlier ones by streams, events or the host,
+not by luck.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tests.fakes.cuda.library import clocks
+
+serial_of = torch.ops.simulated.serial
+MANY = 32
+"""Accesses of a block after which those are dropped that every launch comes after, since the host does."""
+NOT_CALLERS = ("/tests/fakes/cuda/", "/torch/")
+
+
+class RaceError(AssertionError):
+    """Two accesses to memory of which neither waits for the other."""
+
+
+@dataclass(slots=True)
+class Access:
+    """Bytes ``first`` to ``last`` of a block, by a launch of a stream."""
+
+    stream: int
+    number: int
+    first: int
+    last: int
+    name: str
+    place: str
+    rows: NDArray[np.int64] | None = None
+    """First bytes of the rows of which it is made, where it is not all bytes in between, in order."""
+    row_bytes: int = 0
+
+    def meets(self, other: Access) -> bool:
+        if not (self.first < other.last and other.first < self.last):
+            return False
+        if self.rows is not None and other.rows is not None and self.row_bytes == other.row_bytes:
+            return bool(np.isin(self.rows, other.rows, assume_unique=True).any())
+        if self.rows is None:
+            return other.rows is None or other.meets(self)
+        return bool(((self.rows < other.last) & (self.rows + self.row_bytes > other.first)).any())
+
+
+@dataclass(slots=True)
+class Block:
+    """Accesses to a block of memory that later ones must come after, and the stream that it was allocated on."""
+
+    home: int
+    writes: list[Access] = field(default_factory=list)
+    reads: list[Access] = field(default_factory=list)
+    recorded: set[int] = field(default_factory=set)
+
+
+blocks: dict[int, Block] = {}
+races: list[str] = []
+"""Sentences of all races of this process."""
+RACES = "L2R_RACES"
+"""Variable with the path of a file that takes those of all processes, since a thread may swallow an error."""
+lock = threading.RLock()
+_serials = (ctypes.c_int64 * 256)()
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the bytes of its block that a tensor reaches."""
+    if tensor.numel() == 0:
+        return 0, 0
+    first = tensor.storage_offset()
+    last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return first * tensor.element_size(), last * tensor.element_size()
+
+
+def note(
+    stream: int,
+    name: str,
+    reads: list[Tensor],
+    writes: list[Tensor],
+    rows: dict[int, NDArray[np.int64]] | None = None,
+) -> int:
+    """Check and note a launch's accesses; return its number on the stream.
+
+    ``rows`` names the rows of tensors, by their `id`, that are all that is read or written of them.
+    """
+    chosen = rows or {}
+    with lock:
+        drop_freed()
+        number = clocks.launch(stream)
+        place = _place()
+        for tensor in reads:
+            _note(tensor, _access(stream, number, tensor, name, place, chosen.get(id(tensor))), is_write=False)
+        for tensor in writes:
+            _note(tensor, _access(stream, number, tensor, name, place, chosen.get(id(tensor))), is_write=True)
+        return number
+
+
+def _access(
+    stream: int, number: int, tensor: Tensor, name: str, place: str, rows: NDArray[np.int64] | None
+) -> Access:
+    first, last = extent(tensor)
+    if rows is None or not tensor.is_contiguous():
+        return Access(stream, number, first, last, name, place)
+    size = tensor.nbytes // len(tensor)
+    return Access(stream, number, first, last, name, place, first + np.unique(rows) * size, size)
+
+
+def _note(tensor: Tensor, access: Access, *, is_write: bool) -> None:
+    block = blocks.setdefault(serial_of(tensor), Block(access.stream))
+    if len(block.reads) + len(block.writes) > MANY:
+        for accesses in (block.reads, block.writes):
+            accesses[:] = [old for old in accesses if not clocks.host_is_after(old.stream, old.number)]
+    _check(block.writes, access, "reads" if not is_write else "overwrites", "writes")
+    if is_write:
+        _check(block.reads, access, "overwrites", "reads")
+        block.writes = [old for old in block.writes if not _is_covered(old, access)] + [access]
+        block.reads = [old for old in block.reads if not _is_covered(old, access)]
+    else:
+        block.reads = [old for old in block.reads if not _is_covered(old, access)] + [access]
+
+
+def _is_covered(old: Access, new: Access) -> bool:
+    """True if whoever comes after the new access comes after the old one, and meets it if he meets the old one."""
+    return (
+        new.rows is None
+        and new.first <= old.first
+        and old.last <= new.last
+        and (old.stream == new.stream or bool(clocks.is_after(new.stream, old.stream, old.number)))
+    )
+
+
+def _check(earlier: list[Access], access: Access, verb: str, earlier_verb: str) -> None:
+    for old in earlier:
+        if (
+            old.stream != access.stream
+            and old.meets(access)
+            and not clocks.is_after(access.stream, old.stream, old.number)
+        ):
+            report(
+                f"{access.name} on stream {access.stream} {verb} what {old.name} on stream {old.stream} "
+                f"{earlier_verb}, and does not wait for it ({old.place}; {access.place})"
+            )
+
+
+def drop_freed() -> None:
+    """Forget freed blocks; report those that a stream may still use which their owner has not waited for."""
+    while count := clocks.take_freed(_serials, len(_serials)):
+        for serial in _serials[:count]:
+            block = blocks.pop(serial, None)
+            if block is None:
+                continue
+            for old in block.reads + block.writes:
+                if old.stream not in {block.home, *block.recorded} and not (
+                    clocks.is_after(block.home, old.stream, old.number)
+                    or clocks.host_is_after(old.stream, old.number)
+                ):
+                    report(
+                        f"memory of stream {block.home} is freed while {old.name} on stream {old.stream} may use "
+                        f"it ({old.place})"
+                    )
+
+
+def record_stream(tensor: Tensor, stream: int) -> None:
+    """Say that a stream uses a tensor until the point that it has reached when the tensor is freed."""
+    with lock:
+        blocks.setdefault(serial_of(tensor), Block(clocks.current_stream())).recorded.add(stream)
+
+
+def report(sentence: str) -> None:
+    """Note a race and raise it."""
+    races.append(sentence)
+    if RACES in os.environ:
+        with Path(os.environ[RACES]).open("a", encoding="utf-8") as file:
+            file.write(f"{sentence}\n")
+    raise RaceError(sentence)
+
+
+@dataclass(slots=True)
+class _OnItsWay:
+    """Copy between the device and pinned memory that the host may not touch until it is over."""
+
+    stream: int
+    number: int
+    pinned: Tensor
+    values: Tensor
+    is_arriving: bool
+    place: str
+
+
+_copies: list[_OnItsWay] = []
+
+
+def leave(stream: int, number: int, pinned: Tensor) -> None:
+    """Note that the device reads pinned memory, which the host must leave as it is until then."""
+    with lock:
+        _copies.append(_OnItsWay(stream, number, pinned, pinned.clone(), False, _place()))
+
+
+def arrive(stream: int, number: int, pinned: Tensor, values: Tensor) -> None:
+    """Note that the device writes pinned memory: until the host waits for it, it holds anything."""
+    with lock:
+        pinned.view(-1).view(torch.uint8).fill_(0xA5) if pinned.is_contiguous() else pinned.zero_()
+        _copies.append(_OnItsWay(stream, number, pinned, values.clone(), True, _place()))
+
+
+def settle() -> None:
+    """End the copies that the host has waited for."""
+    with lock:
+        over = [copy for copy in _copies if clocks.host_is_after(copy.stream, copy.number)]
+        _copies[:] = [copy for copy in _copies if not any(copy is other for other in over)]
+        for copy in over:
+            if copy.is_arriving:
+                copy.pinned.copy_(copy.values)
+            elif not _equal(copy.pinned, copy.values):
+                report(f"the host writes to pinned memory that stream {copy.stream} may still read ({copy.place})")
+
+
+def bring(stream: int, pinned: Tensor) -> None:
+    """Let a launch read pinned memory that earlier launches have written."""
+    with lock:
+        for copy in [copy for copy in _copies if copy.is_arriving and _overlap(copy.pinned, pinned)]:
+            if not clocks.is_after(stream, copy.stream, copy.number):
+                report(f"stream {stream} reads pinned memory that stream {copy.stream} writes ({copy.place})")
+            copy.pinned.copy_(copy.values)
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return torch.equal(
+        first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8)
+    )
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    start, other = first.data_ptr(), second.data_ptr()
+    return start < other + second.nbytes and other < start + first.nbytes
+
+
+def _place() -> str:
+    """Return the line of the project that has launched something."""
+    for frame, line in traceback.walk_stack(None):
+        name = frame.f_code.co_filename
+        if not any(part in name for part in NOT_CALLERS):
+            return f"{'/'.join(name.split('/')[-2:])}:{line}"
+    return "autograd"

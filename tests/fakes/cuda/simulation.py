@@ -1,0 +1,85 @@
+"""Puts the simulated device behind `torch.cuda`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+
+from tests.fakes.cuda import accesses, graphs, kernels, streams
+from tests.fakes.cuda.library import clocks
+
+MEMORY: Final = 8 * 2**30
+NAME: Final = "Simulated CUDA device"
+PROPERTIES: Final = SimpleNamespace(
+    name=NAME, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132, uuid="simulated"
+)
+
+
+def install() -> None:
+    """Make torch find one CUDA device. Once a process, before anything asks for it."""
+    kernels.register()
+    kernels.default_generators.append(torch.Generator("cuda"))
+    replaced = _constants() | _streams() | {"_sleep": _sleep, "manual_seed": _seed, "manual_seed_all": _seed}
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+    tensor: Any = torch.Tensor
+    tensor.record_stream = lambda self, stream: accesses.record_stream(self, stream.number)
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """Return a function that returns a value, whatever it is called with."""
+    return lambda *_, **__: value
+
+
+def _constants() -> dict[str, Any]:
+    in_use = lambda *_: clocks.bytes_in_use()  # noqa: E731
+    return {
+        "_lazy_init": always(None),
+        "current_device": always(0),
+        "default_generators": tuple(kernels.default_generators),
+        "device": always(nullcontext()),
+        "device_count": always(1),
+        "empty_cache": always(None),
+        "get_device_capability": always((9, 0)),
+        "get_device_name": always(NAME),
+        "get_device_properties": always(PROPERTIES),
+        "init": always(None),
+        "is_available": always(True),
+        "is_bf16_supported": always(True),
+        "is_initialized": always(True),
+        "max_memory_allocated": in_use,
+        "mem_get_info": lambda *_: (MEMORY - clocks.bytes_in_use(), MEMORY),
+        "memory_allocated": in_use,
+        "memory_reserved": in_use,
+        "reset_peak_memory_stats": always(None),
+        "set_device": always(None),
+    }
+
+
+def _streams() -> dict[str, Any]:
+    return {
+        "CUDAGraph": graphs.CUDAGraph,
+        "Event": streams.Event,
+        "Stream": streams.Stream,
+        "StreamContext": streams.StreamContext,
+        "current_stream": streams.current_stream,
+        "default_stream": streams.default_stream,
+        "graph": graphs.graph,
+        "is_current_stream_capturing": graphs.is_current_stream_capturing,
+        "stream": streams.StreamContext,
+        "synchronize": streams.synchronize,
+    }
+
+
+def _seed(seed: int) -> None:
+    kernels.default_generators[0].manual_seed(seed)
+
+
+def _sleep(cycles: int) -> None:
+    """Keep the stream busy: until the host waits for it."""
+    del cycles
+    accesses.note(clocks.current_stream(), "sleep", [], [])
