@@ -33,12 +33,16 @@ class DeviceRows:
         self._rest = rest
         self._widths = [int(np.prod(field.shape_tail)) for field in rest]
         self._rows = rows
-        self._obs = torch.empty((size, *obs.shape_tail), dtype=self._kind, device=self._device)
-        self._records = torch.empty((rows, sum(self._widths)), device=self._device)
         self._copies = CopyStream(self._device)
+        self._obs = self._empty((size, *obs.shape_tail), self._kind)
+        self._records = self._empty((rows, sum(self._widths)), torch.float32)
         self._copies.mark_read()  # what was computed before in the memory above
         self._segments, self._draws = PinnedBuffers(self._device), PinnedBuffers(self._device)
         self._batches: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    def _empty(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+        """Return memory of the present stream for rows that the stream of copies writes."""
+        return self._copies.keep(torch.empty(shape, dtype=kind, device=self._device))
 
     # --- in ---
     @contextmanager
@@ -85,13 +89,12 @@ class DeviceRows:
         before = self._obs
         # Allocated on the computing stream, which gathers from it: a draw may outlive this memory, and what the
         # stream of copies allocates it could be given again before the gather is done.
-        self._obs = torch.empty((size, *before.shape[1:]), dtype=self._kind, device=self._device)
+        self._obs = self._empty((size, *before.shape[1:]), self._kind)
         self._copies.mark_read()
         with self._copies.copying():
             self._obs[: self._rows] = before[: self._rows]
             source, target = (torch.from_numpy(rows).to(self._device) for rows in (move.source, move.target))
             self._obs[target] = before[source]
-        self._copies.finish_copies()  # the old memory goes back to the computing stream
 
     # --- out ---
     def reader(self) -> Tensor:

@@ -61,6 +61,12 @@ class CopyStream:
         """Return the context in which the stream of copies is the present one."""
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Return a tensor whose memory, once it is dropped, is not given away before the copies so far are done."""
+        if self.stream is not None:
+            tensor.record_stream(self.stream)
+        return tensor
+
     def await_copies(self) -> None:
         """Let the present stream wait for all copies so far; the host does not wait."""
         if self._written is not None:
@@ -138,7 +144,8 @@ class DeviceCopier:
         """Begin to copy to set ``number``, which nothing may use that is started later; return its tensors."""
         targets = self._targets[number]
         if [target.shape for target in targets] != [tensor.shape for tensor in tensors]:
-            targets = [torch.empty_like(tensor, device=self._device) for tensor in tensors]
+            keep = self._streams[number].keep
+            targets = [keep(torch.empty_like(tensor, device=self._device)) for tensor in tensors]
             self._targets[number] = targets
             # The allocator gives memory that the present stream has freed and may still read: the copy, on another
             # stream, comes behind that.
