@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tests.fakes.cuda.library import clocks
 
-serial_of = torch.ops.simulated.serial
 MANY = 32
 """Accesses of a block after which those are dropped that every launch comes after, since the host does."""
 NOT_CALLERS = ("/tests/fakes/cuda/", "/torch/")
@@ -68,7 +67,7 @@ class Block:
 blocks: dict[int, Block] = {}
 races: list[str] = []
 """Sentences of all races of this process."""
-RACES = "L2R_RACES"
+RACES = "SIMULATED_CUDA_RACES"
 """Variable with the path of a file that takes those of all processes, since a thread may swallow an error."""
 lock = threading.RLock()
 _serials = (ctypes.c_int64 * 256)()
@@ -116,8 +115,14 @@ def _access(
     return Access(stream, number, first, last, name, place, first + np.unique(rows) * size, size)
 
 
+def block_of(tensor: Tensor) -> Block:
+    """Return what is known of a tensor's memory."""
+    serial, home = torch.ops.simulated.block(tensor)
+    return blocks.get(serial) or blocks.setdefault(serial, Block(home))
+
+
 def _note(tensor: Tensor, access: Access, *, is_write: bool) -> None:
-    block = blocks.setdefault(serial_of(tensor), Block(access.stream))
+    block = block_of(tensor)
     if len(block.reads) + len(block.writes) > MANY:
         for accesses in (block.reads, block.writes):
             accesses[:] = [old for old in accesses if not clocks.host_is_after(old.stream, old.number)]
@@ -174,7 +179,7 @@ def drop_freed() -> None:
 def record_stream(tensor: Tensor, stream: int) -> None:
     """Say that a stream uses a tensor until the point that it has reached when the tensor is freed."""
     with lock:
-        blocks.setdefault(serial_of(tensor), Block(clocks.current_stream())).recorded.add(stream)
+        block_of(tensor).recorded.add(stream)
 
 
 def report(sentence: str) -> None:

@@ -1,4 +1,4 @@
-// Device of torch's type CUDA whose memory is the host's, for builds of torch without CUDA.
+// Devices of torch's type CUDA whose memory is the host's, for builds of torch without CUDA.
 //
 // What torch asks of a device in C++: memory, a guard with the current stream of each thread, generators, pinned memory.
 // Kernels, streams and graphs are in Python (kernels.py, streams.py, graphs.py); their clocks are here, since torch's
@@ -16,23 +16,33 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace {
 
-const c10::Device DEVICE(c10::DeviceType::CUDA, 0);
+constexpr c10::DeviceIndex COUNT = 2;
+thread_local c10::DeviceIndex current_index = 0;
 std::mutex mutex;  // of everything below
+
+c10::Device device_of(c10::DeviceIndex index) {
+  return c10::Device(c10::DeviceType::CUDA, index < 0 ? current_index : index);
+}
 
 // --- Clocks: a vector clock for each stream and one for the host (Lamport 1978; Fidge, Mattern 1988). A launch on a
 // stream is known by the stream and its number there.
 
 using Clock = std::map<int64_t, int64_t>;
 std::map<int64_t, Clock> streams;
-std::vector<int> priorities{0};
+struct Stream {
+  int64_t device;
+  int priority;
+};
+std::vector<Stream> known{{0, 0}, {1, 0}};  // of numbers that are below COUNT, the default streams of the devices
 std::vector<Clock> events;
 Clock host;
-thread_local int64_t current = 0;
+thread_local int64_t current[COUNT] = {0, 1};
 
 void join(Clock& into, const Clock& from) {
   for (const auto& [stream, number] : from) {
@@ -59,11 +69,12 @@ struct Block {
   void* memory;
   size_t bytes;
   int64_t serial;
-  bool pinned;
+  c10::DeviceIndex device;  // below 0: pinned memory of the host
+  int64_t stream;           // that it was allocated on, and can be given to again as soon as it is free
 };
 
 int64_t last_serial = 0;
-size_t used_bytes = 0;
+size_t used_bytes[COUNT] = {};
 std::vector<int64_t> freed;
 std::map<uintptr_t, size_t> pinned_blocks;
 
@@ -71,10 +82,10 @@ void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   {
     std::lock_guard<std::mutex> lock(mutex);
-    if (block->pinned) {
+    if (block->device < 0) {
       pinned_blocks.erase(reinterpret_cast<uintptr_t>(block->memory));
     } else {
-      used_bytes -= block->bytes;
+      used_bytes[block->device] -= block->bytes;
       freed.push_back(block->serial);
     }
   }
@@ -85,44 +96,40 @@ void free_block(void* context) {
 }
 
 struct Memory : public c10::Allocator {
-  explicit Memory(bool pinned) : pinned_(pinned) {}
+  explicit Memory(c10::DeviceIndex device) : device_(device) {}
 
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = nullptr;
     TORCH_CHECK(posix_memalign(&memory, 512, bytes ? bytes : 1) == 0, "out of memory");
     std::memset(memory, 0xff, bytes);  // NaN: memory comes uninitialised
-    auto* block = new Block{memory, bytes, 0, pinned_};
+    auto* block = new Block{memory, bytes, 0, device_, device_ < 0 ? -1 : current[device_]};
     std::lock_guard<std::mutex> lock(mutex);
-    if (pinned_) {
+    if (device_ < 0) {
       pinned_blocks[reinterpret_cast<uintptr_t>(memory)] = bytes;
       return {memory, block, &free_block, c10::Device(c10::DeviceType::CPU)};
     }
     block->serial = ++last_serial;
-    used_bytes += bytes;
-    return {memory, block, &free_block, DEVICE};
+    used_bytes[device_] += bytes;
+    return {memory, block, &free_block, device_of(device_)};
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
-  bool pinned_;
+  c10::DeviceIndex device_;
 };
 
-Memory& device_memory() {
-  static auto* memory = new Memory(false);
-  return *memory;
-}
-
-Memory& pinned_memory() {
-  static auto* memory = new Memory(true);
-  return *memory;
+Memory* device_memory(c10::DeviceIndex index) {
+  static Memory* memories[COUNT] = {new Memory(0), new Memory(1)};
+  return memories[device_of(index).index()];
 }
 
 // --- Generators: Philox's state, seed and offset; the numbers themselves are drawn by the kernels.
 
 struct Philox : public c10::GeneratorImpl {
-  Philox() : c10::GeneratorImpl(DEVICE, c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+  explicit Philox(c10::DeviceIndex index)
+      : c10::GeneratorImpl(device_of(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
 
   void set_current_seed(uint64_t seed) override {
     seed_ = seed;
@@ -149,7 +156,7 @@ struct Philox : public c10::GeneratorImpl {
 
  private:
   Philox* clone_impl() const override {
-    auto* copy = new Philox();
+    auto* copy = new Philox(device().index());
     copy->seed_ = seed_;
     copy->offset_ = offset_;
     return copy;
@@ -168,26 +175,26 @@ struct CUDAHooks : public at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  int getNumGPUs() const override { return 1; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex current_device() const override { return 0; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(c10::DeviceIndex) const override {}
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::Device getDeviceFromPtr(void*) const override { return DEVICE; }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory(); }
-  c10::Allocator* getCUDADeviceAllocator() const override { return &device_memory(); }
+  int getNumGPUs() const override { return COUNT; }
+  c10::DeviceIndex deviceCount() const override { return COUNT; }
+  c10::DeviceIndex current_device() const override { return current_index; }
+  c10::DeviceIndex getCurrentDevice() const override { return current_index; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current_index = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return std::exchange(current_index, index); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static auto* memory = new Memory(-1);
+    return memory;
+  }
+  c10::Allocator* getCUDADeviceAllocator() const override { return device_memory(-1); }
   bool isPinnedPtr(const void* data) const override {
     const auto address = reinterpret_cast<uintptr_t>(data);
     std::lock_guard<std::mutex> lock(mutex);
     auto next = pinned_blocks.upper_bound(address);
     return next != pinned_blocks.begin() && address < std::prev(next)->first + std::max<size_t>(std::prev(next)->second, 1);
   }
-  at::Generator getNewGenerator(c10::DeviceIndex = -1) const override { return at::make_generator<Philox>(); }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex = -1) const override {
-    static auto* generator = new at::Generator(at::make_generator<Philox>());
-    return *generator;
+  at::Generator getNewGenerator(c10::DeviceIndex index = -1) const override {
+    return at::make_generator<Philox>(index);
   }
   void deviceSynchronize(c10::DeviceIndex) const override {
     std::lock_guard<std::mutex> lock(mutex);
@@ -197,17 +204,23 @@ struct CUDAHooks : public at::CUDAHooksInterface {
 
 struct Guard : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
-  c10::Device exchangeDevice(c10::Device) const override { return DEVICE; }
-  c10::Device getDevice() const override { return DEVICE; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  c10::Stream getStream(c10::Device) const override { return stream_of(current); }
-  c10::Stream getDefaultStream(c10::Device) const override { return stream_of(0); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return device_of(std::exchange(current_index, device_of(device.index()).index()));
+  }
+  c10::Device getDevice() const override { return device_of(-1); }
+  void setDevice(c10::Device device) const override { exchangeDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { exchangeDevice(device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return COUNT; }
+  c10::Stream getStream(c10::Device device) const override {
+    const auto found = device_of(device.index());
+    return stream_of(current[found.index()], found);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    const auto found = device_of(device.index());
+    return stream_of(found.index(), found);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    auto before = current;
-    current = stream.id();
-    return stream_of(before);
+    return stream_of(std::exchange(current[stream.device_index()], stream.id()), stream.device());
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     std::lock_guard<std::mutex> lock(mutex);
@@ -222,12 +235,12 @@ struct Guard : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream&) const override { return true; }
 
  private:
-  static c10::Stream stream_of(int64_t id) { return c10::Stream(c10::Stream::UNSAFE, DEVICE, id); }
+  static c10::Stream stream_of(int64_t id, c10::Device device) { return c10::Stream(c10::Stream::UNSAFE, device, id); }
 };
 
-at::Tensor empty_device(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype) {
-  return at::detail::empty_strided_generic(
-      size, stride, &device_memory(), c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype);
+at::Tensor empty_device(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype, int64_t index) {
+  const auto keys = c10::DispatchKeySet(c10::DispatchKey::CUDA);
+  return at::detail::empty_strided_generic(size, stride, device_memory(index), keys, dtype);
 }
 
 // Tensor of the host over the memory of one of the device, which it keeps alive.
@@ -256,7 +269,7 @@ at::Tensor device_view(const at::Tensor& owner, const at::Tensor& shape) {
 
 // Give an empty tensor of the device new memory of a shape, as `out` arguments get it.
 void resize(const at::Tensor& tensor, const at::Tensor& shape) {
-  auto made = empty_device(shape.sizes(), shape.strides(), tensor.scalar_type());
+  auto made = empty_device(shape.sizes(), shape.strides(), tensor.scalar_type(), tensor.device().index());
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(made.storage());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides(), 0);
 }
@@ -266,10 +279,10 @@ int64_t generator_id(const at::Generator& generator) {
   return reinterpret_cast<int64_t>(generator.unsafeGetGeneratorImpl());
 }
 
-// Number of the block of memory.
-int64_t serial(const at::Tensor& tensor) {
-  auto* block = static_cast<Block*>(tensor.storage().data_ptr().get_context());
-  return block ? block->serial : 0;
+// Number of the block of memory, and the stream that it was allocated on.
+std::tuple<int64_t, int64_t> block(const at::Tensor& tensor) {
+  const auto* found = static_cast<Block*>(tensor.storage().data_ptr().get_context());
+  return {found ? found->serial : 0, found ? found->stream : 0};
 }
 
 }  // namespace
@@ -280,36 +293,47 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 }
 
 TORCH_LIBRARY(simulated, library) {
-  library.def("empty_device(int[] size, int[] stride, ScalarType dtype) -> Tensor", &empty_device);
+  library.def("empty_device(int[] size, int[] stride, ScalarType dtype, int index) -> Tensor", &empty_device);
   library.def("host_view(Tensor self) -> Tensor");
   library.def("device_view(Tensor owner, Tensor shape) -> Tensor");
   library.def("generator_id(Generator? generator) -> int", &generator_id);
   library.def("resize(Tensor self, Tensor shape) -> ()");
-  library.def("serial(Tensor self) -> int");
+  library.def("block(Tensor self) -> (int, int)");
 }
 
 TORCH_LIBRARY_IMPL(simulated, CompositeExplicitAutograd, library) {
   library.impl("host_view", &host_view);
   library.impl("device_view", &device_view);
   library.impl("resize", &resize);
-  library.impl("serial", &serial);
+  library.impl("block", &block);
 }
 
 extern "C" {
 
-int64_t current_stream() { return current; }
-void set_current_stream(int64_t stream) { current = stream; }
+int64_t device_count() { return COUNT; }
+int64_t current_device() { return current_index; }
+void set_current_device(int64_t index) { current_index = index; }
 
-int64_t new_stream(int priority) {
+// Current stream of a device, below 0 the current one.
+int64_t current_stream(int64_t index) { return current[device_of(index).index()]; }
+
+int64_t new_stream(int64_t index, int priority) {
   std::lock_guard<std::mutex> lock(mutex);
-  priorities.push_back(priority);
-  return static_cast<int64_t>(priorities.size()) - 1;
+  known.push_back({device_of(index).index(), priority});
+  return static_cast<int64_t>(known.size()) - 1;
+}
+
+int64_t device_of_stream(int64_t stream) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return known[stream].device;
 }
 
 int priority_of(int64_t stream) {
   std::lock_guard<std::mutex> lock(mutex);
-  return priorities[stream];
+  return known[stream].priority;
 }
+
+void set_current_stream(int64_t stream) { current[device_of_stream(stream)] = stream; }
 
 int64_t launch(int64_t stream) {
   std::lock_guard<std::mutex> lock(mutex);
@@ -363,9 +387,9 @@ void host_waits_for_all() {
   for (const auto& [stream, clock] : streams) join(host, clock);
 }
 
-int64_t bytes_in_use() {
+int64_t bytes_in_use(int64_t index) {
   std::lock_guard<std::mutex> lock(mutex);
-  return static_cast<int64_t>(used_bytes);
+  return static_cast<int64_t>(used_bytes[device_of(index).index()]);
 }
 
 // Serial numbers of blocks freed since the last call, at most `size` of them.

@@ -43,7 +43,7 @@ class graph:  # noqa: N801  (torch's name)
         del pool, capture_error_mode
         self._graph = cuda_graph
         self._stream = stream or Stream()
-        if self._stream.number == 0:
+        if self._stream.number < clocks.device_count():
             raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
         self._context = StreamContext(self._stream)
 
@@ -61,4 +61,4 @@ class graph:  # noqa: N801  (torch's name)
 
 def is_current_stream_capturing() -> bool:
     """`torch.cuda.is_current_stream_capturing`."""
-    return clocks.current_stream() in kernels.captures
+    return clocks.current_stream(-1) in kernels.captures

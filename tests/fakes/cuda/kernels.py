@@ -90,8 +90,11 @@ class Call:
         self.outs = [tensor for argument, value in changed if argument.is_out for tensor in tensors_in(value)]
         """Written tensors to which the kernel may give another shape."""
         self.generators = [value for _, value in named if isinstance(value, torch.Generator)]
-        if not self.generators and torch.Tag.nondeterministic_seeded in op.tags and "generator" in by_name:
-            self.generators = default_generators
+        self._draws_by_default = (
+            not self.generators and torch.Tag.nondeterministic_seeded in op.tags and "generator" in by_name
+        )
+        if self._draws_by_default:
+            self.generators = [default_generators[max(0, self.device)]]
 
     @cached_property
     def is_view(self) -> bool:
@@ -117,11 +120,14 @@ class Call:
         return {}
 
     def check_devices(self) -> None:
-        """Raise RuntimeError for tensors of the host that no kernel takes; single numbers are passed by value."""
-        if self.name not in INDEXES and any(tensor.dim() and not is_on_device(tensor) for tensor in self.tensors):
+        """Raise RuntimeError for tensors of two devices; single numbers of the host are passed by value."""
+        devices = {str(tensor.device): None for tensor in self.tensors if tensor.dim() or is_on_device(tensor)}
+        if self.name in INDEXES:
+            devices.pop("cpu", None)
+        if len(devices) > 1:
             raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
-                f"({self.name})"
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{' and '.join(devices)}! ({self.name})"
             )
 
     def on_host(self, convert: Convert, *, is_drawing: bool = True) -> OnHost:
@@ -139,9 +145,14 @@ class Call:
 
         args = mapped(host_of, self.args)
         kwargs = {name: mapped(host_of, value) for name, value in self.kwargs.items()}
-        if self.generators is default_generators:
-            kwargs["generator"] = host_of(default_generators[0])
+        if self._draws_by_default:
+            kwargs["generator"] = host_of(self.generators[0])
         return OnHost(self, args, kwargs, list(hosts.values()))
+
+    @cached_property
+    def device(self) -> int:
+        """Index of the device that computes."""
+        return next((tensor.device.index for tensor in self.tensors if is_on_device(tensor)), -1)
 
     @property
     def _draws(self) -> int:
@@ -182,7 +193,7 @@ class OnHost:
         for original, host in self.pairs:
             if value.untyped_storage()._cdata == host.untyped_storage()._cdata:
                 return _simulated.device_view(original, value)
-        made = _simulated.empty_device(list(value.shape), list(value.stride()), value.dtype)
+        made = _simulated.empty_device(list(value.shape), list(value.stride()), value.dtype, self.call.device)
         if is_computed and value.numel():
             host_view(made).copy_(value)
         return made
@@ -205,7 +216,7 @@ def launched(call: Call) -> Any:
     if call.is_view:
         on_host = call.on_host(host_view)
         return on_host.on_device(on_host.run())
-    stream = clocks.current_stream()
+    stream = clocks.current_stream(call.device)
     if stream in captures:
         return captured(call, captures[stream])
     accesses.note(stream, call.name, call.read, call.written, call.rows())
@@ -254,7 +265,9 @@ class Node:
     def replay(self) -> None:
         """Compute on the current stream."""
         call = self._call
-        accesses.note(clocks.current_stream(), call.name, call.read, [*call.written, *self._made], call.rows())
+        accesses.note(
+            clocks.current_stream(call.device), call.name, call.read, [*call.written, *self._made], call.rows()
+        )
         on_host = self._on_host or call.on_host(host_view)
         # Whoever draws needs the numbers that follow.
         self._on_host = None if call.generators else on_host
@@ -271,28 +284,31 @@ def numbers_of(generator: torch.Generator, draws: int, *, is_drawing: bool) -> t
     return torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + offset * 0xBF58476D1CE4E5B9 + 1) % 2**63)
 
 
-def empty(size: list[int], *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
+def empty(size: list[int], *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
     """Kernel of `aten::empty.memory_format`."""
     formats = {} if memory_format in (None, torch.preserve_format) else {"memory_format": memory_format}
     shape = torch.empty(size, device="meta", **formats)
-    return empty_strided(size, shape.stride(), dtype=dtype)
+    return empty_strided(size, shape.stride(), dtype=dtype, device=device)
 
 
-def empty_strided(size: list[int], stride: Any, *, dtype: Any = None, **_: Any) -> Tensor:
+def empty_strided(size: list[int], stride: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """Kernel of `aten::empty_strided`."""
-    made: Tensor = _simulated.empty_device(list(size), list(stride), dtype or torch.get_default_dtype())
+    index = -1 if device is None or device.index is None else device.index
+    made: Tensor = _simulated.empty_device(list(size), list(stride), dtype or torch.get_default_dtype(), index)
     return made
 
 
 def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Kernel of `aten::copy_`, on this device and between it and the host."""
     with torch._C._AutoDispatchBelowAutograd():
-        if is_on_device(target) and is_on_device(source):
+        if is_on_device(target) and source.device == target.device:
             result: Tensor = launched(Call(torch.ops.aten.copy_.default, (target, source, non_blocking), {}))
             return result
         copy = CopyNode(target, source, non_blocking)
-        graph = captures.get(clocks.current_stream())
-        if graph is None:
+        graph = captures.get(copy.stream)
+        if is_on_device(target) and is_on_device(source):
+            copy_to_peer(target, source)
+        elif graph is None:
             copy.replay()
         elif copy.is_async:
             graph.nodes.append(copy)
@@ -301,17 +317,32 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         return target
 
 
+def copy_to_peer(target: Tensor, source: Tensor) -> None:
+    """Copy between two devices: on the source's stream, when both have come so far, and both go on behind it."""
+    stream, other = (clocks.current_stream(tensor.device.index) for tensor in (source, target))
+    clocks.stream_waits(stream, clocks.record_event(other))
+    accesses.note(stream, "copy to another device", [source], [target])
+    host_view(target).copy_(host_view(source))
+    clocks.stream_waits(other, clocks.record_event(stream))
+
+
 class CopyNode:
     """Copy between host and device. The host waits for it unless its side is pinned and it is told not to."""
 
     def __init__(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
         self._target, self._source = target, source
         self._is_upload = is_on_device(target)
+        self._device = (target if self._is_upload else source).device.index
         self.is_async = non_blocking and (source if self._is_upload else target).is_pinned()
+
+    @property
+    def stream(self) -> int:
+        """Number of the stream that copies."""
+        return int(clocks.current_stream(self._device))
 
     def replay(self) -> None:
         """Copy, on the current stream."""
-        stream = clocks.current_stream()
+        stream = self.stream
         if self._is_upload:
             number = accesses.note(stream, "copy from the host", [], [self._target])
             if self.is_async:

@@ -46,12 +46,17 @@ def load() -> ctypes.CDLL:
         ctypes.CDLL(str(root / "lib" / name), mode=ctypes.RTLD_GLOBAL)
     path = built(root)
     functions = ctypes.PyDLL(str(path))
-    for name in ("current_stream", "new_stream", "launch", "record_event", "bytes_in_use", "take_freed"):
-        getattr(functions, name).restype = ctypes.c_int64
     number = ctypes.c_int64
+    results = ("current_device", "current_stream", "new_stream", "device_of_stream", "launch", "record_event")
+    for name in (*results, "device_count", "bytes_in_use", "take_freed"):
+        getattr(functions, name).restype = number
     for name, arguments in {
+        "bytes_in_use": [number],
+        "current_stream": [number],
+        "device_of_stream": [number],
+        "set_current_device": [number],
         "set_current_stream": [number],
-        "new_stream": [ctypes.c_int],
+        "new_stream": [number, ctypes.c_int],
         "priority_of": [number],
         "launch": [number],
         "is_after": [number] * 3,

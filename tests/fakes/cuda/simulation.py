@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -20,9 +19,9 @@ PROPERTIES: Final = SimpleNamespace(
 
 
 def install() -> None:
-    """Make torch find one CUDA device. Once a process, before anything asks for it."""
+    """Make torch find CUDA devices. Once a process, before anything asks for them."""
     kernels.register()
-    kernels.default_generators.append(torch.Generator("cuda"))
+    kernels.default_generators.extend(torch.Generator(f"cuda:{index}") for index in range(clocks.device_count()))
     replaced = _constants() | _streams() | {"_sleep": _sleep, "manual_seed": _seed, "manual_seed_all": _seed}
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
@@ -36,13 +35,12 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 def _constants() -> dict[str, Any]:
-    in_use = lambda *_: clocks.bytes_in_use()  # noqa: E731
+    in_use = lambda device=None: clocks.bytes_in_use(streams.index_of(device))  # noqa: E731
     return {
         "_lazy_init": always(None),
-        "current_device": always(0),
+        "current_device": lambda: clocks.current_device(),  # noqa: PLW0108  (torch looks it up in a set)
         "default_generators": tuple(kernels.default_generators),
-        "device": always(nullcontext()),
-        "device_count": always(1),
+        "device_count": always(clocks.device_count()),
         "empty_cache": always(None),
         "get_device_capability": always((9, 0)),
         "get_device_name": always(NAME),
@@ -52,11 +50,10 @@ def _constants() -> dict[str, Any]:
         "is_bf16_supported": always(True),
         "is_initialized": always(True),
         "max_memory_allocated": in_use,
-        "mem_get_info": lambda *_: (MEMORY - clocks.bytes_in_use(), MEMORY),
+        "mem_get_info": lambda device=None: (MEMORY - in_use(device), MEMORY),
         "memory_allocated": in_use,
         "memory_reserved": in_use,
         "reset_peak_memory_stats": always(None),
-        "set_device": always(None),
     }
 
 
@@ -68,18 +65,21 @@ def _streams() -> dict[str, Any]:
         "StreamContext": streams.StreamContext,
         "current_stream": streams.current_stream,
         "default_stream": streams.default_stream,
+        "device": streams.DeviceContext,
         "graph": graphs.graph,
         "is_current_stream_capturing": graphs.is_current_stream_capturing,
+        "set_device": streams.set_device,
         "stream": streams.StreamContext,
         "synchronize": streams.synchronize,
     }
 
 
 def _seed(seed: int) -> None:
-    kernels.default_generators[0].manual_seed(seed)
+    for generator in kernels.default_generators:
+        generator.manual_seed(seed)
 
 
 def _sleep(cycles: int) -> None:
     """Keep the stream busy: until the host waits for it."""
     del cycles
-    accesses.note(clocks.current_stream(), "sleep", [], [])
+    accesses.note(clocks.current_stream(-1), "sleep", [], [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from types import TracebackType
 from typing import Any
 
@@ -11,13 +10,18 @@ import torch
 from tests.fakes.cuda import accesses, kernels
 from tests.fakes.cuda.library import clocks
 
-DEVICE = torch.device("cuda", 0)
-_addresses = itertools.count(0x1000, 0x100)
+
+def index_of(device: Any) -> int:
+    """Return the index of a device as torch's functions take it; -1 for the current one."""
+    if device is None or isinstance(device, int):
+        return -1 if device is None else device
+    index = torch.device(device).index
+    return -1 if index is None else index
 
 
 def refuse_capture(name: str) -> None:
     """Raise what CUDA raises if the thread's stream is being captured."""
-    if clocks.current_stream() in kernels.captures:
+    if clocks.current_stream(-1) in kernels.captures:
         raise kernels.NotPermittedError(name)
 
 
@@ -25,46 +29,46 @@ class Event:
     """`torch.cuda.Event`."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        del enable_timing, blocking, interprocess
         self._event: int | None = None
-        self._asked = False
+        self._was_asked = False
 
     def record(self, stream: Stream | None = None) -> None:
-        number = clocks.current_stream() if stream is None else stream.number
-        self._event, self._asked = clocks.record_event(number), False
+        """Mark what a stream has been given so far."""
+        number = clocks.current_stream(-1) if stream is None else stream.number
+        self._event, self._was_asked = clocks.record_event(number), False
 
     def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream wait for the mark."""
         if self._event is not None:
-            clocks.stream_waits(clocks.current_stream() if stream is None else stream.number, self._event)
+            clocks.stream_waits(clocks.current_stream(-1) if stream is None else stream.number, self._event)
 
     def query(self) -> bool:
-        """The first answer is no: whoever asks must be able to wait."""
+        """Return whether it was reached. The first answer is no, so that who asks must be able to wait."""
         refuse_capture("event query")
         if self._event is None or clocks.host_is_after_event(self._event):
             return True
-        if not self._asked:
-            self._asked = True
+        if not self._was_asked:
+            self._was_asked = True
             return False
         self.synchronize()
         return True
 
     def synchronize(self) -> None:
+        """Let the host wait for the mark."""
         refuse_capture("event synchronize")
         if self._event is not None:
             clocks.host_waits(self._event)
             accesses.settle()
-
-    def elapsed_time(self, other: Event) -> float:
-        return 1.0
 
 
 class Stream:
     """`torch.cuda.Stream`."""
 
     def __init__(self, device: Any = None, priority: int = 0, *, number: int | None = None) -> None:
-        self.number = clocks.new_stream(priority) if number is None else number
-        self.device = DEVICE
+        self.number = clocks.new_stream(index_of(device), priority) if number is None else number
+        self.device = torch.device("cuda", clocks.device_of_stream(self.number))
         self.priority = clocks.priority_of(self.number)
-        self.cuda_stream = self.number
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.number == self.number
@@ -73,51 +77,88 @@ class Stream:
         return hash(self.number)
 
     def wait_stream(self, other: Stream) -> None:
+        """Wait for all that another stream has been given so far."""
         clocks.stream_waits(self.number, clocks.record_event(other.number))
 
     def wait_event(self, event: Event) -> None:
+        """Wait for an event."""
         event.wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one without an argument."""
         event = event or Event()
         event.record(self)
         return event
 
     def synchronize(self) -> None:
+        """Let the host wait for the stream."""
         refuse_capture("stream synchronize")
         clocks.host_waits_for_stream(self.number)
         accesses.settle()
 
     def query(self) -> bool:
+        """Return whether the host has waited for all that the stream was given."""
         return bool(clocks.host_is_after_stream(self.number))
 
 
 class StreamContext:
-    """`torch.cuda.stream`."""
+    """`torch.cuda.stream`: also the stream's device is the current one."""
 
     def __init__(self, stream: Stream | None) -> None:
         self._stream = stream
 
     def __enter__(self) -> None:
-        self._before = clocks.current_stream()
         if self._stream is not None:
+            self._device = clocks.current_device()
+            index = self._stream.device.index
+            self._before = clocks.current_stream(index)
+            clocks.set_current_device(index)
             clocks.set_current_stream(self._stream.number)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        clocks.set_current_stream(self._before)
+        if self._stream is not None:
+            clocks.set_current_stream(self._before)
+            clocks.set_current_device(self._device)
+
+
+class DeviceContext:
+    """`torch.cuda.device`."""
+
+    def __init__(self, device: Any) -> None:
+        self._index = index_of(device)
+
+    def __enter__(self) -> None:
+        self._before = clocks.current_device()
+        set_device(self._index)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        set_device(self._before)
+
+
+def set_device(device: Any) -> None:
+    """`torch.cuda.set_device`."""
+    if (index := index_of(device)) >= 0:
+        clocks.set_current_device(index)
 
 
 def current_stream(device: Any = None) -> Stream:
-    return Stream(number=clocks.current_stream())
+    """`torch.cuda.current_stream`."""
+    return Stream(number=clocks.current_stream(index_of(device)))
 
 
 def default_stream(device: Any = None) -> Stream:
-    return Stream(number=0)
+    """`torch.cuda.default_stream`."""
+    index = index_of(device)
+    return Stream(number=clocks.current_device() if index < 0 else index)
 
 
 def synchronize(device: Any = None) -> None:
+    """`torch.cuda.synchronize`; of all devices."""
+    del device
     refuse_capture("device synchronize")
     clocks.host_waits_for_all()
     accesses.settle()

@@ -208,3 +208,32 @@ def test_a_process_has_the_device_as_soon_as_it_imports_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.strip() == "False tensor(2., device='cuda:0')"
+
+
+def test_two_devices_have_streams_memory_and_generators_of_their_own() -> None:
+    first, second = (torch.ones(SIZE, device=f"cuda:{index}") for index in range(2))
+    assert torch.cuda.device_count() == 2
+    assert [tensor.device.index for tensor in (first, second, second * 2)] == [0, 1, 1]
+    with pytest.raises(RuntimeError, match="cuda:0 and cuda:1"):
+        first + second
+    assert torch.cuda.current_stream(0) != torch.cuda.current_stream(1)
+    with torch.cuda.device(1):
+        assert torch.empty(1, device="cuda").device.index == 1
+        assert torch.cuda.current_stream() == torch.cuda.current_stream(1)
+    assert torch.cuda.current_device() == 0
+    assert torch.Generator("cuda:1").device.index == 1
+
+
+def test_a_copy_to_another_device_is_behind_and_before_the_work_of_both(race: type[AssertionError]) -> None:
+    source, target = torch.ones(SIZE, device="cuda:0"), torch.zeros(SIZE, device="cuda:1")
+    target.copy_(source)
+    source.zero_()
+    assert target.sum().item() == SIZE
+    apart = torch.cuda.Stream(1)
+    torch.cuda.synchronize()
+    source.add_(1.0)
+    with torch.cuda.stream(apart):
+        target.copy_(source)
+    with pytest.raises(race):
+        target.zero_()
+    torch.cuda.synchronize()

@@ -168,9 +168,8 @@ def test_what_cannot_be_shared_is_refused(settings: dict[str, Any], complaint: s
         assemble(make_plan(given, ObsSpace(4), action), given, 0, ["cpu", "cpu"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
-def test_a_learner_with_two_devices_in_bfloat16_learns_and_goes_on(run: RunUnderTest, algorithm: str) -> None:
+def learn_on_two_devices(run: RunUnderTest, algorithm: str, device: str) -> None:
+    """Let a learner with two devices reach a limit, and another one go on from there."""
     run.settings = {
         "environment": "CartPole-v1",
         "algorithm": algorithm,
@@ -178,7 +177,7 @@ def test_a_learner_with_two_devices_in_bfloat16_learns_and_goes_on(run: RunUnder
         "segment_steps": 16,
         "hidden": [16],
         algorithm: {"batch_steps": 128},
-        "device": "cpu",
+        "device": device,
         "devices": 2,
         "precision": "bfloat16",
         "total_updates": 5,
@@ -188,3 +187,9 @@ def test_a_learner_with_two_devices_in_bfloat16_learns_and_goes_on(run: RunUnder
         started = [run.start("learner"), run.start("worker")]
         assert [each.process.wait(120) for each in started] == [0, 0], started[0].text
         assert started[0].last("learner")["updates"] >= updates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_a_learner_with_two_devices_in_bfloat16_learns_and_goes_on(run: RunUnderTest, algorithm: str) -> None:
+    learn_on_two_devices(run, algorithm, "cpu")
