@@ -1,4 +1,4 @@
-"""Who reads and writes which memory, and whether one waits for the other; pinned memory on its way.
+"""Who reads and writes which memory of a device, and whether one waits for the other.
 
 A race detector by vector clocks, as ThreadSanitizer (Serebryany and Iskhodzhanov 2009): kernels run at once, in the
 order of their launches, and each access to memory must come after the earlier ones by streams, events or the host,
@@ -65,8 +65,6 @@ class Block:
 
 
 blocks: dict[int, Block] = {}
-races: list[str] = []
-"""Sentences of all races of this process."""
 RACES = "SIMULATED_CUDA_RACES"
 """Variable with the path of a file that takes those of all processes, since a thread may swallow an error."""
 lock = threading.RLock()
@@ -97,7 +95,7 @@ def note(
     with lock:
         drop_freed()
         number = clocks.launch(stream)
-        place = _place()
+        place = place_of_caller()
         for tensor in reads:
             _note(tensor, _access(stream, number, tensor, name, place, chosen.get(id(tensor))), is_write=False)
         for tensor in writes:
@@ -184,74 +182,13 @@ def record_stream(tensor: Tensor, stream: int) -> None:
 
 def report(sentence: str) -> None:
     """Note a race and raise it."""
-    races.append(sentence)
     if RACES in os.environ:
         with Path(os.environ[RACES]).open("a", encoding="utf-8") as file:
             file.write(f"{sentence}\n")
     raise RaceError(sentence)
 
 
-@dataclass(slots=True)
-class _OnItsWay:
-    """Copy between the device and pinned memory that the host may not touch until it is over."""
-
-    stream: int
-    number: int
-    pinned: Tensor
-    values: Tensor
-    is_arriving: bool
-    place: str
-
-
-_copies: list[_OnItsWay] = []
-
-
-def leave(stream: int, number: int, pinned: Tensor) -> None:
-    """Note that the device reads pinned memory, which the host must leave as it is until then."""
-    with lock:
-        _copies.append(_OnItsWay(stream, number, pinned, pinned.clone(), False, _place()))
-
-
-def arrive(stream: int, number: int, pinned: Tensor, values: Tensor) -> None:
-    """Note that the device writes pinned memory: until the host waits for it, it holds anything."""
-    with lock:
-        pinned.view(-1).view(torch.uint8).fill_(0xA5) if pinned.is_contiguous() else pinned.zero_()
-        _copies.append(_OnItsWay(stream, number, pinned, values.clone(), True, _place()))
-
-
-def settle() -> None:
-    """End the copies that the host has waited for."""
-    with lock:
-        over = [copy for copy in _copies if clocks.host_is_after(copy.stream, copy.number)]
-        _copies[:] = [copy for copy in _copies if not any(copy is other for other in over)]
-        for copy in over:
-            if copy.is_arriving:
-                copy.pinned.copy_(copy.values)
-            elif not _equal(copy.pinned, copy.values):
-                report(f"the host writes to pinned memory that stream {copy.stream} may still read ({copy.place})")
-
-
-def bring(stream: int, pinned: Tensor) -> None:
-    """Let a launch read pinned memory that earlier launches have written."""
-    with lock:
-        for copy in [copy for copy in _copies if copy.is_arriving and _overlap(copy.pinned, pinned)]:
-            if not clocks.is_after(stream, copy.stream, copy.number):
-                report(f"stream {stream} reads pinned memory that stream {copy.stream} writes ({copy.place})")
-            copy.pinned.copy_(copy.values)
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return torch.equal(
-        first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8)
-    )
-
-
-def _overlap(first: Tensor, second: Tensor) -> bool:
-    start, other = first.data_ptr(), second.data_ptr()
-    return start < other + second.nbytes and other < start + first.nbytes
-
-
-def _place() -> str:
+def place_of_caller() -> str:
     """Return the line of the project that has launched something."""
     for frame, line in traceback.walk_stack(None):
         name = frame.f_code.co_filename

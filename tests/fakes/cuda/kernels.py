@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tests.fakes.cuda import accesses
+from tests.fakes.cuda import accesses, pinned
 from tests.fakes.cuda.library import clocks
 
 _simulated: Final = torch.ops.simulated
@@ -226,7 +226,7 @@ def launched(call: Call) -> Any:
     accesses.note(stream, call.name, [], [tensor for tensor in tensors_in(results) if is_on_device(tensor)])
     if call.is_awaited:
         clocks.host_waits_for_stream(stream)
-        accesses.settle()
+        pinned.settle()
     return results
 
 
@@ -346,19 +346,19 @@ class CopyNode:
         if self._is_upload:
             number = accesses.note(stream, "copy from the host", [], [self._target])
             if self.is_async:
-                accesses.bring(stream, self._source)
-                accesses.leave(stream, number, self._source)
+                pinned.bring(stream, self._source)
+                pinned.leave(stream, number, self._source)
             host_view(self._target).copy_(self._source)
         else:
             number = accesses.note(stream, "copy to the host", [self._source], [])
             values = host_view(self._source)
             if self.is_async:
-                accesses.arrive(stream, number, self._target, values.to(self._target.dtype))
+                pinned.arrive(stream, number, self._target, values.to(self._target.dtype))
             else:
                 self._target.copy_(values)
         if not self.is_async:
             clocks.host_waits_for_stream(stream)
-            accesses.settle()
+            pinned.settle()
 
 
 _libraries: Final[list[torch.library.Library]] = []

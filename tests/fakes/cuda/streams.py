@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.fakes.cuda import accesses, kernels
+from tests.fakes.cuda import kernels, pinned
 from tests.fakes.cuda.library import clocks
 
 
@@ -59,7 +59,7 @@ class Event:
         refuse_capture("event synchronize")
         if self._event is not None:
             clocks.host_waits(self._event)
-            accesses.settle()
+            pinned.settle()
 
 
 class Stream:
@@ -94,7 +94,7 @@ class Stream:
         """Let the host wait for the stream."""
         refuse_capture("stream synchronize")
         clocks.host_waits_for_stream(self.number)
-        accesses.settle()
+        pinned.settle()
 
     def query(self) -> bool:
         """Return whether the host has waited for all that the stream was given."""
@@ -161,4 +161,4 @@ def synchronize(device: Any = None) -> None:
     del device
     refuse_capture("device synchronize")
     clocks.host_waits_for_all()
-    accesses.settle()
+    pinned.settle()
