@@ -7,6 +7,8 @@ import json
 import pytest
 
 from tests.cluster.conftest import NODE_IMAGE, eventually, kubectl, kubectl_json
+from tests.e2e.test_own_methods import RUN as OWN_RUN
+from tests.e2e.test_own_methods import example
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -34,8 +36,8 @@ def objects_of(namespace):
     }
 
 
-def metrics(cli):
-    done = cli.call("metrics", RUN, "-o", "json")
+def metrics(cli, run=RUN):
+    done = cli.call("metrics", run, "-o", "json")
     return json.loads(done.stdout) if done.returncode == 0 else {}
 
 
@@ -93,3 +95,16 @@ def test_it_trains_survives_its_learner_and_leaves_nothing(cli, namespace, image
     assert objects_of(namespace) == before
     assert list(volume.glob("checkpoints/ckpt-*.safetensors")), "results outlive the run"
     assert cli.json("leaks") == []
+
+
+def test_the_method_of_the_page_trains_as_it_stands_there(cli, namespace, image, tmp_path):
+    (tmp_path / "reinforce.py").write_text(example("python"))
+    spec = tmp_path / "mine.yaml"
+    spec.write_text(example("yaml"))
+    small = ("learner.resources.cpu=0.5", "train.segment_steps=16", "train.method.batch_steps=128")
+    options = [part for each in (f"image={NODE_IMAGE}", *small) for part in ("--set", each)]
+    cli.json("launch", "-f", str(spec), *options, "--yes", "--wait")
+    eventually("updates by the own method", lambda: metrics(cli, OWN_RUN).get("updates", 0) >= 5, 180)
+    assert '"policy_loss":' in cli.run("logs", f"{OWN_RUN}/learner", "--tail", "20").replace(" ", "")
+    receipt = cli.json("destroy", OWN_RUN, "--yes")
+    assert (receipt["left"], receipt["leftovers"]) == (0, [])
