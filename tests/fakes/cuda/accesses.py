@@ -96,10 +96,10 @@ def note(
         drop_freed()
         number = clocks.launch(stream)
         place = place_of_caller()
-        for tensor in reads:
-            _note(tensor, _access(stream, number, tensor, name, place, chosen.get(id(tensor))), is_write=False)
-        for tensor in writes:
-            _note(tensor, _access(stream, number, tensor, name, place, chosen.get(id(tensor))), is_write=True)
+        for tensors, is_write in ((reads, False), (writes, True)):
+            for tensor in tensors:
+                access = _access(stream, number, tensor, name, place, chosen.get(id(tensor)))
+                _note(tensor, access, is_write=is_write)
         return number
 
 

@@ -57,8 +57,3 @@ class graph:  # noqa: N801  (torch's name)
     ) -> None:
         del kernels.captures[self._stream.number]
         self._context.__exit__(kind, error, trace)
-
-
-def is_current_stream_capturing() -> bool:
-    """`torch.cuda.is_current_stream_capturing`."""
-    return clocks.current_stream(-1) in kernels.captures

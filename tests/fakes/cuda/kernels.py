@@ -60,6 +60,11 @@ def tensors_in(*values: Any) -> Iterator[Tensor]:
             yield from tensors_in(*value)
 
 
+def is_among(tensor: Any, tensors: list[Tensor]) -> bool:
+    """Return true for one of the tensors itself, whatever the values."""
+    return any(tensor is other for other in tensors)
+
+
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Return a value, or a list or tuple of values, with the function applied to each."""
     if isinstance(value, (list, tuple)):
@@ -118,6 +123,10 @@ class Call:
         if self.name in CHOOSES_ROWS and self.args[1] == 0:
             return {id(self.args[0]): host_view(self.args[2]).numpy()}
         return {}
+
+    def made(self, results: Any) -> list[Tensor]:
+        """Return the results that are in memory of their own."""
+        return [tensor for tensor in tensors_in(results) if not is_among(tensor, self.written)]
 
     def check_devices(self) -> None:
         """Raise RuntimeError for tensors of two devices; single numbers of the host are passed by value."""
@@ -184,7 +193,7 @@ class OnHost:
         if not isinstance(value, Tensor):
             return value
         if (original := self.original(value)) is not None:
-            if is_out(self.call, original):
+            if is_among(original, self.call.outs):
                 if original.shape != value.shape:
                     _simulated.resize(original, value)
                 if is_computed:
@@ -197,11 +206,6 @@ class OnHost:
         if is_computed and value.numel():
             host_view(made).copy_(value)
         return made
-
-
-def is_out(call: Call, tensor: Tensor) -> bool:
-    """Return true for a tensor to which the kernel may give another shape."""
-    return any(tensor is out for out in call.outs)
 
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -221,9 +225,12 @@ def launched(call: Call) -> Any:
         return captured(call, captures[stream])
     accesses.note(stream, call.name, call.read, call.written, call.rows())
     # An `out` that is given another shape must own its memory.
-    on_host = call.on_host(lambda tensor: host_view(tensor).clone() if is_out(call, tensor) else host_view(tensor))
+    on_host = call.on_host(
+        lambda tensor: host_view(tensor).clone() if is_among(tensor, call.outs) else host_view(tensor)
+    )
     results = on_host.on_device(on_host.run())
-    accesses.note(stream, call.name, [], [tensor for tensor in tensors_in(results) if is_on_device(tensor)])
+    if made := call.made(results):
+        accesses.note(stream, call.name, [], made)
     if call.is_awaited:
         clocks.host_waits_for_stream(stream)
         pinned.settle()
@@ -242,14 +249,13 @@ def captured(call: Call, graph: Any) -> Any:
         # Only the results' shapes are used. What is written is a copy; indices that earlier nodes will compute hold
         # anything so far, and the host's kernel checks them.
         host = host_view(tensor)
-        if any(tensor is written for written in call.written):
+        if is_among(tensor, call.written):
             return host.clone(memory_format=torch.preserve_format)
         return host if host.is_floating_point() else torch.zeros_like(host)
 
     on_host = call.on_host(without_effect, is_drawing=False)
     results = on_host.on_device(on_host.run(), is_computed=False)
-    made = [tensor for tensor in tensors_in(results) if not any(tensor is written for written in call.written)]
-    graph.nodes.append(Node(call, made))
+    graph.nodes.append(Node(call, call.made(results)))
     return results
 
 
@@ -304,11 +310,12 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         if is_on_device(target) and source.device == target.device:
             result: Tensor = launched(Call(torch.ops.aten.copy_.default, (target, source, non_blocking), {}))
             return result
-        copy = CopyNode(target, source, non_blocking)
-        graph = captures.get(copy.stream)
         if is_on_device(target) and is_on_device(source):
             copy_to_peer(target, source)
-        elif graph is None:
+            return target
+        copy = CopyNode(target, source, non_blocking)
+        graph = captures.get(copy.stream)
+        if graph is None:
             copy.replay()
         elif copy.is_async:
             graph.nodes.append(copy)

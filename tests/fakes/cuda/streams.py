@@ -19,9 +19,19 @@ def index_of(device: Any) -> int:
     return -1 if index is None else index
 
 
+def number_of(stream: Stream | None) -> int:
+    """Return the number of a stream, of the current one without an argument."""
+    return int(clocks.current_stream(-1)) if stream is None else stream.number
+
+
+def is_current_stream_capturing() -> bool:
+    """`torch.cuda.is_current_stream_capturing`."""
+    return number_of(None) in kernels.captures
+
+
 def refuse_capture(name: str) -> None:
     """Raise what CUDA raises if the thread's stream is being captured."""
-    if clocks.current_stream(-1) in kernels.captures:
+    if is_current_stream_capturing():
         raise kernels.NotPermittedError(name)
 
 
@@ -35,13 +45,12 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark what a stream has been given so far."""
-        number = clocks.current_stream(-1) if stream is None else stream.number
-        self._event, self._was_asked = clocks.record_event(number), False
+        self._event, self._was_asked = clocks.record_event(number_of(stream)), False
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let a stream wait for the mark."""
         if self._event is not None:
-            clocks.stream_waits(clocks.current_stream(-1) if stream is None else stream.number, self._event)
+            clocks.stream_waits(number_of(stream), self._event)
 
     def query(self) -> bool:
         """Return whether it was reached. The first answer is no, so that who asks must be able to wait."""
