@@ -36,7 +36,7 @@ class MetricsLog:
         self._console = console
         self._evaluations = evaluations
         self._records = RecordFile(folder / "metrics.jsonl")
-        self._curves = TensorBoardCurves(folder / "tensorboard")
+        self._curves = _curves_of(folder, console)
         self.evaluation: EvaluationReport | None = None
         """The latest one."""
         self.idle_share = 0.0
@@ -87,7 +87,7 @@ class MetricsLog:
         self._console.record(line)
         self._records.append(line)
         # Fewer points than records: TensorBoard loads whole files, and a run may last for days.
-        if self._count % RECORDS_PER_POINT == 0:
+        if self._curves is not None and self._count % RECORDS_PER_POINT == 0:
             self._curves.add("learner", fields, counters.env_steps)
         self._count += 1
         self._written, self._waited = now, 0.0
@@ -96,9 +96,20 @@ class MetricsLog:
         self.evaluation = evaluation
         fields = evaluation.record_fields()
         self._records.append(record("evaluator", {**fields, "env_steps": env_steps, "pod": pod}))
-        self._curves.add("evaluator", fields, env_steps)
+        if self._curves is not None:
+            self._curves.add("evaluator", fields, env_steps)
 
     def close(self) -> None:
         """Close all files."""
         self._records.close()
-        self._curves.close()
+        if self._curves is not None:
+            self._curves.close()
+
+
+def _curves_of(folder: Path, console: Console) -> TensorBoardCurves | None:
+    """Return the curves; None, with a sentence, where the package that defines their format is missing."""
+    try:
+        return TensorBoardCurves(folder / "tensorboard")
+    except ImportError as error:
+        console.say(f"TensorBoard curves are not written: {error}; metrics.jsonl has every record")
+        return None

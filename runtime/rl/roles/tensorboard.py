@@ -21,6 +21,7 @@ class TensorBoardCurves:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Raises ImportError where tensorboardX, which defines the messages, is not installed."""
         from tensorboardX.proto.event_pb2 import Event
 
         folder.mkdir(parents=True, exist_ok=True)

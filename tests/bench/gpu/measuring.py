@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,13 +24,24 @@ class Bench:
     end: float
     """Time of `time.monotonic` at which the section has to be done."""
     is_tiny: bool = False
+    only: str = ""
+    """Part of the titles of the rows to measure; empty measures all."""
+    failures: list[str] = field(default_factory=list)
+    """Titles of rows that could not be measured: a section with one fails."""
+
+    def fail(self, title: str, reason: object) -> None:
+        """Print a row that failed, with its reason on one line."""
+        self.failures.append(title)
+        show(title, {"FAILED": " | ".join(str(reason).strip().splitlines())[-600:]})
 
     @property
     def is_gpu(self) -> bool:
         return self.device.startswith("cuda")
 
     def has_time(self, seconds: float, title: str) -> bool:
-        """Return whether that many seconds are left; if not, say what is left out."""
+        """Return whether a row is wanted and that many seconds are left for it; say which rows lack the time."""
+        if self.only not in title:
+            return False
         if time.monotonic() + seconds < self.end:
             return True
         print(f"{title}: left out, no time", flush=True)

@@ -75,7 +75,11 @@ def measure(bench: Bench) -> None:
     for case in sorted(chosen, key=lambda case: case.on_cpu):
         if bench.has_time(COUNTED_SECONDS + 12.0, case.title):
             device = "cpu" if case.on_cpu else bench.device
-            show(f"{case.title}, {workers} workers, {device}", run(case, workers, device))
+            title = f"{case.title}, {workers} workers, {device}"
+            try:
+                show(title, run(case, workers, device))
+            except RuntimeError as error:
+                bench.fail(title, error)
 
 
 def run(case: Case, workers: int, device: str) -> dict[str, Any]:
@@ -93,14 +97,16 @@ def run(case: Case, workers: int, device: str) -> dict[str, Any]:
             not (records := processes.records()) or records[-1]["updates"] < 4 or records[-1]["workers"] < workers
         ):
             if learner.poll() is not None or time.monotonic() > end:
-                return {"never learned": processes.output("learner")[-300:].replace("\n", " | ")}
+                raise RuntimeError(f"it never learned: {processes.output('learner')[-500:]}")
             time.sleep(LOOK_SECONDS)
         busy = BusyMeter(device).start()
         time.sleep(COUNTED_SECONDS)
         percent = busy.stop()
         counted = processes.records()[len(records) :]
     if len(counted) < 2:
-        return {"records": len(counted)}
+        raise RuntimeError(
+            f"{len(counted)} records in {COUNTED_SECONDS:.0f} s: {processes.output('learner')[-500:]}"
+        )
     first, last = counted[0], counted[-1]
     span = last["time"] - first["time"]
     return {
@@ -122,13 +128,21 @@ def lap(bench: Bench) -> None:
         tempfile.TemporaryDirectory(prefix="l2r-") as folder,
         RunProcesses(Path(folder), settings, cpus=4) as processes,
     ):
-        processes.start("learner")
+        learner = processes.start("learner")
         processes.start("evaluator")
-        while time.monotonic() < began + limit:
+        while time.monotonic() < began + limit and learner.poll() is None:
             clean = [record for record in processes.records("evaluator") if record.get("clean_lap")]
             if clean:
                 env_steps = processes.records()[-1]["env_steps"]
                 show(title, {"seconds": time.monotonic() - began, "env steps": env_steps})
                 return
             time.sleep(LOOK_SECONDS)
-        show(title, {f"none in {limit:.0f} s; evaluations": len(processes.records("evaluator"))})
+        evaluations = len(processes.records("evaluator"))
+        if not bench.is_tiny:
+            bench.fail(
+                title, f"none in {limit:.0f} s; {evaluations} evaluations; {processes.output('learner')[-500:]}"
+            )
+        elif learner.poll() is not None or not processes.records():
+            bench.fail(title, processes.output("learner")[-500:])
+        else:
+            show(title, {f"none in {limit:.0f} s; evaluations": evaluations})

@@ -85,9 +85,10 @@ def measure(bench: Bench) -> None:
             continue
         try:
             figures = row(bench, case)
-        except torch.OutOfMemoryError as error:
-            figures = {"out of memory": str(error)[:80]}
-        show(case.title, figures)
+        except RuntimeError as error:  # a lack of memory is one of them
+            bench.fail(case.title, error)
+        else:
+            show(case.title, figures)
         if bench.is_gpu:
             torch.cuda.empty_cache()
 
@@ -97,10 +98,6 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
     device = bench.device
     plan, settings = planned(case)
     figures: dict[str, Any] = {}
-    if bench.is_gpu and case.obs.width <= ATARI.width:
-        learner, batch = team(case, {}, "cpu"), batch_of(case, plan, settings, "cpu")
-        figures["CPU ms"] = 1e3 * call_seconds(lambda: learner.update(batch), "cpu")
-        learner.close()
     batch = batch_of(case, plan, settings, device)
     modes = [("eager ms", {"cuda_graphs": False}), ("float32 ms", {})]
     if bench.is_gpu:
@@ -110,8 +107,7 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
         figures[name] = 1e3 * call_seconds(lambda learner=learner: learner.update(batch), device)
         learner.close()
     if case.settings["algorithm"] != "sac":
-        fastest = min(value for name, value in figures.items() if name != "CPU ms")
-        return {**figures, "env steps/s": len(batch.reward.flatten()) / fastest * 1e3}
+        return {**figures, "env steps/s": len(batch.reward.flatten()) / min(figures.values()) * 1e3}
     for place in ("device", "host"):
         learner = team(case, {}, device)
         figures[f"loop {place}, updates/s"] = 1 / call_seconds(loop(bench, case, learner, place), device)
