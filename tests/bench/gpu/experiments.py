@@ -167,8 +167,8 @@ def sac_ways(case: updates.Case, precision: str, ways: Sequence[str]) -> Callabl
         device, case = bench.device, TINY_SAC if bench.is_tiny else case
         learner = updates.team(case, {"precision": precision}, device)
         if "loop" in ways:
-            seconds = call_seconds(updates.loop(bench, case, learner, "device"), device)
-            show(title, {"way": "loop", "updates/s": 1 / seconds})
+            turn, count = updates.loop(bench, case, learner, "device")
+            show(title, {"way": "loop", "updates/s": count / call_seconds(turn, device)})
         for pad in (0, 8) if "pad" in ways else (0,):
             ring = Ring(case, device, pad)
             for way in ways:
@@ -400,13 +400,13 @@ def sharing(bench: Bench, title: str) -> None:
         f"bench = Bench({bench.device!r}, time.monotonic() + 60, is_tiny={bench.is_tiny})\n"
         "case = e.TINY_SAC if bench.is_tiny else e.VECTOR_CASE\n"
         "learner = updates.team(case, {}, bench.device)\n"
-        "turn = updates.loop(bench, case, learner, 'device')\n"
+        "turn, launched = updates.loop(bench, case, learner, 'device')\n"
         "[turn() for _ in range(20)]\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "end, count = time.monotonic() + 2, 0\n"
         "while time.monotonic() < end:\n"
-        "    turn(); count += 1\n"
-        "    if count % 20 == 0 and bench.is_gpu: torch.cuda.synchronize()\n"
+        "    turn(); count += launched\n"
+        "    if bench.is_gpu: torch.cuda.synchronize()\n"
         "print(count / 2)\n"
     )
     for count in (1, 2) if bench.is_tiny else (1, 2, 4, 8):
