@@ -221,7 +221,7 @@ class OwnVectorEnv:
         """Start every copy anew."""
         self._generator.manual_seed(seed)
         self._env.start()
-        return np.array(self._env.observe())
+        return self._env.observe().numpy().copy()
 
     @torch.no_grad()
     def step(self, action: NDArray[Any]) -> StepResult:
@@ -233,8 +233,9 @@ class OwnVectorEnv:
         episodes = tuple(
             EpisodeSummary(int(copy), int(steps[copy]), float(returns[copy])) for copy in np.flatnonzero(ended)
         )
-        obs, final_obs = np.array(self._env.observe()), np.array(step.final_obs)
-        return StepResult(obs, np.array(reward), ended == 1, ended == 2, final_obs, episodes)
+        # Copies: a class may return its own tensors, which it writes again.
+        obs, final_obs = self._env.observe().numpy().copy(), step.final_obs.numpy().copy()
+        return StepResult(obs, reward.copy(), ended == 1, ended == 2, final_obs, episodes)
 
 
 class _NoWaiting(TorchDispatchMode):
