@@ -192,6 +192,18 @@ def test_a_class_that_is_not_as_it_should_be_is_refused_at_the_start(written, ch
         make_vector_env(name, 4, options={})
 
 
+def test_another_librarys_arrays_are_lent_by_dlpack(written):
+    step = """hour = torch.from_dlpack(np.add(np.from_dlpack(state["hour"]), 1))"""
+    name = written(('hour = state["hour"] + 1', step), ("import torch\n", "import numpy as np\nimport torch\n"))
+    plain = {"algorithm": "ppo", "num_envs": 8}
+    ours, _, _ = collector_of(settings_of(environment=name, **plain))
+    theirs, _, _ = collector_of(settings_of(environment=written(), **plain))
+    for _ in range(3):
+        columns, others = ours.collect(), theirs.collect()
+        assert all(torch.equal(columns[key], others[key]) for key in others)
+    assert (columns["ended"] > 0).any()
+
+
 def test_a_name_that_is_no_class_on_tensors_is_still_gymnasiums(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "registers_task.py").write_text(
