@@ -87,8 +87,7 @@ def _racing_on_device(num_envs: int, options: Mapping[str, Any], arrays: DeviceA
 
 def _classic_on_device(name: str) -> Callable[[int, Mapping[str, Any], DeviceArrays], DeviceEnv]:
     def make(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
-        from runtime.rl.envs.classic import PHYSICS
-        from runtime.rl.envs.device_classic import DeviceClassic
+        from runtime.rl.envs.classic import PHYSICS, DeviceClassic
 
         for option in options:
             raise ValueError(f"{name} has no option {option!r} where the learner collects by itself; it has none")
