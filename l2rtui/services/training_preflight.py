@@ -86,11 +86,14 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
     for setting in NEEDED:
         value = settings.get(setting)
         name = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(name, str):
+        # Where workers collect, module:Name may be an id that the file registers with Gymnasium.
+        is_class = setting != "environment" or settings.get("collect") == "device"
+        if not isinstance(name, str) or not is_class:
             continue
         if problem := class_problem(setting, name, module.name, module.text):
             sentence = f"train.{setting} is {name}, and {problem}"
-            yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, "docs/own-methods.md shows a whole one.")
+            page = "docs/gpu.md" if setting == "environment" else "docs/own-methods.md"
+            yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"{page} shows a whole one.")
 
 
 def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -108,12 +111,17 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
     if not environments.is_possible(name):  # refused above
         return
     others = ", ".join(environments.COLLECTED_ON_DEVICE)
+    is_own = environments.may_be_class(name)
     if settings.get("collect") == "device":
+        if is_own:
+            return
         sentence = f"train.collect is device, and environment {name} has no device form"
         yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"Take workers, or one of {others}.")
     elif Role.WORKER not in roles and "collect" not in settings and settings.get("algorithm") != "bc":
         sentence = f"the run has no workers, and environment {name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
+        if is_own:
+            hint += " With train.collect: device the learner steps a class on tensors by itself."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 

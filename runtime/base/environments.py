@@ -24,6 +24,8 @@ ENVPOOL: Final = "envpool:"
 """Prefix of ids of EnvPool."""
 PETTINGZOO: Final = "pettingzoo:"
 """Prefix of modules of PettingZoo, or of others with its parallel interface."""
+CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""Regular expression of a class of one's own: package.module:Class."""
 PROCESSES: Final = "env_processes"
 """Option of Gymnasium's ids: a process for each copy."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
@@ -75,6 +77,11 @@ def is_possible(environment: str) -> bool:
     """Return true for a name that is built in, or that may be an id of Gymnasium."""
     is_misspelt = environment.lower() in BUILT_IN
     return environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) is not None and not is_misspelt)
+
+
+def may_be_class(environment: str) -> bool:
+    """Return true for ``module:Class``, one's own environment on tensors, or Gymnasium's id without a version."""
+    return not environment.startswith((ENVPOOL, PETTINGZOO)) and re.fullmatch(CLASS_NAME, environment) is not None
 
 
 def has_processes(environment: str, options: Mapping[str, Any]) -> bool:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Final
-
-CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""Regular expression of a class of one's own: package.module:Class."""
 
 
 @dataclass(frozen=True, slots=True)

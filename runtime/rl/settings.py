@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from runtime.base import replay_memory
-from runtime.rl.class_names import CLASS_NAME
+from runtime.base.environments import CLASS_NAME
 
 
 class SettingsError(ValueError):
@@ -40,7 +40,11 @@ class Settings:
     """Training settings of a run. Learner, workers and evaluator of a run get the same settings."""
 
     # --- what is learned ---
-    environment: str = _setting("racing", "Name of the environment: racing, or an id that Gymnasium knows.")
+    environment: str = _setting(
+        "racing",
+        "Name of the environment: racing, or an id that Gymnasium knows; package.module:Class is one's own on "
+        "tensors, for collect: device.",
+    )
     environment_options: Mapping[str, Any] = _setting({}, "Options of the environment, by name.")
     algorithm: str = _setting(
         "sac",
@@ -100,8 +104,8 @@ class Settings:
     collect: str = _setting(
         "workers",
         "Who collects: workers, in processes of their own; or device, the learner itself, with copies of the "
-        "environment beside its networks (racing, CartPole-v1, Pendulum-v1): for thousands of copies on a GPU; or "
-        "nobody: dataset, where the "
+        "environment beside its networks (racing, CartPole-v1, Pendulum-v1, or a class of one's own): for "
+        "thousands of copies on a GPU; or nobody: dataset, where the "
         "learner reads recorded episodes.",
         one_of=("workers", "device", "dataset"),
     )
@@ -201,6 +205,13 @@ class Settings:
         "networks, whose updates take less than their launch; 1 where each update should see the newest data.",
         least=1,
     )
+    compile: bool | str = _setting(
+        "auto",
+        "With collect: device: torch compiles the environment's step before the learner captures it, so that one "
+        "large kernel does what many small ones did. It takes half a minute the first time; auto compiles on a "
+        "GPU from 4,096 copies on, true always, false never.",
+        one_of=("auto",),
+    )
     threads: int = _setting(
         1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1
     )
@@ -267,6 +278,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "str | None": ((str, type(None)), "a text or null"),
     "int": ((int,), "a whole number"),
     "int | str": ((int, str), "a whole number or auto"),
+    "bool | str": ((bool, str), "true, false or auto"),
     "float": ((int, float), "a number"),
     "int | None": ((int, type(None)), "a whole number or null"),
     "float | None": ((int, float, type(None)), "a number or null"),
@@ -342,7 +354,7 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     types, kind = _KINDS[declared]
     wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {kind}")
-    if isinstance(value, bool) != (declared == "bool") or not isinstance(value, types):
+    if (isinstance(value, bool) and bool not in types) or not isinstance(value, types):
         raise wrong
     if declared.startswith("tuple[tuple"):
         if not all(isinstance(triple, list | tuple) and len(triple) == 3 for triple in numbers):
@@ -359,9 +371,7 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
             raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
     is_own = name == "algorithm" and re.fullmatch(CLASS_NAME, str(value)) is not None
     if one_of and isinstance(value, str) and value not in one_of and not is_own:
-        expected = f"one of {', '.join(one_of)}"
-        if declared == "int | str":
-            expected = f"a whole number or {one_of[0]}"
+        expected = f"one of {', '.join(one_of)}" if declared == "str" else kind
         raise SettingsError(f"{name} is {value!r}; it must be {expected}")
 
 

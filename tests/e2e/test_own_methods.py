@@ -1,4 +1,7 @@
-"""The method that docs/own-methods.md shows is trained as it stands there, and one that is none is refused."""
+"""The method that docs/own-methods.md shows is trained as it stands there, and one that is none is refused.
+
+So is the environment of manifests/point-mass.yaml, by a learner that keeps it on its device.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,32 @@ def test_a_learner_and_a_worker_train_by_the_example(home, spec):
     assert home.json("pods")[0]["restarts"] == 0
     log = home.run("logs", f"{RUN}/learner")
     assert '"policy_loss":' in log.replace(" ", "")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_learner_trains_in_an_environment_of_its_users_own_and_an_evaluator_drives_it(home):
+    small = ["--set", "train.num_envs=16", "--set", "train.ppo.minibatch_size=256", "--set", "train.eval_seconds=1"]
+    path = str(PAGE.parents[1] / "manifests" / "point-mass.yaml")
+    home.run("launch", "-f", path, *small, "--yes", "--wait")
+    metrics = home.wait(
+        "updates and an evaluation",
+        lambda: (now := home.metrics("point-mass")) and now["updates"] >= 5 and now.get("eval_return") and now,
+        120,
+    )
+    assert metrics["env_steps"] >= 5 * 16 * 32
+    assert home.json("pods")[0]["restarts"] == 0
+
+
+@pytest.mark.process
+def test_an_environment_without_a_method_is_refused_before_anything_starts(home, tmp_path):
+    manifests = PAGE.parents[1] / "manifests"
+    text = (manifests / "point_mass.py").read_text()
+    (tmp_path / "point_mass.py").write_text(text.replace("def observe", "def watch"))
+    path = tmp_path / "mine.yaml"
+    path.write_text((manifests / "point-mass.yaml").read_text())
+    home.run("launch", "-f", str(path), "--yes", code=3)
+    assert home.json("runs") == []
 
 
 @pytest.mark.process

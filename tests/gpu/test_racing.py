@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,40 @@ def test_a_captured_rollout_is_the_eager_one(changes):
             torch.testing.assert_close(column, theirs[name], atol=1e-5, rtol=1e-5)
     ours, theirs = captured.metric_fields(), eager.metric_fields()
     assert ours["episodes"] == theirs["episodes"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what torch itself has deprecated
+def test_a_compiled_rollout_is_the_eager_one_to_rounding():
+    pytest.importorskip("triton", reason="torch compiles nothing for a card without Triton")
+    eager, method = collector_of(settings_of(cuda_graphs=False, compile=False))
+    compiled, _ = collector_of(settings_of(compile=True))
+    assert type(compiled._env).__name__ == "CompiledEnv"
+    ours = {name: column.clone() for name, column in compiled.collect().items()}
+    theirs = eager.collect()
+    # The first steps alone: rounding adds up over spins, and decides which sample of the course is the nearest.
+    for name, column in ours.items():
+        rows, others = column[:4].flatten(1).double(), theirs[name][:4].flatten(1).double()
+        assert ((rows - others).abs() > 1e-3).double().mean() < 0.01, name
+    first, second = compiled.live_state(), eager.live_state()
+    assert torch.equal(first["generator"], second["generator"]), "both drew the same numbers"
+    again, _ = collector_of(settings_of(compile=True))
+    assert again.load_state({name: tensor.to("cpu", copy=True) for name, tensor in first.items()}) == []
+    ours = {name: column.clone() for name, column in compiled.collect().items()}
+    assert all(torch.equal(column, ours[name]) for name, column in again.collect().items())
+    assert method.policy_weights().is_cuda
+
+
+def test_an_environment_of_ones_own_is_captured(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "manifests"))
+    own = {"environment": "point_mass:PointMass"}
+    eager, _ = collector_of(settings_of(cuda_graphs=False, **own))
+    captured, _ = collector_of(settings_of(cuda_graphs=True, **own))
+    for _ in range(3):
+        ours = {name: column.clone() for name, column in captured.collect().items()}
+        theirs = eager.collect()
+        for name, column in ours.items():
+            torch.testing.assert_close(column, theirs[name], atol=1e-5, rtol=1e-5)
 
 
 def test_a_captured_rollout_goes_on_from_a_checkpoint():

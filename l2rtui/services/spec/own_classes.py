@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-NEEDED: Final = {"algorithm": ("update", "policy_weights", "tensors"), "network": ("forward",)}
+NEEDED: Final = {
+    "algorithm": ("update", "policy_weights", "tensors"),
+    "network": ("forward",),
+    "environment": ("start", "observe", "step"),
+}
 """What a class must have, by the setting that names it; ``runtime.rl.algos`` says the same of the class itself."""
 _OPEN_BASES: Final = ("Algorithm", "Module")
 """Classes of others that leave exactly these methods open."""
@@ -15,8 +19,8 @@ def class_problem(setting: str, name: str, file: str, text: str) -> str:
     """Return what is wrong with the class ``module:Class`` in a file, as a sentence; empty if nothing is seen.
 
     Args:
-        setting: ``algorithm`` or ``network``. name: As it has it. Names of other modules, and built-in methods, are
-            not judged.
+        setting: ``algorithm``, ``network`` or ``environment``. name: As it has it. Names of other modules, and
+            built-in methods, are not judged.
         file: Name of the file that travels with the run. text: its contents; empty where it is fetched later.
     """
     module, colon, class_name = name.partition(":")

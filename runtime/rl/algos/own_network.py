@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.rl.class_names import CLASS_NAME, OwnNetwork, load_class
+from runtime.base.environments import CLASS_NAME
+from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.spaces import ObsSpace
 
 _PAGE = "docs/own-methods.md shows one"

@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.environments import CLASS_NAME
 from runtime.rl.algos.actor import FirstLayers
-from runtime.rl.class_names import CLASS_NAME, load_class
+from runtime.rl.class_names import load_class
 from runtime.rl.envs.base import StepResult, VectorEnv
 from runtime.rl.spaces import Image, ObsSpace
 

@@ -26,6 +26,9 @@ from runtime.tracks.vehicle import VehicleState
 
 _PARTS: Final = {"state": VehicleState, "projection": Projection}
 """Fields of `Cars` that are records of arrays."""
+# Listed once: torch.compile cannot follow `dataclasses.fields` of a class.
+_FIELDS: Final = {part: tuple(field.name for field in fields(kind)) for part, kind in _PARTS.items()}
+_REST: Final = tuple(field.name for field in fields(Cars) if field.name not in _PARTS)
 
 
 class DeviceRacing:
@@ -72,11 +75,9 @@ class DeviceRacing:
     def use_state(self, state: Mapping[str, Array]) -> None:
         """Go on with other arrays."""
         parts = {
-            part: kind(**{field.name: state[f"{part}.{field.name}"] for field in fields(kind)})
-            for part, kind in _PARTS.items()
+            part: kind(**{name: state[f"{part}.{name}"] for name in _FIELDS[part]}) for part, kind in _PARTS.items()
         }
-        rest = {field.name: state[field.name] for field in fields(Cars) if field.name not in _PARTS}
-        self._cars = Cars(**parts, **rest)
+        self._cars = Cars(**parts, **{name: state[name] for name in _REST})
 
     def _started(self) -> Cars:
         """Draw a start for every car: at the line, standing; or anywhere, rolling, a little off the centre line."""
@@ -99,14 +100,10 @@ class DeviceRacing:
 
 def _flat(cars: Cars) -> dict[str, Array]:
     """Return the arrays of ``cars`` by name: ``state.x``, ``progress``."""
-    flat: dict[str, Any] = {}
-    for field in fields(Cars):
-        value = getattr(cars, field.name)
-        if field.name in _PARTS:
-            flat |= {f"{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
-        else:
-            flat[field.name] = value
-    return flat
+    parts = {
+        f"{part}.{name}": getattr(getattr(cars, part), name) for part, names in _FIELDS.items() for name in names
+    }
+    return parts | {name: getattr(cars, name) for name in _REST}
 
 
 def _where(ended: Array, fresh: Array, before: Array, xp: Any) -> Array:

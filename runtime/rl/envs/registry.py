@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from runtime.base import environments
 from runtime.base.environments import PETTINGZOO
+from runtime.rl.class_names import load_class
 from runtime.rl.envs.base import VectorEnv
 from runtime.rl.envs.device import DeviceArrays, DeviceEnv
 
@@ -67,6 +69,10 @@ def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> 
 
     if name in PHYSICS and not options:
         return ClassicVectorEnv(PHYSICS[name], num_envs)
+    if (kind := _own_class(name)) is not None:
+        from runtime.rl.envs.own import OwnVectorEnv
+
+        return OwnVectorEnv(name, kind, num_envs, options)
     from runtime.rl.envs.gym_vector import make_gym_env
 
     return make_gym_env(name, num_envs, options, sorted(VECTOR_ENVS))
@@ -81,8 +87,7 @@ def _racing_on_device(num_envs: int, options: Mapping[str, Any], arrays: DeviceA
 
 def _classic_on_device(name: str) -> Callable[[int, Mapping[str, Any], DeviceArrays], DeviceEnv]:
     def make(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
-        from runtime.rl.envs.classic import PHYSICS
-        from runtime.rl.envs.device_classic import DeviceClassic
+        from runtime.rl.envs.classic import PHYSICS, DeviceClassic
 
         for option in options:
             raise ValueError(f"{name} has no option {option!r} where the learner collects by itself; it has none")
@@ -103,9 +108,30 @@ def make_device_env(name: str, num_envs: int, options: Mapping[str, Any], arrays
 
     Raises ValueError for an environment that has no such form, and for an option that it does not know.
     """
-    if name not in DEVICE_ENVS:
-        raise ValueError(
-            f"environment {name} has no device form, so the learner cannot collect by itself; take workers, or one "
-            f"of {', '.join(DEVICE_ENVS)}"
-        )
-    return DEVICE_ENVS[name](num_envs, options, arrays)
+    if name in DEVICE_ENVS:
+        return DEVICE_ENVS[name](num_envs, options, arrays)
+    if (kind := _own_class(name)) is not None:
+        from runtime.rl.envs.own import OwnDeviceEnv
+
+        return OwnDeviceEnv(name, kind, num_envs, options, arrays)
+    raise ValueError(
+        f"environment {name} has no device form, so the learner cannot collect by itself; take workers, or one "
+        f"of {', '.join(DEVICE_ENVS)}, or a class of your own on tensors (docs/gpu.md)"
+    )
+
+
+def _own_class(name: str) -> type | None:
+    """Return the class ``module:Class`` on tensors; None for an id of Gymnasium, which may be written alike.
+
+    Raises ValueError if the module cannot be imported.
+    """
+    if not environments.may_be_class(name):
+        return None
+    try:
+        kind = load_class(name)
+    except ValueError as error:
+        # Gymnasium's `module:Id` registers an id that need not be the name of a class; it has the last word.
+        if isinstance(error.__cause__, Exception):
+            raise
+        return None
+    return None if hasattr(kind, "reset") else kind

@@ -31,6 +31,7 @@ from runtime.rl.buffers.rollout_buffer import DISCOUNTED
 from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
+from runtime.rl.device.compiled import Draws, compiled, is_compiled
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 from runtime.rl.envs.registry import make_device_env
 from runtime.rl.settings import Settings
@@ -54,8 +55,11 @@ class DeviceCollector:
         seed: int,
         device: str,
         weights: Callable[[], Tensor],
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Make the copies; the first rollout is captured. ``weights`` returns the policy's, on ``device``.
+
+        ``say`` is told that their step is compiled, or cannot be.
 
         Raises SetupError if the environment has no form for a device, or the settings do not fit it.
         """
@@ -66,11 +70,15 @@ class DeviceCollector:
         self._generator = torch.Generator(device)
         seeds = np.random.SeedSequence([seed, COLLECTOR_SEEDS]).generate_state(1)
         self._generator.manual_seed(int(seeds[0]))
-        options, arrays = settings.environment_options, torch_arrays(device, self._generator)
+        draws = Draws(torch_arrays(device, self._generator))
         try:
-            self._env = make_device_env(settings.environment, self._count, options, arrays)
+            self._env = make_device_env(
+                settings.environment, self._count, settings.environment_options, draws.arrays
+            )
         except (TypeError, ValueError) as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+        if is_compiled(settings.compile, device, self._count):
+            self._env = compiled(self._env, draws, settings.environment, say)
         self._policy = PolicySampler(plan.shape, device, self._generator)
         self._columns = _empty_columns(plan.layout, self._steps, self._count, device)
         # Copies: arrays that a step returns may be one tensor under several names, and these are written in place.

@@ -52,6 +52,8 @@ def bound_numeric_threads(context: Context) -> None:
     A library that takes every core it sees makes a machine of N processes crawl.
     """
     set_numeric_threads(context.threads)
+    # Inductor's processes, which compile a step once: by default one for each core of the machine.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, int(context.cpus))))
 
 
 def bound_to_one_thread() -> None:

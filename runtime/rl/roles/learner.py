@@ -119,7 +119,7 @@ class Learner:
         self._collector: DeviceCollector | None = None
         if settings.collect == "device":
             weights = self._method.policy_weights
-            self._collector = DeviceCollector(settings, plan, context.seed, self._device, weights)
+            self._collector = DeviceCollector(settings, plan, context.seed, self._device, weights, console.say)
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)

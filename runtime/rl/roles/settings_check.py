@@ -1,6 +1,7 @@
 """Check of training settings before a launch: what a learner would refuse at its start, found without starting one.
 
-It opens no socket, starts no simulator and makes no environment of others: an id of Gymnasium is looked up only.
+It opens no socket, starts no simulator and makes no environment of Gymnasium: an id is looked up only. A class of
+one's own is made, as its learner would make it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
 
         # Making one starts its simulators.
         return L2ROptions.from_mapping(options).obs_space, ActionSpace(RacingRules.act_dim)
-    if name in environments.BUILT_IN or (name in environments.CLASSIC and not options):
+    is_ours = name in environments.BUILT_IN or (name in environments.CLASSIC and not options)
+    if is_ours or (training.collect == "device" and environments.may_be_class(name)):
         from runtime.rl.envs.registry import make_vector_env
 
         env = make_vector_env(name, 1, options=options)

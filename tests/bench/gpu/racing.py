@@ -1,8 +1,13 @@
-"""Racing on the device: cars alone, and cars, policy and PPO together; NumPy on one core beside it."""
+"""Racing on the device: cars alone, and cars, policy and PPO together; NumPy on one core beside it.
+
+An environment of one's own, that of manifests/point-mass.yaml, is learned there too.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,7 @@ from runtime.rl.algos.data_parallel import assemble
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
+from runtime.rl.device.compiled import CompiledEnv, Draws
 from runtime.rl.envs.registry import make_device_env, make_vector_env
 from runtime.rl.roles.device_collector import DeviceCollector
 from runtime.rl.roles.launch_context import environment_plan, make_environment
@@ -19,6 +25,7 @@ from runtime.rl.settings import from_mapping
 from tests.bench.gpu.measuring import Bench, await_device, call_seconds, show
 
 VIEW = {"observation": "view"}
+WAYS = ("eager", "captured", "compiled")
 
 
 def measure(bench: Bench) -> None:
@@ -29,14 +36,19 @@ def measure(bench: Bench) -> None:
     sizes = ((4_096, {}), (65_536, {}), (4_096, VIEW), (32_768, VIEW))
     for cars, options in ((256, {}), (64, VIEW)) if bench.is_tiny else sizes:
         if bench.has_time(4.0, f"{cars:,} cars{view(options)}"):
-            figures = {
-                name: device_rate(bench, cars, options, captures=name == "captured")
-                for name in ("eager", "captured")
-            }
+            # A size takes half a minute to compile; on a CPU, where the learner compiles nothing, longer.
+            ways = WAYS if cars == 65_536 and bench.has_time(34.0, f"{cars:,} cars") else WAYS[:2]
+            figures = {way: device_rate(bench, cars, options, way) for way in ways}
             show(f"{bench.device}, {cars:,} cars{view(options)}, env steps/s", figures)
-    for cars in (256,) if bench.is_tiny else (4_096, 16_384, 65_536):
-        if bench.has_time(14.0, f"PPO, {cars:,} cars"):
-            show(f"{bench.device}, {cars:,} cars, policy and PPO", learn(bench, cars))
+    runs = ((4_096, False), (16_384, False), (65_536, False), (65_536, True))
+    for cars, is_compiled in ((256, False),) if bench.is_tiny else runs:
+        title = f"{cars:,} cars, {'compiled, ' if is_compiled else ''}policy and PPO"
+        if bench.has_time(44.0 if is_compiled else 14.0, title):
+            show(f"{bench.device}, {title}", learn(bench, "racing", cars, is_compiled))
+    sys.path.append(str(Path(__file__).parents[3] / "manifests"))
+    for copies in (256,) if bench.is_tiny else (65_536, 262_144):
+        if bench.has_time(20.0, title := f"own environment, {copies:,} copies, policy and PPO"):
+            show(f"{bench.device}, {title}", learn(bench, "point_mass:PointMass", copies, "auto", 5.0))
 
 
 def view(options: dict[str, Any]) -> str:
@@ -50,10 +62,13 @@ def numpy_rate(cars: int, options: dict[str, Any]) -> float:
     return cars / call_seconds(lambda: env.step(action), "cpu", 0.4)
 
 
-def device_rate(bench: Bench, cars: int, options: dict[str, Any], *, captures: bool) -> float:
+def device_rate(bench: Bench, cars: int, options: dict[str, Any], way: str) -> float:
     """Return env steps a second of cars that are stepped and observed, without a policy."""
     generator = torch.Generator(bench.device).manual_seed(0)
-    env = make_device_env("racing", cars, options, torch_arrays(bench.device, generator))
+    draws = Draws(torch_arrays(bench.device, generator))
+    env = make_device_env("racing", cars, options, draws.arrays)
+    if way == "compiled":
+        env = CompiledEnv(env, draws)
     state = {name: tensor.clone() for name, tensor in env.state().items()}
 
     @torch.no_grad()
@@ -67,16 +82,17 @@ def device_rate(bench: Bench, cars: int, options: dict[str, Any], *, captures: b
         return obs
 
     action = (torch.rand(cars, 2, device=bench.device) - 0.3) * 0.3
-    captured = Captured(step, action, generators=[generator], state=list(state.values()), enabled=captures)
+    captured = Captured(step, action, generators=[generator], state=list(state.values()), enabled=way != "eager")
     return cars / call_seconds(lambda: captured(captured.inputs[0]), bench.device, 0.4)
 
 
-def learn(bench: Bench, cars: int, seconds: float = 12.0) -> dict[str, Any]:
+def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, seconds: float = 12.0) -> dict[str, Any]:
     """Collect and update by turns as a learner does; rewards are a step's mean, early and at the end."""
     settings = from_mapping(
         {
-            "environment": "racing",
+            "environment": environment,
             "collect": "device",
+            "compile": compiles,
             "algorithm": "ppo",
             "num_envs": cars,
             "segment_steps": 16,
@@ -87,7 +103,9 @@ def learn(bench: Bench, cars: int, seconds: float = 12.0) -> dict[str, Any]:
     )
     plan = environment_plan(settings, make_environment(settings, 1, {}))
     learner = assemble(plan, settings, 0, [bench.device])
-    collector = DeviceCollector(settings, plan, 0, bench.device, learner.members[0].policy_weights)
+    began = time.monotonic()
+    collector = DeviceCollector(settings, plan, 0, bench.device, learner.members[0].policy_weights, print)
+    made_seconds = time.monotonic() - began
     store = DeviceRollouts(plan.layout)
     rewards: list[torch.Tensor] = []
 
@@ -116,6 +134,7 @@ def learn(bench: Bench, cars: int, seconds: float = 12.0) -> dict[str, Any]:
     return {
         "env steps/s": turns * collector.transitions / passed,
         "updates/s": turns / passed,
+        "made in s": made_seconds,
         "reward, first tenth": float(np.mean(curve[:share])),
         "last": float(np.mean(curve[-share:])),
     }

@@ -36,6 +36,14 @@ def test_what_the_text_shows(name, text, problem):
     assert bool(problem) == bool(said)
 
 
+def test_an_environment_has_its_three_methods():
+    text = "class Mass:\n    def start(self, draws): ...\n    def step(self, state, action): ...\n"
+    problem = class_problem("environment", "mine:Mass", "mine.py", text)
+    assert problem == "Mass of mine.py has no observe"
+    whole = text + "    def observe(self, state): ...\n"
+    assert class_problem("environment", "mine:Mass", "mine.py", whole) == ""
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
