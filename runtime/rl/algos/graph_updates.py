@@ -2,8 +2,8 @@
 
 Launched one by one, an update of a small network waits for the host: between two graphs of 0.3 ms the rows of a
 batch are copied, gathered and copied again, in ten launches. Here the host draws the rows of several batches, sends
-them by one copy, and launches one graph that gathers each batch from the replay and learns from it. Rows are drawn by
-the replay's own generator, so a seed gives the same batches whatever launches them.
+them by one copy, and launches one graph that gathers each batch from the replay and learns from it. Rows are drawn
+by the replay's own generator, so a seed gives the same batches whatever launches them.
 """
 
 from __future__ import annotations
