@@ -28,15 +28,15 @@ def measure(bench: Bench) -> None:
             show(title, {"env steps/s": numpy_rate(cars, options)})
     sizes = ((4_096, {}), (65_536, {}), (4_096, VIEW), (32_768, VIEW))
     for cars, options in ((256, {}), (64, VIEW)) if bench.is_tiny else sizes:
-        if bench.has_time(4.0, f"{cars:,} cars{view(options)}"):
+        if bench.has_time(4.0, title := f"{bench.device}, {cars:,} cars{view(options)}, env steps/s"):
             figures = {
                 name: device_rate(bench, cars, options, captures=name == "captured")
                 for name in ("eager", "captured")
             }
-            show(f"{bench.device}, {cars:,} cars{view(options)}, env steps/s", figures)
+            show(title, figures)
     for cars in (256,) if bench.is_tiny else (4_096, 16_384, 65_536):
-        if bench.has_time(14.0, f"PPO, {cars:,} cars"):
-            show(f"{bench.device}, {cars:,} cars, policy and PPO", learn(bench, cars))
+        if bench.has_time(14.0, title := f"{bench.device}, {cars:,} cars, policy and PPO"):
+            show(title, learn(bench, cars))
 
 
 def view(options: dict[str, Any]) -> str:

@@ -73,9 +73,8 @@ def measure(bench: Bench) -> None:
     lap(bench)
     # The CPU's rows last: where time is short they are left out.
     for case in sorted(chosen, key=lambda case: case.on_cpu):
-        if bench.has_time(COUNTED_SECONDS + 12.0, case.title):
-            device = "cpu" if case.on_cpu else bench.device
-            title = f"{case.title}, {workers} workers, {device}"
+        device = "cpu" if case.on_cpu else bench.device
+        if bench.has_time(COUNTED_SECONDS + 12.0, title := f"{case.title}, {workers} workers, {device}"):
             try:
                 show(title, run(case, workers, device))
             except RuntimeError as error:
