@@ -117,8 +117,10 @@ def run(case: Case, workers: int, device: str) -> dict[str, Any]:
 
 
 def lap(bench: Bench) -> None:
-    """Print the seconds from the start of `racing-device` to a clean lap from the line."""
-    title, limit = "racing-device, start to a clean lap", 15.0 if bench.is_tiny else 45.0
+    """Print the seconds from the start of `racing-device` to a clean lap, or with small sizes to an evaluation."""
+    title, limit = "racing-device, start to a clean lap", 45.0
+    if bench.is_tiny:
+        title, limit = "racing-device, start to an evaluation", 2 * START_SECONDS
     if not bench.has_time(limit, title):
         return
     settings = {**manifest("racing-device"), "device": bench.device, "eval_seconds": 1}
@@ -130,18 +132,11 @@ def lap(bench: Bench) -> None:
         learner = processes.start("learner")
         processes.start("evaluator")
         while time.monotonic() < began + limit and learner.poll() is None:
-            clean = [record for record in processes.records("evaluator") if record.get("clean_lap")]
-            if clean:
-                env_steps = processes.records()[-1]["env_steps"]
-                show(title, {"seconds": time.monotonic() - began, "env steps": env_steps})
+            evaluations, records = processes.records("evaluator"), processes.records()
+            if records and any(record.get("clean_lap") or bench.is_tiny for record in evaluations):
+                seconds, env_steps = time.monotonic() - began, records[-1]["env_steps"]
+                show(title, {"seconds": seconds, "env steps": env_steps})
                 return
             time.sleep(LOOK_SECONDS)
-        evaluations = len(processes.records("evaluator"))
-        if not bench.is_tiny:
-            bench.fail(
-                title, f"none in {limit:.0f} s; {evaluations} evaluations; {processes.output('learner')[-500:]}"
-            )
-        elif learner.poll() is not None or not processes.records():
-            bench.fail(title, processes.output("learner")[-500:])
-        else:
-            show(title, {f"none in {limit:.0f} s; evaluations": evaluations})
+        evaluations, said = processes.records("evaluator"), processes.output("learner")[-500:]
+        bench.fail(title, f"not in {limit:.0f} s; {len(evaluations)} evaluations; the learner said: {said}")
