@@ -23,6 +23,9 @@ LIMIT_SECONDS = 25.0
 
 
 def measure(bench: Bench) -> None:
+    if not bench.is_gpu:  # to compile for a CPU takes minutes, and streams are a card's
+        show("experiments", {"left out": "no card"})
+        return
     torch.set_num_threads(4)
     for title, experiment in EXPERIMENTS.items():
         if not bench.has_time(3.0, title):
