@@ -11,6 +11,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -128,6 +129,20 @@ def test_a_step_that_takes_too_long_is_ended_and_fails_the_command(tmp_path: Pat
     assert done.returncode == 1
     assert "machine: took longer than its 0 s" in done.stdout
     assert (tmp_path / "gpu.md").read_text() == "| **machine** | FAILED: took longer than its 0 s |\n"
+
+
+def test_the_end_of_the_command_is_the_end_of_its_step_and_of_what_that_started() -> None:
+    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cpu", "--tiny", "--steps", "runs"]
+    bench = subprocess.Popen([*command, "--seconds", str(STEP_SECONDS)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    end, started = time.monotonic() + 120, []
+    while len(started) < 3:  # the step, its learner and its evaluator
+        assert time.monotonic() < end
+        time.sleep(0.1)
+        started = psutil.Process(bench.pid).children(recursive=True)
+    bench.terminate()
+    assert bench.wait(30) == 143
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert not alive
 
 
 def test_a_learner_without_the_package_of_curves_trains_and_says_so_in_one_line(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("")
+    # Ended like ctrl+c ends it, with its step, which would go on and take the card from the next try.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed, began = [], time.monotonic()
     for name, end in limits(options.steps, options.seconds):
         print(f"\n## {name}", flush=True)

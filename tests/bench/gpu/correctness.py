@@ -12,7 +12,7 @@ from tests.bench.gpu.measuring import Bench, show
 
 FILES = ("updates", "streams", "replay", "racing", "inference")
 """Of `tests/gpu`, the most important first."""
-PLUGINS = ("xdist", "timeout", "asyncio")
+PLUGINS = ("xdist.plugin", "pytest_timeout", "pytest_asyncio.plugin")
 PROCESSES = 8
 
 
