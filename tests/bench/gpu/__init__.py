@@ -1,8 +1,8 @@
 """Learner, racing and inference on a GPU beside the CPU: `python -m tests.bench.gpu --help`.
 
-All of it takes less than ten minutes, and each half less than five. It needs no network and no installation beyond
-torch: docs/gpu.md names the wheels that a bare machine lacks. Every step is a process of its own, so that a fault
-of CUDA in one of them costs only its rows.
+All of it takes less than ten minutes, and each half less than five. It needs no network; docs/gpu.md names the
+wheels that a machine with torch for CUDA may lack. Every step is a process of its own, so that a fault of CUDA in
+one of them costs only its rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, … or cpu (the same code, slowly)")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--steps", "--sections", nargs="+", choices=tuple(STEPS), default=list(STEPS))
+    chosen.add_argument(
+        "--steps",
+        "--sections",
+        nargs="+",
+        metavar="STEP",
+        choices=tuple(STEPS),
+        default=list(STEPS),
+        help=f"{', '.join(STEPS)} (default: all)",
+    )
     chosen.add_argument("--first", dest="steps", action="store_const", const=list(FIRST), help=", ".join(FIRST))
     chosen.add_argument("--second", dest="steps", action="store_const", const=list(SECOND), help=", ".join(SECOND))
     chosen.add_argument("--step", choices=tuple(STEPS), help=argparse.SUPPRESS)
