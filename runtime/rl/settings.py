@@ -184,16 +184,22 @@ class Settings:
         least=1,
     )
     precision: str = _setting(
-        "float32",
+        "auto",
         "Of the learner's products of matrices and convolutions: float32 is exact, tf32 rounds their inputs to 3 "
         "digits where a GPU can, bfloat16 rounds weights and activations as well, to 2 digits, and is the fastest "
-        "for large networks.",
-        one_of=("float32", "tf32", "bfloat16"),
+        "for large networks. auto is tf32 for pictures on a GPU, float32 elsewhere.",
+        one_of=("auto", "float32", "tf32", "bfloat16"),
     )
     cuda_graphs: bool = _setting(
         True,
         "On a GPU the learner launches each update as one CUDA graph; false launches its kernels one by one, which "
         "is slower for all but very large networks.",
+    )
+    updates_per_launch: int = _setting(
+        8,
+        "With a replay on the GPU: updates in one CUDA graph, as far as the data allows them. More for small "
+        "networks, whose updates take less than their launch; 1 where each update should see the newest data.",
+        least=1,
     )
     threads: int = _setting(
         1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.base import contract
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.sac import SAC
@@ -20,6 +21,7 @@ from runtime.rl.device.captured import Captured, _side_stream
 from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.rl.algos.test_captured_updates import CASES, PPO_CONFIG, Case, assert_alike, learn, on_policy
+from tests.runtime.rl.algos.test_graph_updates import METHODS, check_same_updates
 from tests.runtime.rl.algos.test_onpolicy import GAUSSIAN
 from tests.runtime.rl.roles.test_run import moves_between_devices
 
@@ -183,3 +185,18 @@ def test_impala_and_its_workers_gradient_agree() -> None:
 @pytest.mark.process
 def test_a_run_goes_from_the_gpu_to_the_cpu_and_back(run: RunUnderTest) -> None:
     moves_between_devices(run, "cuda", "cpu", "cuda")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("name", METHODS)
+def test_updates_that_gather_their_batches_are_those_on_drawn_batches(name: str, count: int) -> None:
+    check_same_updates(name, "cuda", count, tolerance=2e-4)
+
+
+@pytest.mark.process
+def test_updates_that_are_launched_together_end_at_the_bound_of_the_run(run: RunUnderTest) -> None:
+    run.settings |= {"device": "cuda", "total_updates": 21, "updates_per_launch": 8}
+    learner, worker = run.start("learner"), run.start("worker")
+    assert learner.process.wait(60) == worker.process.wait(60) == contract.EXIT_DONE, learner.text()
+    assert learner.last("learner")["updates"] == 21
+    assert "the run is done: 21 updates" in learner.text()

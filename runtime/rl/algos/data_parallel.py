@@ -26,7 +26,7 @@ from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.numerics import not_finite_names, report
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.tensor_batch import TensorBatch
-from runtime.rl.device.precision import set_float32_products
+from runtime.rl.device.precision import chosen_precision, set_float32_products
 from runtime.rl.settings import Settings
 
 
@@ -133,11 +133,12 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
                 raise ValueError(f"devices is {count} and {name} {size}, which has not so many equal parts")
         if isinstance(plan.config, PPOConfig):
             plan = replace(plan, config=replace(plan.config, minibatch_size=plan.config.minibatch_size // count))
-    set_float32_products(settings.precision)
+    precision = chosen_precision(settings.precision, devices[0], has_images=bool(plan.shape.images))
+    set_float32_products(precision)
     # Several devices meet in the middle of an update to form the mean of their gradients: what waits for another
     # thread cannot be in a CUDA graph.
     capture = None if settings.cuda_graphs and count == 1 else False
-    make = partial(build, plan, seed, precision=settings.precision, capture=capture)
+    make = partial(build, plan, seed, precision=precision, capture=capture)
     return DataParallel([make(device) for device in devices], devices)
 
 

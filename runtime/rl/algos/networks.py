@@ -179,12 +179,41 @@ def _encode_image(shape: ActorShape, kernels: Sequence[Tensor], pixels: Tensor) 
     """(B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
     # The first kernel is divided by 255 and not the image, which is thousands of times as large.
     weights = [kernels[0] / 255.0, *kernels[2::2]]
-    hidden = pixels.to(kernels[0].dtype)
-    for weight, bias, (_, _, stride) in zip(weights, kernels[1::2], shape.convolutions, strict=False):
-        kernel = weight.permute(3, 2, 0, 1)
-        hidden = torch.nn.functional.conv2d(hidden, kernel, bias, stride, shape.padding).relu_()
+    hidden = pixels
+    for weight, bias, (_, side, stride) in zip(weights, kernels[1::2], shape.convolutions, strict=False):
+        if hidden.is_cuda and stride > 1 and side % stride == 0 and not shape.padding:
+            hidden = _convolved(*_folded(hidden, weight, stride), bias, 1, 0)
+        else:
+            hidden = _convolved(hidden, weight, bias, stride, shape.padding)
     flat = hidden.permute(0, 2, 3, 1).flatten(1)
     return torch.addmm(kernels[-1], flat, kernels[-2]) if shape.latents else flat
+
+
+def _convolved(image: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+    """Rectified convolution of an image (B, in, H, W) of bytes or numbers by a weight (k, k, in, out)."""
+    if image.dtype != weight.dtype:
+        # With its format: rows of a padded replay are not dense, and torch would store such pixels by channels.
+        image = image.to(weight.dtype, memory_format=torch.channels_last)
+    return torch.nn.functional.conv2d(image, weight.permute(3, 2, 0, 1), bias, stride, padding).relu_()
+
+
+def _folded(image: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """Return image and weight of the same convolution with stride 1: squares of pixels become channels.
+
+    (B, C, H, W) becomes (B, C s s, H / s, W / s) and (k, k, C, out) becomes (k / s, k / s, C s s, out). The first
+    layer of a picture has few channels and a long stride, for which cuDNN has no good kernel: three layers forward
+    and backward took 5.9 ms on an H200 for 128 pictures of 512x384x3 in TF32, and 3.6 ms folded; 3.8 and 2.5 in
+    bfloat16. On a CPU it is slower.
+    """
+    side, _, channels, out = weight.shape
+    count, _, height, width = image.shape
+    few = side // stride
+    rows, columns = (height - side) // stride + few, (width - side) // stride + few
+    pixels = image.permute(0, 2, 3, 1)[:, : rows * stride, : columns * stride]
+    squares = pixels.reshape(count, rows, stride, columns, stride, channels).permute(0, 1, 3, 2, 4, 5)
+    folded = squares.reshape(count, rows, columns, stride * stride * channels).permute(0, 3, 1, 2)
+    parts = weight.reshape(few, stride, few, stride, channels, out).permute(0, 2, 1, 3, 4, 5)
+    return folded, parts.reshape(few, few, stride * stride * channels, out)
 
 
 class Network:

@@ -13,11 +13,19 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 _LEAST_SHARE: Final = 1e-3
 """Of a step size that has fallen: beyond its last annealed update a run would otherwise learn nothing."""
+
+
+_BLOCK: Final = 2_048
+"""Parameters that one block of torch's fused kernel steps at a time (`MultiTensorApply.cuh`: 512 threads of 4)."""
+_TENSORS: Final = 36
+"""Tensors that one launch of the fused kernel takes with four lists (`depth_to_max_tensors`)."""
+_LAUNCHES: Final = 4
+_MANY: Final = 64 * 65_536
+"""Parameters from which on the kernel's own chunks of 65,536 fill a GPU."""
 
 
 class LearningRate:
@@ -47,17 +55,15 @@ class Adam:
 
     def __init__(self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
         """``flat`` (size,) are the parameters that `step` changes in place."""
-        self._flat = flat
         self._lr = LearningRate(lr, flat.device)
-        beta1, beta2 = betas
-        self._step = partial(
-            adam, fused=True, amsgrad=False, beta1=beta1, beta2=beta2, weight_decay=0.0, eps=1e-8, maximize=False
-        )
+        self._betas = betas
         self.mean = torch.zeros_like(flat)
         self.square = torch.zeros_like(flat)
         # The fused kernel reads the count on the device of the parameters, as float32. Above 2**24 it stands still;
         # both bias corrections are 1 long before that.
         self.steps = torch.zeros((), device=flat.device)
+        self._size = _part_size(flat)
+        self._parts = [torch.split(tensor, self._size) for tensor in (flat, self.mean, self.square)]
 
     def scale_learning_rate(self, share: float) -> None:
         """Take a share of the first step size from now on, also in a CUDA graph that was captured before."""
@@ -69,8 +75,38 @@ class Adam:
 
     def step(self, gradient: Tensor) -> None:
         """Move the parameters against ``gradient`` (size,)."""
-        rate = self._lr.operand
-        self._step([self._flat], [gradient], [self.mean], [self.square], [], [self.steps], lr=rate)
+        self.steps.add_(1.0)
+        flat, mean, square = self._parts
+        beta1, beta2 = self._betas
+        # The kernel below `torch.optim.adam.adam`, which would count the shared step once for each part.
+        torch._fused_adam_(
+            flat,
+            torch.split(gradient, self._size),
+            mean,
+            square,
+            [],
+            [self.steps] * len(flat),
+            lr=self._lr.operand,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _part_size(flat: Tensor) -> int:
+    """Return the size of the parts in which parameters are stepped.
+
+    On a GPU the fused kernel gives each chunk of 65,536 parameters of a tensor to one block, so a small network
+    would be stepped by one or two of 132 multiprocessors: 14 microseconds a step on an H200 for 70,000 parameters,
+    and 52 for 1.6 million. As many small tensors the same parameters are spread over the device.
+    """
+    count = flat.numel()
+    if not flat.is_cuda or count >= _MANY:
+        return max(1, count)
+    return max(_BLOCK, -(-count // (_TENSORS * _LAUNCHES)))
 
 
 def anneal(optimisers: Iterable[Adam], updates: int, anneal_updates: int | None) -> None:

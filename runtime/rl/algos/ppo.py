@@ -27,7 +27,7 @@ from runtime.rl.algos.actor_critic import (
 )
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
-from runtime.rl.algos.minibatches import MinibatchSteps, split_rows
+from runtime.rl.algos.minibatches import MinibatchSteps
 from runtime.rl.algos.optimisers import anneal, clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import GOES_ON
@@ -77,16 +77,12 @@ class PPO(ActorCritic):
         config = self.config
         anneal(self._optimisers.values(), self.updates, config.anneal_updates)
         columns, size = self._minibatch_columns(batch)
-        step, count, device = self._steps.of(columns), len(columns[0]), batch.obs.device
+        run_epoch, count, device = self._steps.of(columns, size), len(columns[0]), batch.obs.device
 
         epochs: list[Tensor] = []
         for _ in range(config.epochs):
             order = torch.randperm(count, generator=self._shuffle, device=self._shuffle.device)
-            minibatches = split_rows(order.to(device), size)
-            sums = torch.zeros(len(PPOStats.__slots__), device=device)
-            for rows in minibatches:
-                sums += step(rows)
-            epochs.append(sums / len(minibatches))
+            epochs.append(run_epoch(order.to(device)))
             # Of this epoch alone, as in CleanRL (which looks at its last minibatch only): a mean with the epochs
             # before would stop late. The mean over all devices decides, so that replicas stop after the same one.
             if config.target_kl is not None and self.mean(epochs[-1][3]) > config.target_kl:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -392,17 +393,23 @@ class Replay:
 
         It needs no lock: `put` waits where it would overwrite these rows.
         """
-        try:
+        with self.reading():
             tensors = self.rows.gather(draw.obs, draw.slots, draw.following, draw.weight, number)
+        if draw.weight is None:
+            return self.batch_of(tensors)
+        return replace(self.batch_of(tensors[:-1]), weight=tensors[-1])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read the latest draws in the block; behind it `put` may overwrite their rows."""
+        try:
+            yield
         finally:
             with self._read:
                 self._reading = None
                 self._read.notify_all()
-        return (
-            self._batch(tensors) if draw.weight is None else replace(self._batch(tensors[:-1]), weight=tensors[-1])
-        )
 
-    def _batch(self, tensors: list[torch.Tensor]) -> Batch:
+    def batch_of(self, tensors: list[torch.Tensor]) -> Batch:
         """Return the batch of observations, next ones, and the fields of transitions behind the observation."""
         obs, next_obs, action, reward, terminated, *steps = tensors
         return Batch(obs, action, reward, next_obs, terminated, steps[0] if steps else None)

@@ -76,9 +76,10 @@ class SequenceReplay(Replay):
         ages = overwritten + count * segment[:, None] + copy[:, None] + self._copies * np.arange(self._steps)
         return self.index.slots(ages.reshape(-1)), None
 
-    def _batch(self, tensors: list[torch.Tensor]) -> Batch:
+    def batch_of(self, tensors: list[torch.Tensor]) -> Batch:
+        """Return the batch of whole sequences; see `Replay.batch_of`."""
         *transitions, state, ended = tensors
         # The parts of a state are beside consecutive steps of its copy, so they are one row again.
         states = state.reshape(-1, self._steps * state.shape[1])
         absent = ended == ABSENT if self._has_padding else None
-        return replace(super()._batch(transitions), ended=ended, state=states, absent=absent)
+        return replace(super().batch_of(transitions), ended=ended, state=states, absent=absent)

@@ -19,22 +19,23 @@ class TensorBatch:
     @property
     def tensors(self) -> list[Any]:
         """The columns that this batch has."""
-        return [part for part in self._parts if part is not None]
+        return [part for part in self.parts if part is not None]
 
     def replaced(self, tensors: list[Any]) -> Self:
         """Return a batch with other tensors for the columns that this one has."""
         rest = iter(tensors)
-        return type(self)(*(None if part is None else next(rest) for part in self._parts))
+        return type(self)(*(None if part is None else next(rest) for part in self.parts))
 
     def shares(self, count: int) -> list[Self]:
         """Return ``count`` consecutive equal parts."""
-        chunks = [[part] * count if part is None else part.chunk(count, dim=self.axis) for part in self._parts]
+        chunks = [[part] * count if part is None else part.chunk(count, dim=self.axis) for part in self.parts]
         return [type(self)(*parts) for parts in zip(*chunks, strict=True)]
 
     def columns(self) -> dict[str, Any]:
         """Return the tensors by name, without those that this batch does not have."""
-        return {name: part for name, part in zip(self.__slots__, self._parts, strict=True) if part is not None}
+        return {name: part for name, part in zip(self.__slots__, self.parts, strict=True) if part is not None}
 
     @property
-    def _parts(self) -> tuple[Any, ...]:
+    def parts(self) -> tuple[Any, ...]:
+        """All columns in their order, None for those that this batch does not have."""
         return tuple(getattr(self, name) for name in self.__slots__)

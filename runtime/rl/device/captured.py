@@ -34,7 +34,8 @@ Outputs = Any
 class Captured:
     """Function as one CUDA graph for arguments of fixed shapes; on other devices the function, called eagerly.
 
-    Not thread-safe. The outputs are the same tensors at each call: read or copy them before the next one.
+    Not thread-safe. The outputs are the same tensors at each call: read or copy them before the next one, and
+    before any other graph of the same stream runs, which shares their memory.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Captured:
         try:
             # "thread_local": threads that answer observations or copy weights go on meanwhile; with the default,
             # "global", a synchronisation in any of them would end the capture with an error.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, _pool(stream), stream, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self.inputs)
         except torch.OutOfMemoryError:
             raise
@@ -201,6 +202,16 @@ def shapes_of(arguments: Sequence[Tensor | None]) -> tuple[Any, ...]:
 def static_copy(example: Tensor) -> Tensor:
     """Return a contiguous copy of ``example`` on its device, to be written again before each replay."""
     return example.detach().clone(memory_format=torch.contiguous_format)
+
+
+@cache
+def _pool(stream: torch.cuda.Stream) -> Any:  # noqa: ARG001  (one for each)
+    """Return the memory pool of the graphs that are captured on ``stream``.
+
+    They are replayed one after the other, so intermediate results of one may lie where those of another did. A pool
+    each would keep activations for every size of a batch: gigabytes with large pictures.
+    """
+    return torch.cuda.graph_pool_handle()
 
 
 @cache

@@ -11,6 +11,17 @@ DTYPES: Final = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": to
 """Type of weights and activations in products of matrices and convolutions, by the setting ``precision``."""
 
 
+def chosen_precision(setting: str, device: str, *, has_images: bool) -> str:
+    """Return the precision that ``auto`` stands for; another setting is itself.
+
+    Convolutions in exact float32 use no tensor cores: an update of SAC on 84x84x4 took 3.1 ms on an H200 and 1.8 ms
+    in TF32, in which torch computes convolutions by default, too. Small networks on vectors gain nothing.
+    """
+    if setting != "auto":
+        return setting
+    return "tf32" if has_images and device.startswith("cuda") else "float32"
+
+
 def set_float32_products(precision: str) -> None:
     """Make float32 products of this process TF32 (10 bits of mantissa instead of 23) for ``tf32``, exact otherwise.
 

@@ -7,6 +7,7 @@ through them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
@@ -107,15 +108,20 @@ class PinnedBuffers:
             event.record()
             self._copied[self._turn] = event
 
-    def hold(self, values: NDArray[Any]) -> Tensor:
+    def hold(self, values: NDArray[Any], pitch: int | None = None) -> Tensor:
         """Return an array's values in the buffer, contiguous, to be copied to the device before the block ends.
 
-        A very large array, such as a ring that a checkpoint has held, is returned itself: that copy waits.
+        With a ``pitch``, rows (n, width) come as (n, pitch), any numbers behind each. A very large array, such as a
+        ring that a checkpoint has held, is returned itself or as a padded copy: that copy waits.
         """
-        if values.nbytes > MOST_PINNED_BYTES:
+        shape = values.shape if pitch is None else (len(values), pitch)
+        size = math.prod(shape) * values.itemsize
+        if size > MOST_PINNED_BYTES:
+            if shape != values.shape:
+                values = np.pad(values, ((0, 0), (0, shape[1] - values.shape[1])))
             return torch.from_numpy(np.require(values, requirements=["C", "W"]))
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
-        self._used = start + values.nbytes
+        self._used = start + size
         buffer = self._buffers[self._turn]
         if self._used > buffer.nbytes:
             # What the block has copied from so far must live until the device has read it.
@@ -124,8 +130,9 @@ class PinnedBuffers:
             buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
             self._buffers[self._turn] = buffer
         kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
-        tensor = buffer[start : self._used].view(kind).view(values.shape)
-        np.copyto(tensor.numpy(), values)
+        tensor = buffer[start : self._used].view(kind).view(shape)
+        target = tensor.numpy()
+        np.copyto(target if shape == values.shape else target[:, : values.shape[1]], values)
         return tensor
 
 

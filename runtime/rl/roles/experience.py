@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
@@ -18,6 +18,10 @@ from runtime.rl.device.memory import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
 from runtime.rl.settings import Settings
+
+if TYPE_CHECKING:
+    from runtime.rl.algos.data_parallel import DataParallel
+    from runtime.rl.algos.graph_updates import GraphUpdates, Locked
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
 """Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
@@ -86,6 +90,24 @@ class Experience:
         return BatchSource(
             self.store, self._plan.config.batch_size, locked, copier, ahead=not self._settings.lockstep
         )
+
+    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
+        """Return launches of several updates that gather their batches themselves; None where there are none.
+
+        They need one GPU that has learner and replay, and batches of single transitions.
+        """
+        store, config = self.store, self._plan.config
+        is_here = self._device.startswith("cuda") and self.place == "device" and self._settings.cuda_graphs
+        if (
+            not is_here
+            or len(team.members) > 1
+            or type(store) is not Replay
+            or not isinstance(config, ReplayConfig)
+        ):
+            return None
+        from runtime.rl.algos.graph_updates import GraphUpdates
+
+        return GraphUpdates(team.members[0], store, config.batch_size, locked)
 
     def missing_after_resume(self) -> int:
         """Return how many transitions a resumed run collects before it learns from the replay again."""

@@ -83,10 +83,11 @@ def make_network(setup: NetworkSetup) -> PolicyNetwork:
     if setup.device == "cpu" and not shape.images and shape.network is None:
         return NumpyPolicy(shape, shapes.batch_rows)
     from runtime.rl.algos.device_actor import DeviceActor, set_up_process
+    from runtime.rl.device.precision import chosen_precision
 
-    set_up_process(setup.threads, setup.precision)
-    sizes = batch_sizes(shapes)
-    return DeviceActor(shape, setup.device, sizes, precision=setup.precision, captures=setup.captures)
+    precision = chosen_precision(setup.precision, setup.device, has_images=bool(shape.images))
+    set_up_process(setup.threads, precision)
+    return DeviceActor(shape, setup.device, batch_sizes(shapes), precision=precision, captures=setup.captures)
 
 
 def batch_sizes(shapes: Shapes) -> list[int]:

@@ -153,6 +153,7 @@ class Learner:
             policy_version=self._counters.policy_version,
         )
         self._batches = self._experience.batches(self._exchange.locked_sample)
+        self._graphs = self._experience.graph_updates(self._team, self._exchange.locked_sample)
         self._source = self._data_source()
         self._inference = (
             remote_inference(context, plan, self._device, self._exchange.policies, console.say)
@@ -365,20 +366,27 @@ class Learner:
         return self._watch.ended
 
     def _learn(self) -> None:
-        """Do one update; in lockstep all that the data allows, before any worker gets credit for more."""
-        counters, settings = self._counters, self._settings
+        """Launch updates once; in lockstep all that the data allows, before any worker gets credit for more."""
+        counters, settings, every = self._counters, self._settings, self._plan.balance.publish_every
+        before = counters.kept_updates
         self._update()
         if settings.lockstep:
             while self._limiter.allows_update(self._exchange.env_steps, counters.kept_updates):
                 self._update()
             self._publish()
-        elif counters.kept_updates % self._plan.balance.publish_every == 0 or not (
+        elif counters.kept_updates // every > before // every or not (
             counters.policy_version or self._publisher.is_pending
         ):
             self._publish()
 
     def _update(self) -> None:
-        """Take a batch from the store and update the networks once."""
+        """Take a batch from the store and update the networks once, or several times by one launch."""
+        if self._graphs is not None and (count := self._graphs.count_of(self._launch_size())):
+            self._stats = self._graphs.run(count)
+            if self._is_prioritised:
+                self._note_errors(self._graphs.slots)
+            self._counters.updates += count
+            return
         if isinstance(self._store, Rollouts | DeviceRollouts):
             rollouts = self._exchange.locked_sample(self._store.take)
             assert rollouts is not None  # noqa: S101  (the rate limiter guarantees it)
@@ -392,13 +400,32 @@ class Learner:
             self._stats = self._learn_from(self._batches)
         self._counters.updates += 1
 
+    def _launch_size(self) -> int:
+        """Return how many updates to launch together: as many as the settings say, or one."""
+        most, done = self._settings.updates_per_launch, self._counters.kept_updates
+        # Priorities of the next batch depend on the errors of this one.
+        if self._is_prioritised or most == 1:
+            return 1
+        total = self._settings.total_updates
+        fits = total is None or done + most <= total
+        # All or one: each number of updates is a graph of its own.
+        return most if fits and self._limiter.allows_update(self._exchange.env_steps, done + most - 1) else 1
+
+    @property
+    def _is_prioritised(self) -> bool:
+        return isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised
+
     def _learn_from(self, batches: BatchSource) -> Stats:
         stats = self._team.update(batches.take())
-        if isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised:
-            errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
-            self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
+        if self._is_prioritised:
+            self._note_errors(batches.rows)
         batches.prefetch()
         return stats
+
+    def _note_errors(self, rows: NDArray[np.intp]) -> None:
+        """Set the priorities of the latest batch's ``rows`` once its errors have come from the device."""
+        errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
+        self._priorities.add(rows, errors, is_exact=self._settings.lockstep)
 
     def _set_priorities(self, rows: NDArray[np.intp], td_error: NDArray[np.float32]) -> None:
         if isinstance(replay := self._store, Replay):

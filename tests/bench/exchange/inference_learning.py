@@ -154,7 +154,7 @@ def rows(arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
     options = parser.parse_args(arguments)
     # As in a run, where a launcher bounds every process: libraries that take each core they see stall one another.
     os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")
-    mp.set_start_method("spawn")
+    mp.set_start_method("spawn", force=True)
     for case in options.cases:
         for learning in (False, True):
             rounds = [measure(case, options, learning=learning) for _ in range(options.rounds)]

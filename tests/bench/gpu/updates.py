@@ -1,7 +1,7 @@
 """Updates: SAC, PPO and IMPALA eager and captured, in each precision, with their data where a learner keeps it.
 
-`loop` draws a batch of the replay and updates, as the learner does without workers beside it: `device` keeps the
-replay on the GPU, `host` in pinned memory with copies ahead.
+`loop` draws batches of the replay and updates, as the learner does without workers beside it: `device` keeps the
+replay on the GPU and launches several updates together, `host` has it in pinned memory with copies ahead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.rl.algos.data_parallel import DataParallel, assemble
+from runtime.rl.algos.graph_updates import GraphUpdates
 from runtime.rl.algos.plan import Plan, make_plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Batch, Replay
@@ -109,9 +110,12 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
     if case.settings["algorithm"] != "sac":
         return {**figures, "env steps/s": len(batch.reward.flatten()) / min(figures.values()) * 1e3}
     for place in ("device", "host"):
-        learner = team(case, {}, device)
-        figures[f"loop {place}, updates/s"] = 1 / call_seconds(loop(bench, case, learner, place), device)
-        learner.close()
+        for precision in ("auto", "bfloat16") if case.obs.images and bench.is_gpu else ("auto",):
+            learner = team(case, {"precision": precision}, device)
+            turn, updates = loop(bench, case, learner, place)
+            name = f"loop {place}, updates/s" if precision == "auto" else f"loop {place}, {precision}"
+            figures[name] = updates / call_seconds(turn, device)
+            learner.close()
     return figures
 
 
@@ -157,8 +161,8 @@ def batch_of(case: Case, plan: Plan, settings: Settings, device: str) -> Any:
     return RolloutBatch(obs, action, log_prob, reward, next_obs, ended)
 
 
-def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> Callable[[], object]:
-    """Return one turn of a learner's loop over a full replay on the device or the host."""
+def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[Callable[[], object], int]:
+    """Return one turn of a learner's loop over a full replay on the device or the host, and its updates."""
     plan, settings = planned(case)
     on_device = place == "device"
     store = make_store(
@@ -166,14 +170,18 @@ def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> Callabl
     )
     assert isinstance(store, Replay)
     fill(store, case, plan, settings)
-    copier = DeviceCopier(bench.device) if bench.is_gpu and not on_device else None
-    source = BatchSource(store, settings.sac["batch_size"], lambda draw: draw(), copier, ahead=True)
+    size, launched = settings.sac["batch_size"], settings.updates_per_launch
+    if on_device:
+        graphs = GraphUpdates(learner.members[0], store, size, lambda draw: draw(), enabled=bench.is_gpu)
+        return lambda: graphs.run(launched), launched
+    copier = DeviceCopier(bench.device) if bench.is_gpu else None
+    source = BatchSource(store, size, lambda draw: draw(), copier, ahead=True)
 
     def turn() -> None:
         learner.update(source.take())
         source.prefetch()
 
-    return turn
+    return turn, 1
 
 
 def fill(store: Replay, case: Case, plan: Plan, settings: Settings) -> None:

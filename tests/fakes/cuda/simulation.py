@@ -56,6 +56,7 @@ def _constants() -> dict[str, Any]:
 def _streams() -> dict[str, Any]:
     return {
         "CUDAGraph": graphs.CUDAGraph,
+        "graph_pool_handle": object,
         "Event": streams.Event,
         "Stream": streams.Stream,
         "StreamContext": streams.StreamContext,

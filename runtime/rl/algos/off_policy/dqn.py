@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
@@ -64,10 +64,26 @@ class DQN(Algorithm):
 
     def update(self, batch: Batch) -> DQNStats:
         """One gradient step, and every ``target_updates`` a copy of the network to the target."""
+        self.begin_updates()
+        return self.end_updates(1, *self._step(*batch.parts))
+
+    @property
+    def anneals(self) -> bool:
+        """True if step sizes fall with the count of updates."""
+        return self.config.anneal_updates is not None
+
+    def begin_updates(self) -> None:
+        """Lower the step size."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
-        columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
-        stats, self.td_error = self._step(*columns, batch.steps, batch.weight)
-        self.updates += 1
+
+    def learn_function(self, updates: int) -> LearnFunction | None:
+        """Return the update; None for one behind which the target is copied."""
+        return self._learn if (updates + 1) % self.config.target_updates else None
+
+    def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> DQNStats:
+        """Count updates, copy the network to the target where it is due, and set the share of random actions."""
+        self.td_error = td_error
+        self.updates += count
         if self.updates % self.config.target_updates == 0:
             self._target.arena.flat.copy_(self._q.arena.flat)
         self._explore()

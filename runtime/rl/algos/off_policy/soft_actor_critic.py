@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
 from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.moments import RunningMoments
@@ -87,15 +87,34 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
     def update(self, batch: Batch) -> SACStats:
         """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
+        self.begin_updates()
+        return self.end_updates(1, *self._step(*batch.parts))
+
+    @property
+    def anneals(self) -> bool:
+        """True if step sizes fall with the count of updates."""
+        return self.config.anneal_updates is not None
+
+    def begin_updates(self) -> None:
+        """Lower the step sizes."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
-        columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
-        of_sequences = (batch.ended, batch.state, batch.absent)
-        stats, self.td_error = self._step(*columns, batch.steps, batch.weight, *of_sequences)
-        self.updates += 1
-        if self.updates % self.config.target_updates == 0:
-            # Polyak averaging of all parameters, kernels included, in one call over the arena.
-            self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
+
+    def learn_function(self, updates: int) -> LearnFunction | None:
+        """Return the update; None where the host counts for the target critics."""
+        del updates
+        return self._learn if self.config.target_updates == 1 else None
+
+    def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> SACStats:
+        """Count updates, and step the target critics where they do not follow each update."""
+        self.td_error = td_error
+        self.updates += count
+        if self.config.target_updates > 1 and self.updates % self.config.target_updates == 0:
+            self._follow()
         return SACStats.of(stats)
+
+    def _follow(self) -> None:
+        """Polyak averaging of all parameters, kernels included, in one call over the arena."""
+        self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
@@ -111,14 +130,15 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
-        q = self._q(self._features(drawn), batch.action)
+        features = self._features(drawn)
+        q = self._q(features, batch.action)
         critic_loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
         share_kernels(self._critic, self._actor)
         self._critic.arena.refresh()
 
         # Equation 9: the gradient flows into the policy, and not into the critics, which are as after their step.
-        actor_loss, entropy = self._actor_loss(*self._policy_features(drawn), alpha)
+        actor_loss, entropy = self._actor_loss(*self._policy_features(drawn, features.detach()), alpha)
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
@@ -129,6 +149,8 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         if self._moments is not None:
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
             self._moments.write([network.moments for network in (self._actor, self._critic, self._target)])
+        if self.config.target_updates == 1:
+            self._follow()
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())
         return torch.stack(stats), errors_of(q, y, batch)
 
@@ -159,10 +181,12 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """(B, features) behind the learned ``batch``, as policy and target critics read it; without gradients."""
         return self._critic.features(batch.next_obs), self._target.features(batch.next_obs)
 
-    def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(B, features) as the policy and as the critics read them, for the loss of the policy."""
-        with torch.no_grad():  # the encoder, which both share, learns from the critics alone
-            features = self._critic.features(batch.obs)
+    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """(B, features) as the policy and as the critics read them, for the loss of the policy.
+
+        They are those of the critics' step, as in DrQ-v2 (Yarats et al. 2021, arXiv:2107.09645): the encoder, which
+        both share, learns from the critics alone, and one of six passes of its convolutions is saved.
+        """
         return features, features
 
     @abstractmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
@@ -71,21 +71,46 @@ class TD3(Algorithm):
             "critic": Adam(self._critic.arena.flat, config.critic_lr),
         }
         self._step_critics = self.captured(self._learn_critics)
-        self._step_actor = self.captured(self._learn_actor)
+        self._step_both = self.captured(self._learn_both)
 
     def update(self, batch: Batch) -> TD3Stats:
         """One gradient step for the critics, and every ``policy_delay`` one for the policy and for all targets."""
+        self.begin_updates()
+        step = self._step_both if self._is_due(self.updates) else self._step_critics
+        return self.end_updates(1, *step(*batch.parts))
+
+    @property
+    def anneals(self) -> bool:
+        """True if step sizes fall with the count of updates."""
+        return self.config.anneal_updates is not None
+
+    def begin_updates(self) -> None:
+        """Lower the step sizes."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
-        columns = (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated)
-        stats, self.td_error = self._step_critics(*columns, batch.steps, batch.weight)
-        self.updates += 1
-        if self.updates % self.config.policy_delay == 0:
-            self._actor_loss.copy_(self._step_actor(batch.obs))
+
+    def learn_function(self, updates: int) -> LearnFunction:
+        """Return the update: of the critics alone, or of the policy and the targets as well."""
+        return self._learn_both if self._is_due(updates) else self._learn_critics
+
+    def _is_due(self, updates: int) -> bool:
+        """Return true if the update behind ``updates`` earlier ones is one of the policy, too."""
+        return (updates + 1) % self.config.policy_delay == 0
+
+    def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> TD3Stats:
+        """Count updates, and set the noise of workers."""
+        self.td_error = td_error
+        self.updates += count
         self._explore()
-        return TD3Stats.of(torch.stack([stats[0], self._actor_loss, stats[1]]))
+        return TD3Stats.of(stats)
+
+    def _learn_both(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step of the critics and, up the first of them, of the policy; see `_learn_critics`."""
+        stats, td_error = self._learn_critics(*columns)
+        self._actor_loss.copy_(self._learn_actor(Batch(*columns).obs))
+        return torch.stack([stats[0], self._actor_loss, stats[2]]), td_error
 
     def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step of both critics on a `Batch`; return loss and mean value, and TD errors."""
+        """One gradient step of both critics on a `Batch`; return the statistics as a vector, and TD errors."""
         batch = Batch(*columns)
         for network in (self._critic, self._target, self._target_actor):
             network.arena.refresh()
@@ -98,7 +123,7 @@ class TD3(Algorithm):
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
             networks = (self._actor, self._target_actor, self._critic, self._target)
             self._moments.write([network.moments for network in networks])
-        return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
+        return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
     def _next_value(self, next_obs: Tensor) -> Tensor:

@@ -91,9 +91,7 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         )
         return policy, target
 
-    def _policy_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            features = self._features(batch)
+    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
         return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
 
     def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:

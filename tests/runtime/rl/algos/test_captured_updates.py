@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from runtime.rl.algos import minibatches
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.configs import DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
@@ -228,6 +229,16 @@ def test_minibatches_use_each_row_once_and_are_of_one_size(rows: int, size: int)
     assert max(lengths) - min(lengths) <= 1
     assert lengths == {size} or rows % size
     assert min(lengths) > 1 or rows == 1
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo-remainder", "ppo-target-kl"])
+def test_a_pass_over_many_minibatches_is_several_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minibatches, "MINIBATCHES_PER_GRAPH", 2)
+    case = CASES[name]
+    eager, captured = case.make(capture=False), case.make(capture=True)
+    expected, actual = learn(eager, case.batches()), learn(captured, case.batches())
+    assert [pytest.approx(stats, rel=1e-4, abs=1e-5) for stats in expected] == actual
+    assert_alike(eager.state(), captured.state())
 
 
 @pytest.mark.parametrize("capture", [False, True])

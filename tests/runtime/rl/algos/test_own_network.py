@@ -91,7 +91,7 @@ def made(training: Settings) -> tuple[Plan, Algorithm, np.ndarray]:
     env = make_environment(training, 2, {})
     plan, rng = environment_plan(training, env), np.random.default_rng(0)
     rows = [env.reset(0), *(env.step(env.action_space.at_random(2, rng)).obs for _ in range(4))]
-    return plan, build(plan, 1, "cpu", precision=training.precision), np.stack(rows)
+    return plan, build(plan, 1, "cpu", precision="float32"), np.stack(rows)
 
 
 def batch_of(plan: Plan, rows: np.ndarray) -> Batch | RolloutBatch:
@@ -141,7 +141,7 @@ def test_remote_inference_answers_by_it_what_workers_would_see(environment: str)
     plan, learning, rows = made(training)
     actor = NumpyActor(plan.shape)
     actor.load(learning.actor_arena())
-    setup = NetworkSetup(plan.shape, "cpu", training.precision, captures=True, threads=1, max_rows=2)
+    setup = NetworkSetup(plan.shape, "cpu", "float32", captures=True, threads=1, max_rows=2)
     network = make_network(msgspec.json.decode(msgspec.json.encode(setup), type=NetworkSetup))
     network.weights[:] = learning.actor_arena()
     network.refresh()

@@ -10,7 +10,7 @@ import torch
 
 from runtime.rl.algos.data_parallel import assemble
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.device.precision import set_float32_products
+from runtime.rl.device.precision import chosen_precision, set_float32_products
 from runtime.rl.settings import SettingsError, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -36,8 +36,25 @@ def test_a_learner_sets_the_products_of_its_process(precision: str, is_tf32: boo
         assert (torch.backends.cudnn.conv.fp32_precision == "tf32") is is_tf32
 
 
+@pytest.mark.parametrize(
+    ("setting", "device", "has_images", "precision"),
+    [
+        ("auto", "cuda", True, "tf32"),
+        ("auto", "cuda:1", True, "tf32"),
+        ("auto", "cuda", False, "float32"),
+        ("auto", "cpu", True, "float32"),
+        ("float32", "cuda", True, "float32"),
+        ("bfloat16", "cuda", False, "bfloat16"),
+    ],
+)
+def test_pictures_on_a_gpu_are_learned_from_in_tf32(
+    setting: str, device: str, has_images: bool, precision: str
+) -> None:
+    assert chosen_precision(setting, device, has_images=has_images) == precision
+
+
 def test_another_precision_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(SettingsError, match="precision is 'fp16'; it must be one of float32, tf32, bfloat16"):
+    with pytest.raises(SettingsError, match="precision is 'fp16'; it must be one of auto, float32, tf32, bfloat16"):
         from_mapping({"precision": "fp16"})
     with pytest.raises(SettingsError, match='cuda_graphs is "no"; it must be true or false'):
         from_mapping({"cuda_graphs": "no"})

@@ -1,0 +1,172 @@
+"""Updates that gather their own batches do what updates on drawn batches do, launched singly or several at a time.
+
+On a CPU the functions run eagerly through the same buffers; tests/gpu runs these cases as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.rl.algos.algorithm import Algorithm
+from runtime.rl.algos.configs import DQNConfig, SACConfig, TD3Config
+from runtime.rl.algos.graph_updates import GraphUpdates
+from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
+from runtime.rl.algos.off_policy.dqn import DQN
+from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.td3 import TD3
+from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.priorities import Priority
+from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.rl.algos.test_captured_updates import (
+    CHOICES,
+    DETERMINISTIC,
+    GREEDY,
+    PICTURE,
+    SAC_CONFIG,
+    VECTOR,
+    assert_alike,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZE = 16
+UPDATES = 8
+STEADY = replace(SAC_CONFIG, anneal_updates=None)
+Make = Callable[..., Algorithm]
+METHODS: dict[str, tuple[Make, ObsSpace, ActionSpace]] = {
+    "sac": (partial(SAC, VECTOR, STEADY, 3), ObsSpace(5), ActionSpace(2)),
+    "sac-annealed": (partial(SAC, VECTOR, SAC_CONFIG, 3), ObsSpace(5), ActionSpace(2)),
+    "sac-picture": (
+        partial(SAC, PICTURE, replace(STEADY, hidden=(16,)), 3),
+        PICTURE.obs_space,
+        ActionSpace(2),
+    ),
+    "sac-choices": (partial(DiscreteSAC, CHOICES, STEADY, 3), ObsSpace(5), ActionSpace(1, (3,))),
+    "dqn": (
+        partial(DQN, GREEDY, DQNConfig(hidden=(32, 24), target_updates=3), 3),
+        ObsSpace(5),
+        ActionSpace(1, (3,)),
+    ),
+    "td3": (
+        partial(TD3, DETERMINISTIC, TD3Config(hidden=(32, 24)), 3),
+        ObsSpace(5),
+        ActionSpace(2),
+    ),
+}
+
+
+def filled(obs: ObsSpace, action: ActionSpace, rows: Any, *, count: int = 96, **options: Any) -> Replay:
+    """Return a replay of random transitions; of 96 rows the ring has wrapped with 160 inserted."""
+    replay = Replay(96, transition_layout(obs, action), 7, rows=rows, segment=(4, 8), **options)
+    rng = np.random.default_rng(1)
+    for _ in range(count // 32 + 2):
+        ended = rng.choice([0, 1, 2], 32, p=[0.9, 0.05, 0.05]).astype(np.uint8)
+        tail = 4 + np.count_nonzero(ended == 2)
+        seen = [observations(obs, number, rng) for number in (32, tail)]
+        acted = (
+            rng.integers(0, 3, (32, 1)).astype(action.dtype)
+            if action.choices
+            else rng.uniform(-1, 1, (32, action.size)).astype(np.float32)
+        )
+        replay.put((seen[0], acted, rng.random(32, dtype=np.float32), ended, seen[1]))
+    return replay
+
+
+def observations(obs: ObsSpace, count: int, rng: np.random.Generator) -> np.ndarray:
+    vector = rng.standard_normal((count, obs.vector), dtype=np.float32)
+    if not obs.images:
+        return vector
+    return obs.pack(vector, [rng.integers(0, 256, (count, *image), dtype=np.uint8) for image in obs.images])
+
+
+def check_same_updates(name: str, device: str, count: int, *, tolerance: float) -> None:
+    make, *spaces = METHODS[name]
+    plain, launched = make(device=device, capture=False), make(device=device)
+    host, ring = filled(*spaces, HostRows), filled(*spaces, partial(DeviceRows, device))
+    stats = [plain.update(host.sample(SIZE).to(device)).floats() for _ in range(UPDATES)]
+    updates = GraphUpdates(launched, ring, SIZE, lambda draw: draw(), enabled=device != "cpu")
+    while launched.updates < UPDATES:
+        some = updates.count_of(min(count, UPDATES - launched.updates))
+        latest = updates.run(some) if some else launched.update(ring.sample(SIZE))
+    assert latest.floats() == pytest.approx(stats[-1], rel=1e-3, abs=1e-4)
+    assert_alike(plain.state(), launched.state(), tolerance)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("name", METHODS)
+def test_updates_that_gather_their_batches_are_those_on_drawn_batches(name: str, count: int) -> None:
+    check_same_updates(name, "cpu", count, tolerance=1e-6)
+
+
+def test_an_update_that_the_host_decides_is_not_launched_with_others() -> None:
+    """DQN copies its network to the target behind the third update; until then two can be launched together."""
+    make, *spaces = METHODS["dqn"]
+    method = make(device="cpu")
+    updates = GraphUpdates(
+        method, filled(*spaces, partial(DeviceRows, "cpu")), SIZE, lambda draw: draw(), enabled=False
+    )
+    assert updates.count_of(8) == 2
+    updates.run(2)
+    assert updates.count_of(8) == 0
+
+
+def test_target_critics_that_follow_rarely_keep_updates_on_the_host() -> None:
+    _, *spaces = METHODS["sac"]
+    method = SAC(VECTOR, replace(SAC_CONFIG, target_updates=2), 3)
+    updates = GraphUpdates(
+        method, filled(*spaces, partial(DeviceRows, "cpu")), SIZE, lambda draw: draw(), enabled=False
+    )
+    assert updates.count_of(8) == 0
+
+
+def test_weights_of_a_replay_by_priority_reach_the_update() -> None:
+    """The TD errors of the launched update set the same priorities as those of a drawn batch."""
+    make, *spaces = METHODS["sac"]
+    config = SACConfig(hidden=(32, 24), batch_size=SIZE, prioritised=True)
+    priority = Priority(0.6, 0.4)
+    plain, launched = SAC(VECTOR, config, 3), SAC(VECTOR, config, 3)
+    host = filled(*spaces, HostRows, priority=priority)
+    ring = filled(*spaces, partial(DeviceRows, "cpu"), priority=priority)
+    updates = GraphUpdates(launched, ring, SIZE, lambda draw: draw(), enabled=False)
+    for _ in range(4):
+        plain.update(host.sample(SIZE))
+        host.update_priorities(plain.td_error.numpy())
+        updates.run(1)
+        ring.update_priorities(launched.td_error.numpy(), updates.slots)
+    assert host.priorities is not None
+    assert ring.priorities is not None
+    assert np.allclose(host.priorities.values(96), ring.priorities.values(96))
+    assert len(set(np.round(host.priorities.values(96), 6))) > 10
+    assert_alike(plain.state(), launched.state(), 1e-6)
+    del make
+
+
+def test_a_ring_that_has_grown_is_read_where_it_is() -> None:
+    """Segments with many truncations make the ring of tails grow, in other memory."""
+    make, *spaces = METHODS["sac"]
+    rings = [filled(*spaces, rows, count=32) for rows in (HostRows, partial(DeviceRows, "cpu"))]
+    plain, launched = make(device="cpu"), make(device="cpu")
+    updates = GraphUpdates(launched, rings[1], SIZE, lambda draw: draw(), enabled=False)
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        plain.update(rings[0].sample(SIZE))
+        updates.run(1)
+        segment = (
+            observations(spaces[0], 32, rng),
+            rng.uniform(-1, 1, (32, 2)).astype(np.float32),
+            rng.random(32, dtype=np.float32),
+            np.full(32, 2, dtype=np.uint8),
+            observations(spaces[0], 36, rng),
+        )
+        for ring in rings:
+            ring.put(segment)
+    assert_alike(plain.state(), launched.state(), 1e-6)
+    assert torch.isfinite(launched.policy_weights()).all()
