@@ -91,7 +91,7 @@ format: $(VENV)/dev  ## rewrite the sources in the house style
 bench: $(VENV)/dev  ## print the measurements of tests/bench
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in at most twelve minutes
+bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in less than ten minutes
 	@$(GPU_PYTHON) -m tests.bench.gpu $(ARGS)
 
 screenshots: $(VENV)/dev  ## drive the app and write screenshots/ (ARGS="cluster recording" needs no process)

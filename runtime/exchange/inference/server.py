@@ -10,7 +10,6 @@ by itself, the next batch is copied while it does.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -57,29 +56,6 @@ class WeightsSource(Protocol):
         """Copy the newest weights and return their version."""
 
 
-class PublishedWeights:
-    """Weights that another thread of this process publishes."""
-
-    def __init__(self) -> None:
-        self._newest: tuple[int, NDArray[np.float32]] | None = None
-
-    def publish(self, version: int, arena: NDArray[np.float32]) -> None:
-        """Offer `arena`, which is not written any more."""
-        # One assignment of a tuple, so that nobody ever sees the version of one policy with another's weights.
-        self._newest = version, arena
-
-    def version(self) -> int:
-        """Return the newest version; 0 before the first."""
-        return self._newest[0] if self._newest else 0
-
-    def read(self, into: NDArray[np.float32]) -> int:
-        """Copy the newest weights and return their version; there must be one."""
-        assert self._newest is not None  # noqa: S101  (callers look at `version` first)
-        version, arena = self._newest
-        np.copyto(into, arena)
-        return version
-
-
 @dataclass(slots=True)
 class InferenceCounts:
     """Number of questions and answers since the start."""
@@ -109,7 +85,7 @@ class _Batch:
 
 
 class InferenceServer:
-    """Loop that answers questions as soon as there is a policy. Belongs to one thread."""
+    """Loop that answers questions as soon as there is a policy."""
 
     def __init__(
         self, channel: AnswerChannel, network: PolicyNetwork, shapes: Shapes, proof: bytes, weights: WeightsSource
@@ -125,7 +101,7 @@ class InferenceServer:
         self._slot = 0
 
     def counts(self) -> dict[str, int]:
-        """Return the counts for the learner's status. Any thread may call it."""
+        """Return the counts for the learner's status."""
         return {**asdict(self._counts), "strangers": self._channel.refused_keys}
 
     def serve(self, is_over: Callable[[], bool]) -> None:
@@ -186,45 +162,3 @@ class InferenceServer:
         for route, number, rows in batch.questions:
             self._channel.send(route, encode_answer(number, batch.version, outputs[start : start + rows]))
             start += rows
-
-
-class InferenceThread:
-    """Server in a thread of the learner, where a process cannot read the weights from shared memory."""
-
-    def __init__(self, channel: AnswerChannel, network: PolicyNetwork, shapes: Shapes, proof: bytes) -> None:
-        self._channel = channel
-        self._weights = PublishedWeights()
-        self._server = InferenceServer(channel, network, shapes, proof, self._weights)
-        self._closing = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="inference")
-
-    def start(self) -> None:
-        """Start the thread; from here on the channel belongs to it."""
-        self._thread.start()
-
-    def publish(self, version: int, arena: NDArray[np.float32]) -> None:
-        """Use `arena`, which is not written any more, from the next batch on."""
-        self._weights.publish(version, arena)
-
-    def check(self) -> None:
-        """Raise RuntimeError if the thread has failed, with its exception as the cause."""
-        if self._error is not None:
-            raise RuntimeError("remote inference broke down") from self._error
-
-    def status(self) -> dict[str, int]:
-        """Return the counts for the learner's status. Any thread may call it."""
-        return self._server.counts()
-
-    def close(self) -> None:
-        """Stop the thread and close the socket."""
-        self._closing = True
-        if self._thread.is_alive():
-            self._thread.join()
-        self._channel.close()
-
-    def _run(self) -> None:
-        try:
-            self._server.serve(lambda: self._closing)
-        except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
-            self._error = error

@@ -446,9 +446,6 @@ class Learner:
         self._counters.policy_version += 1
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)
-        # Before the announcement below: the credit that it brings must not be used with the old policy.
-        if self._inference is not None:
-            self._inference.publish(self._counters.policy_version, arena)
         self._exchange.publish(self._counters.policy_version, arena, self._counters.kept_updates)
 
     def _journal(self, ahead: int = VERSIONS_AHEAD) -> None:

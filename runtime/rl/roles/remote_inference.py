@@ -8,25 +8,26 @@ from collections.abc import Callable
 
 import msgspec
 
+from runtime.base.errors import SetupError
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
-from runtime.exchange.inference.process import Inference, InferenceProcess, InferenceProgram
-from runtime.exchange.inference.server import InferenceThread
-from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
+from runtime.exchange.inference.process import InferenceProcess, InferenceProgram
+from runtime.exchange.inference.sockets import QuestionChannel, address_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.rl.algos.plan import Plan
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, make_network, shapes_of
+from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, shapes_of
 from runtime.rl.roles.launch_context import Context
 
 
 def remote_inference(
     context: Context, plan: Plan, device: str, policies: PolicyStore, say: Callable[[str], None]
-) -> Inference:
-    """Return the learner's server for workers without weights, not started yet. Raises EndpointError.
+) -> InferenceProcess:
+    """Return the learner's server for workers without weights, not started yet.
 
-    It is a process, which reads the weights that `policies` shares; without shared memory it is a thread.
+    It is a process, which reads the weights that `policies` shares. Raises EndpointError, and SetupError where
+    memory cannot be shared.
     """
     endpoint, keys = context.endpoint, curve_keys.learner_keys(context)
     settings, proof = context.settings, _proof(context)
@@ -41,10 +42,10 @@ def remote_inference(
     address_of(endpoint)  # what cannot be listened at is an error here, and not in the process
     try:
         weights = policies.share(plan.shape.size)
-    except SharedMemoryError:
-        shapes = network.shapes
-        channel = AnswerChannel(endpoint, shapes.question_bytes, keys)
-        return InferenceThread(channel, make_network(network), shapes, proof)
+    except SharedMemoryError as error:
+        raise SetupError(
+            f"remote_inference needs shared memory: {error}; leave it out, so that workers have the policy"
+        ) from error
     text = endpoint.data if endpoint.folder is None else f"ipc://{endpoint.folder}"
     setup = InferenceSetup(os.getpid(), text, keys, proof, network, tuple(sys.path), weights)
     argv = [sys.executable, "-m", "runtime", "inference"]

@@ -26,7 +26,7 @@ import zmq
 from runtime.base.endpoint import parse
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import Shapes, proof_of
-from runtime.exchange.inference.server import InferenceThread
+from runtime.exchange.inference.server import InferenceServer
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
@@ -47,17 +47,26 @@ def key_pair(over: str) -> tuple[Any, Any]:
     return curve_keys.from_token("bench") if over == "curve" else (None, None)
 
 
+class FirstWeights:
+    """Weights of which there is one version."""
+
+    def version(self) -> int:
+        return 1
+
+    def read(self, into: Any) -> int:
+        into[:] = np.random.default_rng(0).standard_normal(SHAPE.size, dtype=np.float32) * 0.1
+        return 1
+
+
 def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
-    """Be the learner until the other end of `ready` says so."""
-    channel = AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0])
+    """Be the process of inference until the other end of `ready` says so."""
     network = NumpyPolicy(SHAPE, shapes(copies).batch_rows)
-    inference = InferenceThread(channel, network, shapes(copies), PROOF)
-    inference.start()
-    inference.publish(1, np.random.default_rng(0).standard_normal(SHAPE.size, dtype=np.float32) * 0.1)
-    ready.send("")
-    ready.recv()
-    ready.send(inference.status())
-    inference.close()
+    with AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0]) as channel:
+        server = InferenceServer(channel, network, shapes(copies), PROOF, FirstWeights())
+        ready.send("")
+        server.serve(ready.poll)
+        ready.recv()
+        ready.send(server.counts())
 
 
 def ask(endpoint: str, over: str, copies: int, index: int, seconds: float, found: Connection) -> None:

@@ -1,8 +1,8 @@
-"""Remote inference while its learner learns: in a thread of the learner, and in a process of its own.
+"""Remote inference while its learner idles and while it learns.
 
 Askers send the observations of 16 environments each and ask again as soon as they are answered. The learner does
-nothing else, or updates SAC from batches of 256 in its main thread, as one that is never short of data. Both
-servers run in one round, so their ratio can be compared between machines; updates a second show what answers cost.
+nothing else, or updates SAC from batches of 256, as one that is never short of data. Updates a second show what
+answers cost.
 
     python -m tests.bench.exchange inference_learning [--askers 12] [--rows 16] [--rounds 3] [--seconds 6]
 """
@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,12 +26,11 @@ import numpy as np
 from runtime.base.endpoint import parse
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
-from runtime.exchange.inference.process import Inference, InferenceProcess, InferenceProgram
-from runtime.exchange.inference.server import InferenceThread
-from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
+from runtime.exchange.inference.process import InferenceProcess, InferenceProgram
+from runtime.exchange.inference.sockets import QuestionChannel
 from runtime.exchange.policy_store import PolicyStore
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, make_network, shapes_of
+from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, shapes_of
 from runtime.rl.roles.launch_context import THREAD_VARIABLES
 
 CASES = {
@@ -67,30 +66,20 @@ def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: 
     return updates / (time.perf_counter() - began)
 
 
-def serve(
-    kind: str, case: str, options: argparse.Namespace, folder: str, commands: Connection, learning: bool
-) -> None:
+def serve(case: str, options: argparse.Namespace, folder: str, commands: Connection, learning: bool) -> None:
     """Be the learner until the other end of `commands` says so."""
     import torch
 
     torch.set_num_threads(1)
     shape = CASES[case]
     network = NetworkSetup(shape, options.device, "float32", captures=True, threads=1, max_rows=options.rows)
-    policies, weights = PolicyStore(1, ""), np.zeros(shape.size, np.float32)
-    inference: Inference
-    if kind == "process":
-        shared = policies.share(shape.size)
-        setup = InferenceSetup(os.getpid(), f"ipc://{folder}", None, PROOF, network, (), shared)
-        program = InferenceProgram(
-            [sys.executable, "-m", "runtime", "inference"], msgspec.json.encode(setup), [shared.descriptor]
-        )
-        inference = InferenceProcess(program, print)
-    else:
-        channel = AnswerChannel(parse(f"ipc://{folder}"), network.shapes.question_bytes)
-        inference = InferenceThread(channel, make_network(network), network.shapes, PROOF)
+    policies = PolicyStore(1, "")
+    shared = policies.share(shape.size)
+    setup = InferenceSetup(os.getpid(), f"ipc://{folder}", None, PROOF, network, (), shared)
+    argv = [sys.executable, "-m", "runtime", "inference"]
+    inference = InferenceProcess(InferenceProgram(argv, msgspec.json.encode(setup), [shared.descriptor]), print)
     inference.start()
-    policies.publish(1, weights)
-    inference.publish(1, weights)
+    policies.publish(1, np.zeros(shape.size, np.float32))
     commands.send(learn(shape, options.device, commands, is_learning=learning))
     inference.close()
     policies.close()
@@ -121,14 +110,13 @@ def ask(case: str, rows: int, folder: str, index: int, seconds: float, times: Co
     times.send(taken)
 
 
-def measure(
-    kind: str, case: str, options: argparse.Namespace, *, learning: bool
-) -> tuple[float, float, float, float]:
+def measure(case: str, options: argparse.Namespace, *, learning: bool) -> tuple[float, float, float, float]:
     """Return p50 and p95 in milliseconds, rows answered a second, and updates a second."""
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
         here, there = mp.Pipe()
-        learner = mp.Process(target=serve, args=(kind, case, options, folder, there, learning))
+        learner = mp.Process(target=serve, args=(case, options, folder, there, learning))
         learner.start()
+        there.close()  # so that a learner that fails is the end of the pipe, and not a wait for ever
         pipes = [mp.Pipe() for _ in range(options.askers)]
         askers = [
             mp.Process(target=ask, args=(case, options.rows, folder, index, options.seconds, pipe[1]))
@@ -137,6 +125,11 @@ def measure(
         for process in askers:
             process.start()
         for pipe, _ in pipes:
+            while not pipe.poll(1):
+                if not learner.is_alive():
+                    for process in askers:
+                        process.kill()
+                    raise RuntimeError(f"the learner ended with {learner.exitcode} before it answered")
             pipe.recv()
         for pipe, _ in pipes:
             pipe.send("go")
@@ -149,7 +142,8 @@ def measure(
     return float(p50), float(p95), len(taken) * options.rows / options.seconds, updates
 
 
-def main(arguments: Sequence[str]) -> None:
+def rows(arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the title and the figures of each row, medians of the rounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--askers", type=int, default=12)
     parser.add_argument("--rows", type=int, default=16, help="environments of each asker")
@@ -160,21 +154,17 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     # As in a run, where a launcher bounds every process: libraries that take each core they see stall one another.
     os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")
-    mp.set_start_method("spawn")
-    results: dict[tuple[str, bool, str], list[tuple[float, ...]]] = {}
-    for _ in range(options.rounds):
-        for case in options.cases:
-            for learning in (False, True):
-                for kind in ("thread", "process"):
-                    figures = measure(kind, case, options, learning=learning)
-                    results.setdefault((case, learning, kind), []).append(figures)
-    print(f"{options.askers} askers of {options.rows} rows on {options.device}, medians of {options.rounds} rounds")
-    for (case, learning, kind), rounds in results.items():
-        p50, p95, rows, updates = (statistics.median(column) for column in zip(*rounds, strict=True))
-        base = statistics.median(figures[1] for figures in results[case, learning, "thread"])
-        state = f"learning, {updates:6.1f} updates/s" if learning else "idle"
-        print(
-            f"  {case:8} {state:26} {kind:8} p50 {p50:8.2f} ms   p95 {p95:8.2f} ms   x{p95 / base:5.2f}"
-            f"   {rows:9.0f} rows/s",
-            flush=True,
-        )
+    mp.set_start_method("spawn", force=True)
+    for case in options.cases:
+        for learning in (False, True):
+            rounds = [measure(case, options, learning=learning) for _ in range(options.rounds)]
+            p50, p95, answered, updates = (statistics.median(column) for column in zip(*rounds, strict=True))
+            figures = {"p50 ms": p50, "p95 ms": p95, "rows/s": answered}
+            state = "beside SAC that learns" if learning else "idle"
+            title = f"{case}, {options.askers} askers of {options.rows} rows, {options.device}, {state}"
+            yield title, {**figures, "updates/s": updates} if learning else figures
+
+
+def main(arguments: Sequence[str]) -> None:
+    for title, figures in rows(arguments):
+        print(f"{title:60} {'   '.join(f'{name} {value:.5g}' for name, value in figures.items())}", flush=True)

@@ -1,8 +1,8 @@
 """Learner, racing and inference on a GPU beside the CPU: `python -m tests.bench.gpu --help`.
 
-All of it takes at most twelve minutes. It needs no network and no installation beyond torch: docs/gpu.md names the
-wheels that a bare machine lacks. Every section is a process of its own, so that a fault of CUDA in one of them
-costs only its rows.
+All of it takes less than ten minutes, and each half less than five. It needs no network; docs/gpu.md names the
+wheels that a machine with torch for CUDA may lack. Every step is a process of its own, so that a fault of CUDA in
+one of them costs only its rows.
 """
 
 from __future__ import annotations
@@ -10,31 +10,47 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-SECTIONS = {
-    "machine": 20.0,
-    "updates": 120.0,
-    "runs": 150.0,
-    "racing": 150.0,
-    "inference": 70.0,
-    "experiments": 140.0,
-}
-"""Seconds that each section may take; together below twelve minutes, with the starts of their processes."""
-START_SECONDS = 8.0
+FIRST = {"machine": 40.0, "correctness": 80.0, "updates": 95.0, "racing": 75.0}
+SECOND = {"runs": 130.0, "inference": 40.0, "experiments": 120.0}
+STEPS = FIRST | SECOND
+"""Seconds of each step in their order, with its start, for which the first import of torch alone may take 20.
+
+What a step leaves over goes to the next ones.
+"""
+CLOSING_SECONDS = 6.0
+"""Kept back of a step's time for the row that is being measured when it is over."""
 
 
-def run_section(name: str, device: str, *, is_tiny: bool, seconds: float, only: str) -> int:
-    """Run one section in this process; it leaves out what its time does not allow, and says so.
+def limits(steps: Sequence[str], seconds: float | None) -> Iterator[tuple[str, float]]:
+    """Yield each step with the time, in seconds since the start of the first, by which it has to be done.
+
+    `seconds` are shared out as those of `STEPS` are, which count if it is None.
+    """
+    share = 1.0 if seconds is None else seconds / sum(STEPS[name] for name in steps)
+    end = 0.0
+    for name in steps:
+        end += share * STEPS[name]
+        yield name, end
+
+
+def run_step(name: str, options: argparse.Namespace) -> int:
+    """Run one step in this process; it leaves out what its time does not allow, and says so.
 
     Returns the exit code: 1 if a row failed.
     """
-    from tests.bench.gpu.measuring import Bench
+    end = time.monotonic() + options.seconds - CLOSING_SECONDS
+    from tests.bench.gpu import measuring
 
-    bench = Bench(device, time.monotonic() + seconds, is_tiny=is_tiny, only=only)
+    bench = measuring.Bench(options.device, end, is_tiny=options.tiny, only=options.only)
+    if options.out is not None:
+        measuring.write_rows_to(options.out, bench, name)
     importlib.import_module(f"tests.bench.gpu.{name}").measure(bench)
     if bench.failures:
         print(f"{name}: {len(bench.failures)} rows failed: {', '.join(bench.failures)}", flush=True)
@@ -42,42 +58,66 @@ def run_section(name: str, device: str, *, is_tiny: bool, seconds: float, only: 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sections one after the other; 1 if one of them failed."""
+    """Run the steps one after the other; 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, … or cpu (the same code, slowly)")
-    parser.add_argument("--sections", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--steps",
+        "--sections",
+        nargs="+",
+        metavar="STEP",
+        choices=tuple(STEPS),
+        default=list(STEPS),
+        help=f"{', '.join(STEPS)} (default: all)",
+    )
+    chosen.add_argument("--first", dest="steps", action="store_const", const=list(FIRST), help=", ".join(FIRST))
+    chosen.add_argument("--second", dest="steps", action="store_const", const=list(SECOND), help=", ".join(SECOND))
+    chosen.add_argument("--step", choices=tuple(STEPS), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--seconds", type=float, help=f"of all steps together (default: {sum(STEPS.values()):.0f} for all of them)"
+    )
     parser.add_argument("--tiny", action="store_true", help="small sizes and short times, to try the bench itself")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose title contains TEXT")
-    parser.add_argument("--section", choices=tuple(SECTIONS), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all rows there too, as a table in Markdown")
     options = parser.parse_args(arguments)
-    if options.section is not None:
-        seconds = SECTIONS[options.section]
-        return run_section(
-            options.section, options.device, is_tiny=options.tiny, seconds=seconds, only=options.only
-        )
-    failed = []
-    for name in options.sections:
+    if options.step is not None:
+        return run_step(options.step, options)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text("")
+    # Ended like ctrl+c ends it, with its step, which would go on and take the card from the next try.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    failed, began = [], time.monotonic()
+    for name, end in limits(options.steps, options.seconds):
         print(f"\n## {name}", flush=True)
-        command = [sys.executable, "-m", "tests.bench.gpu", "--section", name, "--device", options.device]
-        command += ["--only", options.only]
-        started = subprocess.Popen([*command, *(["--tiny"] if options.tiny else [])], start_new_session=True)
-        try:
-            code = started.wait(SECTIONS[name] + START_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = None
-        if code != 0:
-            print(f"{name}: {'took too long' if code is None else f'ended with {code}'}", flush=True)
+        seconds = began + end - time.monotonic()
+        if (problem := run_process(name, seconds, options)) is not None:
+            print(f"{name}: {problem}", flush=True)
             failed.append(name)
-        stop_group(started)
+            if options.out is not None:
+                with options.out.open("a") as table:
+                    table.write(f"| **{name}** | FAILED: {problem} |\n")
+    print(f"\n{'failed: ' + ', '.join(failed) if failed else 'all steps ended in order'}", flush=True)
     return 1 if failed else 0
 
 
-def stop_group(leader: subprocess.Popen[bytes]) -> None:
-    """End a section with all processes that it may have left."""
+def run_process(name: str, seconds: float, options: argparse.Namespace) -> str | None:
+    """Run one step as a process and end what it leaves; return how it failed, if it did."""
+    command = [sys.executable, "-m", "tests.bench.gpu", "--step", name, "--seconds", f"{seconds:.1f}"]
+    command += ["--device", options.device, "--only", options.only, *(["--tiny"] if options.tiny else [])]
+    command += ["--out", str(options.out)] if options.out is not None else []
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        os.killpg(leader.pid, 9)
-    except ProcessLookupError:
-        pass  # it ended in order
-    leader.wait()
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return f"took longer than its {seconds:.0f} s"
+    finally:
+        try:
+            os.killpg(process.pid, 9)
+        except ProcessLookupError:
+            pass  # it ended in order
+        process.wait()
+    return None if code == 0 else f"ended with {code}"

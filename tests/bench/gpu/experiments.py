@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from runtime.rl.algos.data_parallel import DataParallel
+from tests.bench.exchange import inference_learning
 from tests.bench.gpu import updates
 from tests.bench.gpu.measuring import Bench, await_device, show
 
@@ -35,7 +36,7 @@ def measure(bench: Bench) -> None:
         if bench.has_time(10.0, title):
             try:
                 row(bench, title)
-            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            except (EOFError, OSError, RuntimeError, subprocess.SubprocessError) as error:
                 bench.fail(title, error)
 
 
@@ -128,16 +129,15 @@ def learner() -> None:
 
 
 def answers(bench: Bench, title: str) -> None:
-    """Print how long answers to observations take under the service; section `inference` has them by turns."""
+    """Print how long answers to observations take under the service; step `inference` has them by turns."""
     sizes = ["--askers", "12", "--seconds", "2", "--cases", "84x84x4"]
     if bench.is_tiny:
         sizes = ["--askers", "2", "--seconds", "1", "--cases", "vector"]
     arguments = [*sizes, "--rows", "16", "--rounds", "1", "--device", bench.device.partition(":")[0]]
     for service in services(bench)[1:]:
         with service as name:
-            print(f"{title}, {name}:", flush=True)
-            command = [sys.executable, "-m", "tests.bench.exchange", "inference_learning", *arguments]
-            subprocess.run(command, check=True)
+            for row, figures in inference_learning.rows(arguments):
+                show(f"{title}, {name}: {row}", figures)
 
 
 def services(bench: Bench) -> list[Any]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +19,9 @@ import torch
 from runtime.rl.device.usage import DeviceMeter
 
 LOOK_SECONDS = 0.1
+HEAD = "| measured | figures |\n| --- | --- |\n"
+_table: Path | None = None
+"""File that gets every row of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class Bench:
             return False
         if time.monotonic() + seconds < self.end:
             return True
-        print(f"{title}: left out, no time", flush=True)
+        show(title, {"left out": "no time"})
         return False
 
 
@@ -101,9 +109,56 @@ class BusyMeter:
 
 
 def show(title: str, figures: Mapping[str, Any]) -> None:
-    """Print one row: a title and named figures; what could not be measured is a dash."""
-    parts = (f"{name} {figure(value)}" for name, value in figures.items())
+    """Print one row, and add it to the table: a title and named figures; a dash where there is no figure."""
+    parts = [f"{name} {figure(value)}" for name, value in figures.items()]
     print(f"{title:52} {'   '.join(parts)}", flush=True)
+    _add_row(title, ", ".join(parts))
+
+
+def _add_row(title: str, figures: str) -> None:
+    if _table is not None:
+        with _table.open("a") as table:
+            table.write("| " + " | ".join(cell.replace("|", "\\|") for cell in (title, figures)) + " |\n")
+
+
+def write_rows_to(file: Path, bench: Bench, step: str) -> None:
+    """Add the rows of this process to `file`, under the name of its step; the first that can writes the head."""
+    global _table  # noqa: PLW0603  (a process is one step)
+    rows = file.read_text() if file.exists() else ""
+    if HEAD not in rows:
+        file.write_text(f"{_machine(bench.device)}\n\n{HEAD}{rows}")
+    _table = file
+    _add_row(f"**{step}**", "")
+
+
+def _machine(device: str) -> str:
+    """Return one line on the card, its driver, torch, the date and the commit."""
+    card = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{device} ({platform.machine()})"
+    parts = [f"{card} with {os.cpu_count()} cores", f"torch {torch.__version__}"]
+    if (driver := _driver()) is not None:
+        parts.insert(1, f"driver {driver}")
+    parts += [f"Python {platform.python_version()}", time.strftime("%Y-%m-%d", time.gmtime())]
+    return f"{', '.join(parts)}, commit {_commit()}."
+
+
+def _driver() -> str | None:
+    with contextlib.suppress(Exception):  # of NVML, which says in its own classes that there is no card
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    return None
+
+
+def _commit() -> str:
+    """Return what git says of this folder; $COMMIT where the files came without their history."""
+    if commit := os.environ.get("COMMIT"):
+        return commit
+    try:
+        command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (set COMMIT)"
 
 
 def figure(value: Any) -> str:

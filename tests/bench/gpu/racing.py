@@ -1,4 +1,4 @@
-"""Racing on the device: cars alone, and cars, policy and PPO together; NumPy on one core beside it.
+"""Racing on the device: cars alone, and cars, policy and PPO together.
 
 An environment of one's own, that of manifests/point-mass.yaml, is learned there too.
 """
@@ -18,7 +18,7 @@ from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import CompiledEnv, Draws
-from runtime.rl.envs.registry import make_device_env, make_vector_env
+from runtime.rl.envs.registry import make_device_env
 from runtime.rl.roles.device_collector import DeviceCollector
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import from_mapping
@@ -30,36 +30,24 @@ WAYS = ("eager", "captured", "compiled")
 
 def measure(bench: Bench) -> None:
     torch.set_num_threads(1)
-    for cars, options in ((16, {}), (64, {}), (1_024, {}), (64, VIEW)):
-        if bench.has_time(1.0, title := f"NumPy, one core, {cars:,} cars{view(options)}"):
-            show(title, {"env steps/s": numpy_rate(cars, options)})
-    sizes = ((4_096, {}), (65_536, {}), (4_096, VIEW), (32_768, VIEW))
+    sizes = ((65_536, {}), (32_768, VIEW))
     for cars, options in ((256, {}), (64, VIEW)) if bench.is_tiny else sizes:
-        if bench.has_time(4.0, f"{cars:,} cars{view(options)}"):
+        if bench.has_time(4.0, title := f"{bench.device}, {cars:,} cars{view(options)}, env steps/s"):
             # A size takes half a minute to compile; on a CPU, where the learner compiles nothing, longer.
-            ways = WAYS if cars == 65_536 and bench.has_time(34.0, f"{cars:,} cars") else WAYS[:2]
-            figures = {way: device_rate(bench, cars, options, way) for way in ways}
-            show(f"{bench.device}, {cars:,} cars{view(options)}, env steps/s", figures)
-    runs = ((4_096, False), (16_384, False), (65_536, False), (65_536, True))
-    for cars, is_compiled in ((256, False),) if bench.is_tiny else runs:
-        title = f"{cars:,} cars, {'compiled, ' if is_compiled else ''}policy and PPO"
-        if bench.has_time(44.0 if is_compiled else 14.0, title):
-            show(f"{bench.device}, {title}", learn(bench, "racing", cars, is_compiled))
+            ways = WAYS if cars == 65_536 and bench.has_time(34.0, title) else WAYS[:2]
+            show(title, {way: device_rate(bench, cars, options, way) for way in ways})
+    for cars, is_compiled in ((256, False),) if bench.is_tiny else ((65_536, True), (65_536, False)):
+        title = f"{bench.device}, {cars:,} cars, {'compiled, ' if is_compiled else ''}policy and PPO"
+        if bench.has_time(36.0 if is_compiled else 9.0, title):
+            show(title, learn(bench, "racing", cars, is_compiled, 8.0))
     sys.path.append(str(Path(__file__).parents[3] / "manifests"))
     for copies in (256,) if bench.is_tiny else (65_536, 262_144):
-        if bench.has_time(20.0, title := f"own environment, {copies:,} copies, policy and PPO"):
-            show(f"{bench.device}, {title}", learn(bench, "point_mass:PointMass", copies, "auto", 5.0))
+        if bench.has_time(15.0, title := f"{bench.device}, own environment, {copies:,} copies, policy and PPO"):
+            show(title, learn(bench, "point_mass:PointMass", copies, "auto", 4.0))
 
 
 def view(options: dict[str, Any]) -> str:
     return " with a view" if options else ""
-
-
-def numpy_rate(cars: int, options: dict[str, Any]) -> float:
-    env = make_vector_env("racing", cars, options=options)
-    env.reset(0)
-    action = env.action_space.at_random(cars, np.random.default_rng(0)) * np.float32(0.2)
-    return cars / call_seconds(lambda: env.step(action), "cpu", 0.4)
 
 
 def device_rate(bench: Bench, cars: int, options: dict[str, Any], way: str) -> float:

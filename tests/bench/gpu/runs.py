@@ -1,4 +1,4 @@
-"""Runs: a learner and its workers as processes, on the GPU and beside it on the CPU."""
+"""Runs: a learner and its workers as processes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class Case:
 
     title: str
     settings: dict[str, Any]
-    threads: int = 1
-    on_cpu: bool = False
 
 
 def manifest(name: str) -> dict[str, Any]:
@@ -53,15 +51,11 @@ def cases(workers: int) -> tuple[Case, ...]:
     wide = {**cartpole, "num_envs": 64, "segment_steps": 16, "ppo": {**batch, "queue_batches": 2, "epochs": 4}}
     return (
         Case("racing-sac", racing),
-        Case("racing-sac", racing, on_cpu=True),
         Case("SAC 84x84x4", PIXELS),
         Case("racing-view", view),
-        Case("racing-view", view, on_cpu=True),
         Case("SAC 84x84x4, bfloat16", {**PIXELS, "precision": "bfloat16"}),
         Case("SAC 84x84x4, remote inference", {**PIXELS, "remote_inference": True}),
         Case("cartpole-ppo, batch x workers, asynchronous", wide),
-        Case("cartpole-ppo, batch x workers, asynchronous", wide, on_cpu=True),
-        Case("SAC 84x84x4", PIXELS, threads=4, on_cpu=True),
     )
 
 
@@ -69,22 +63,19 @@ def measure(bench: Bench) -> None:
     workers = 2 if bench.is_tiny else max(2, min(12, (os.cpu_count() or 2) - 4))
     chosen = cases(workers)
     if bench.is_tiny:
-        chosen = (Case("racing-sac", manifest("racing-sac"), on_cpu=True),)
+        chosen = chosen[:1]
     lap(bench)
-    # The CPU's rows last: where time is short they are left out.
-    for case in sorted(chosen, key=lambda case: case.on_cpu):
-        if bench.has_time(COUNTED_SECONDS + 12.0, case.title):
-            device = "cpu" if case.on_cpu else bench.device
-            title = f"{case.title}, {workers} workers, {device}"
+    for case in chosen:
+        if bench.has_time(COUNTED_SECONDS + 12.0, title := f"{case.title}, {workers} workers, {bench.device}"):
             try:
-                show(title, run(case, workers, device))
+                show(title, run(case, workers, bench.device))
             except RuntimeError as error:
                 bench.fail(title, error)
 
 
 def run(case: Case, workers: int, device: str) -> dict[str, Any]:
     """Run until updates come, then count for a while."""
-    settings = {**case.settings, "device": device, "threads": case.threads, "checkpoint_seconds": 3_600}
+    settings = {**case.settings, "device": device, "checkpoint_seconds": 3_600}
     with (
         tempfile.TemporaryDirectory(prefix="l2r-") as folder,
         RunProcesses(Path(folder), settings, cpus=4) as processes,
@@ -118,8 +109,10 @@ def run(case: Case, workers: int, device: str) -> dict[str, Any]:
 
 
 def lap(bench: Bench) -> None:
-    """Print the seconds from the start of `racing-device` to a clean lap from the line."""
-    title, limit = "racing-device, start to a clean lap", 15.0 if bench.is_tiny else 45.0
+    """Print the seconds from the start of `racing-device` to a clean lap, or with small sizes to an evaluation."""
+    title, limit = "racing-device, start to a clean lap", 45.0
+    if bench.is_tiny:
+        title, limit = "racing-device, start to an evaluation", 2 * START_SECONDS
     if not bench.has_time(limit, title):
         return
     settings = {**manifest("racing-device"), "device": bench.device, "eval_seconds": 1}
@@ -131,18 +124,11 @@ def lap(bench: Bench) -> None:
         learner = processes.start("learner")
         processes.start("evaluator")
         while time.monotonic() < began + limit and learner.poll() is None:
-            clean = [record for record in processes.records("evaluator") if record.get("clean_lap")]
-            if clean:
-                env_steps = processes.records()[-1]["env_steps"]
-                show(title, {"seconds": time.monotonic() - began, "env steps": env_steps})
+            evaluations, records = processes.records("evaluator"), processes.records()
+            if records and any(record.get("clean_lap") or bench.is_tiny for record in evaluations):
+                seconds, env_steps = time.monotonic() - began, records[-1]["env_steps"]
+                show(title, {"seconds": seconds, "env steps": env_steps})
                 return
             time.sleep(LOOK_SECONDS)
-        evaluations = len(processes.records("evaluator"))
-        if not bench.is_tiny:
-            bench.fail(
-                title, f"none in {limit:.0f} s; {evaluations} evaluations; {processes.output('learner')[-500:]}"
-            )
-        elif learner.poll() is not None or not processes.records():
-            bench.fail(title, processes.output("learner")[-500:])
-        else:
-            show(title, {f"none in {limit:.0f} s; evaluations": evaluations})
+        evaluations, said = processes.records("evaluator"), processes.output("learner")[-500:]
+        bench.fail(title, f"not in {limit:.0f} s; {len(evaluations)} evaluations; the learner said: {said}")

@@ -16,6 +16,7 @@ import zmq
 
 from runtime.base import contract
 from runtime.base.endpoint import Endpoint, EndpointError, parse
+from runtime.base.errors import SetupError
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import (
     NoQuestionError,
@@ -26,13 +27,16 @@ from runtime.exchange.inference.messages import (
     read_answer,
     read_question,
 )
-from runtime.exchange.inference.server import InferenceThread, PolicyNetwork
+from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
+from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.numpy_policy import NumpyPolicy
 from runtime.rl.algos.plan import make_plan
+from runtime.rl.roles.launch_context import Context
+from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.conftest import RunUnderTest
@@ -81,15 +85,47 @@ def free_ports() -> int:
             return port
 
 
+class Published:
+    """Weights as the learner's shared memory has them: a version and its values change at once."""
+
+    def __init__(self) -> None:
+        self.newest: tuple[int, np.ndarray] = (0, np.zeros(0))
+
+    def version(self) -> int:
+        return self.newest[0]
+
+    def read(self, into: np.ndarray) -> int:
+        version, into[:] = self.newest
+        return version
+
+
+class Serving:
+    """The loop of the process, in a thread of this one so that its counts and its errors can be seen."""
+
+    def __init__(self, channel: AnswerChannel) -> None:
+        self.weights = Published()
+        network = NumpyPolicy(DISCRETE, SHAPES.batch_rows)
+        self.server = InferenceServer(channel, network, SHAPES, PROOF, self.weights)
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.server.serve, args=(self.is_over.is_set,))
+
+    def publish(self, version: int, arena: np.ndarray) -> None:
+        self.weights.newest = version, arena
+
+    def status(self) -> dict[str, int]:
+        return self.server.counts()
+
+
 @contextmanager
-def learner(endpoint: Endpoint, learner_keys: curve_keys.LearnerKeys | None = None) -> Iterator[InferenceThread]:
-    channel = AnswerChannel(endpoint, SHAPES.question_bytes, learner_keys)
-    made = InferenceThread(channel, NumpyPolicy(DISCRETE, SHAPES.batch_rows), SHAPES, PROOF)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.close()
+def learner(endpoint: Endpoint, learner_keys: curve_keys.LearnerKeys | None = None) -> Iterator[Serving]:
+    with AnswerChannel(endpoint, SHAPES.question_bytes, learner_keys) as channel:
+        made = Serving(channel)
+        made.thread.start()
+        try:
+            yield made
+        finally:
+            made.is_over.set()
+            made.thread.join()
 
 
 def worker(endpoint: Endpoint, name: str = "w", peer_keys: curve_keys.PeerKeys | None = None) -> QuestionChannel:
@@ -265,6 +301,20 @@ def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[...,
             is None
         )
         assert inference.status()["questions"] == 0
+
+
+def test_a_learner_that_cannot_share_its_weights_refuses_with_a_sentence(short_folder: Path) -> None:
+    # Three versions of its 400 million weights are more than the 2 GiB that are shared at most.
+    wide = from_mapping({"environment": "Pendulum-v1", "hidden": [20_000, 20_000], "remote_inference": True})
+    endpoint = parse(f"ipc://{short_folder}")
+    context = Context(
+        *("r", "id", "l-0", "learner", 0, 1, endpoint, "", None, 1.0), environment="Pendulum-v1", settings=wide
+    )
+    plan = make_plan(wide, ObsSpace(3), ActionSpace(1))
+    with pytest.raises(
+        SetupError, match=r"remote_inference needs shared memory: memory of \d+ bytes is beyond the bounds"
+    ):
+        remote_inference(context, plan, "cpu", PolicyStore(1, ""), print)
 
 
 def test_what_cannot_be_is_a_sentence(short_folder: Path) -> None:
