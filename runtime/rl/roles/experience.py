@@ -21,7 +21,7 @@ from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
     from runtime.rl.algos.data_parallel import DataParallel
-    from runtime.rl.algos.graph_updates import GraphUpdates, Locked
+    from runtime.rl.algos.off_policy.graph_updates import GraphUpdates, Locked
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
 """Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
@@ -105,7 +105,7 @@ class Experience:
             or not isinstance(config, ReplayConfig)
         ):
             return None
-        from runtime.rl.algos.graph_updates import GraphUpdates
+        from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
 
         return GraphUpdates(team.members[0], store, config.batch_size, locked)
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.rl.algos.data_parallel import DataParallel, assemble
-from runtime.rl.algos.graph_updates import GraphUpdates
+from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
 from runtime.rl.algos.plan import Plan, make_plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Batch, Replay
