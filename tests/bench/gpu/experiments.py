@@ -155,7 +155,7 @@ def by_turns() -> Iterator[str]:
 @contextmanager
 def multi_process_service() -> Iterator[str]:
     """Run a control daemon of one's own, which changes no setting of the card."""
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
         places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         os.environ |= places
         try:
