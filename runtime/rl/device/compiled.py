@@ -71,7 +71,8 @@ class Draws:
 
     def examples(self, function: Callable[[], object]) -> tuple[Tensor, ...]:
         """Return zeros of the shapes that ``function`` draws, in their order; no generator advances."""
-        self._zeros = zeros = []
+        zeros: list[Tensor] = []
+        self._zeros = zeros
         try:
             function()
         finally:

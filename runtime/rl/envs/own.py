@@ -121,7 +121,7 @@ class OwnDeviceEnv:
         bool_, float_, count = (torch.bool,), (torch.float32, torch.float64), self.num_envs
         rows = (count, self.obs_space.width)
         pixels_or_numbers = (torch.uint8,) if self.obs_space.images else (torch.float32,)
-        with _NoWaiting() as watch:
+        with _NoWaiting() as watch:  # type: ignore[no-untyped-call]
             started = self._call("start", self._started, watch)
             self._state_of("start", started)
             observed = self._call("observe", lambda: self._env.observe(started), watch)
@@ -238,7 +238,7 @@ class OwnVectorEnv:
         return StepResult(obs, reward.copy(), ended == 1, ended == 2, final_obs, episodes)
 
 
-class _NoWaiting(TorchDispatchMode):
+class _NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that refuses on every device what a captured step cannot do: wait for it, or copy from the host."""
 
     refused = ""

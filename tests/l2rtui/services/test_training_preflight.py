@@ -169,6 +169,16 @@ def test_a_run_in_which_nobody_collects_is_named():
         assert all(each.severity is Severity.OK for each in findings(settings, at, workers=False))
 
 
+def test_a_class_of_ones_own_on_tensors_is_collected_from_where_the_settings_say_so():
+    own = {"environment": "mass:Mass", "algorithm": "ppo"}
+    (memory,) = findings({**own, "collect": "device"}, node(), workers=False)
+    assert memory.severity is Severity.OK
+    assert "only mass:Mass knows the size" in memory.sentence
+    (warning, *_) = findings(own, node(), workers=False)
+    assert warning.severity is Severity.WARNING
+    assert "With train.collect: device the learner steps a class on tensors" in warning.hint
+
+
 def test_a_rollout_of_a_learner_that_collects_by_itself_is_its_batch():
     own = {"collect": "device", "algorithm": "ppo"}
     (small,) = findings({**own, "num_envs": 16}, node(), workers=False)

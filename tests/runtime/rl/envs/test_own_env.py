@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,23 @@ def test_a_class_that_is_not_as_it_should_be_is_refused_at_the_start(written, ch
     assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match=sentence):
         make_vector_env(name, 4, options={})
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what torch itself has deprecated
+def test_its_step_is_traced_whole_and_gets_the_same_random_numbers(written, monkeypatch):
+    """Run by torch's own kernels: C++ for it would take longer than the rest of the file."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    own = {"environment": written(), "algorithm": "ppo", "num_envs": 8}
+    plain, method, plan = collector_of(settings_of(compile=False, **own))
+    said: list[str] = []
+    traced = DeviceCollector(settings_of(compile=True, **own), plan, 0, "cpu", method.policy_weights, said.append)
+    assert len(said) == 1, said
+    for _ in range(3):
+        ours, theirs = traced.collect(), plain.collect()
+        for name, column in theirs.items():
+            torch.testing.assert_close(ours[name], column)
+    assert (theirs["ended"] > 0).any()
+    assert torch.equal(traced.live_state()["generator"], plain.live_state()["generator"])
 
 
 def test_another_librarys_arrays_are_lent_by_dlpack(written):
