@@ -11,8 +11,10 @@ writes memory by address. Three rules follow for a function that is captured:
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -91,7 +93,7 @@ class Captured:
         # Capture is not allowed on the default stream, and workspaces belong to a stream: both on the same one.
         # The lock covers the warm-up too: a kernel of another thread on a stream that is captured would be in its
         # graph.
-        with _CAPTURE:
+        with _CAPTURE, _garbage_kept():
             stream = _side_stream(torch.cuda.current_stream())
             self._warm_up(stream, generators, state)
             self._record(stream, generators)
@@ -202,6 +204,23 @@ def shapes_of(arguments: Sequence[Tensor | None]) -> tuple[Any, ...]:
 def static_copy(example: Tensor) -> Tensor:
     """Return a contiguous copy of ``example`` on its device, to be written again before each replay."""
     return example.detach().clone(memory_format=torch.contiguous_format)
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Collect garbage before the block and not within it.
+
+    A method that nobody has any more is a cycle, with its graphs. Destroyed by the collector in the middle of another
+    capture they end it: on an H200 the fifth learner of a process was lost with `cudaErrorStreamCaptureInvalidated`.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @cache

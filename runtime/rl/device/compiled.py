@@ -63,8 +63,10 @@ class Draws:
 
     def __init__(self, arrays: DeviceArrays) -> None:
         self._drawing = arrays
-        self.arrays = DeviceArrays(arrays.xp, arrays.convert, self._next)
+        self.arrays = DeviceArrays(arrays.xp, arrays.convert, self._next, self._part)
         """The arrays to make an environment with."""
+        self.has_parts = False
+        """True once a step has named parts that are not to be compiled together."""
         self._zeros: list[Tensor] | None = None
         self._drawn: tuple[Tensor, ...] = ()
         self._taken = 0
@@ -86,6 +88,11 @@ class Draws:
     def use(self, drawn: tuple[Tensor, ...]) -> None:
         """Hand out ``drawn`` in their order; without any, draw when asked."""
         self._drawn, self._taken = drawn, 0
+
+    def _part(self) -> None:
+        self.has_parts = True
+        if torch.compiler.is_compiling():  # elsewhere the name alone would import the compiler
+            torch._dynamo.graph_break()
 
     def _next(self, shape: tuple[int, ...]) -> Tensor:
         if self._zeros is not None:
@@ -113,8 +120,6 @@ class CompiledEnv:
         self._state: dict[str, Tensor] = dict(env.state())
         self._names = tuple(self._state)
         self._obs: Tensor | None = None
-        # Whole: a part that Python runs in between would be launched kernel by kernel, and nobody would know.
-        self._function = torch.compile(self._step, dynamic=False, fullgraph=True)
         example = next(iter(self._state.values()))
         action = torch.zeros(
             (env.num_envs, env.action_space.size),
@@ -123,6 +128,9 @@ class CompiledEnv:
         )
         with torch.no_grad():
             self._examples = draws.examples(lambda: env.step(action))
+            # Whole, unless the environment names parts: where Python runs something in between for another reason,
+            # its kernels would be launched one by one, and nobody would know.
+            self._function = torch.compile(self._step, dynamic=False, fullgraph=not draws.has_parts)
             self._function(action, self._examples, *self._state.values())
         self._restore()
 

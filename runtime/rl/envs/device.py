@@ -31,6 +31,8 @@ class DeviceArrays:
     """NumPy's array to one on the device; float64 becomes float32."""
     uniform: Callable[[tuple[int, ...]], Array]
     """Even random numbers in [0, 1) of a shape."""
+    part: Callable[[], None] = lambda: None
+    """Called between two parts of a step that a compiler must not make one kernel of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class DeviceRacing:
         episodes = summed(ended, cars.returns, cars.steps, cars.progress, laps)
         fresh = _flat(self._started())
         before = _flat(cars)
+        # Triton 3.6 fails on the one kernel that Inductor makes of both (`PassManager::run failed`, torch 2.11).
+        self._arrays.part()
         self.use_state({name: _where(ended, fresh[name], before[name], xp) for name in before})
         reward = xp.asarray(outcome.reward, dtype=xp.float32)
         return DeviceStep(reward, ended_code(outcome.terminated, outcome.truncated, xp), final_obs, episodes)
