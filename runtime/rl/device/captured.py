@@ -210,8 +210,9 @@ def static_copy(example: Tensor) -> Tensor:
 def _garbage_kept() -> Iterator[None]:
     """Collect garbage before the block and not within it.
 
-    A method that nobody has any more is a cycle, with its graphs. Destroyed by the collector in the middle of another
-    capture they end it: on an H200 the fifth learner of a process was lost with `cudaErrorStreamCaptureInvalidated`.
+    A method that nobody has any more is a cycle with its graphs, and CUDA may end a capture in the middle of which
+    others are destroyed. On an H200 the fifth learner of one process failed by `cudaErrorStreamCaptureInvalidated`;
+    that this was the cause is likely and not proved.
     """
     gc.collect()
     was_enabled = gc.isenabled()

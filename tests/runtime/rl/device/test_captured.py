@@ -104,6 +104,7 @@ def test_a_capture_that_fails_is_one_line_that_ends_with_the_advice(monkeypatch:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", Refused)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     with pytest.raises(FailedError) as raised:
         Captured(torch.neg, torch.ones(3))._record(None, ())  # type: ignore[arg-type]
     assert "stream is capturing); with cuda_graphs set to false" in str(raised.value)
