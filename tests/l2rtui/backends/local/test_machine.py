@@ -24,6 +24,7 @@ from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 9, 12, 18
 
 
+@pytest.mark.process
 async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
     with subprocess.Popen(["sleep", "600"]) as foreign_pod:
         strangers = FakeGpu(
