@@ -56,7 +56,7 @@ def fake_engine(tmp_path: Path) -> Iterator[FakeDockerEngine]:
     params=[
         pytest.param("local", marks=pytest.mark.process),
         "fake",
-        pytest.param("kubernetes", marks=pytest.mark.cluster),
+        pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.smoke]),
         "docker on a fake Engine",
         pytest.param("docker", marks=pytest.mark.cluster),  # an Engine comes with the cluster
     ]

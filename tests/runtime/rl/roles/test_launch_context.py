@@ -55,6 +55,7 @@ print(len(os.listdir("/proc/self/task")))
     ],
     ids=lambda settings: settings["environment"],
 )
+@pytest.mark.process
 def test_numerical_libraries_start_with_the_threads_of_the_process(role, settings, tmp_path):
     environ = {
         **{name: value for name, value in os.environ.items() if not name.endswith("_THREADS")},
@@ -76,6 +77,7 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 @pytest.mark.parametrize("command", ["ps", "ps-worker", "drive /none", "encode x --policy /none"])
+@pytest.mark.process
 def test_commands_that_compute_beside_others_have_one_thread(command):
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
     argv = [sys.executable, "-c", COMMAND, *command.split()]
@@ -83,6 +85,7 @@ def test_commands_that_compute_beside_others_have_one_thread(command):
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
+@pytest.mark.process
 def test_threads_that_wait_leave_the_cores_to_others():
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     argv = [sys.executable, "-c", WAITING]
