@@ -50,7 +50,7 @@ print(len(os.listdir("/proc/self/task")))
     "settings",
     [
         {"environment": "CartPole-v1", "algorithm": "impala"},
-        {"environment": "racing", "encoder": {"name": "vae", "weights": "/none"}},
+        {"environment": "racing", "encoder": {"name": "vae", "weights": "MISSING"}},
         {"environment": "l2r", "num_envs": 1},
     ],
     ids=lambda settings: settings["environment"],
@@ -67,7 +67,7 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
         contract.ENV_SEED: "0",
         contract.ENV_ENDPOINT: f"ipc://{tmp_path}",
         contract.ENV_DIR: str(tmp_path / "run"),
-        contract.ENV_CONFIG: json.dumps({**settings, "threads": 1}),
+        contract.ENV_CONFIG: json.dumps({**settings, "threads": 1}).replace("MISSING", str(tmp_path / "missing")),
     }
     done = subprocess.run(
         [sys.executable, "-c", START, role], env=environ, capture_output=True, text=True, check=False

@@ -100,8 +100,8 @@ def _lives(pid):
 
 
 @pytest.mark.process
-async def test_a_plugin_that_is_not_installed_brings_its_hint():
-    plugin_args = ExecPlugin("/nowhere/aws", install_hint="Install it from x.")
+async def test_a_plugin_that_is_not_installed_brings_its_hint(tmp_path):
+    plugin_args = ExecPlugin(str(tmp_path / "missing" / "aws"), install_hint="Install it from x.")
     with pytest.raises(ApiError, match=r"aws is not installed\. Install it from x\."):
         await ExecSource(ACCESS, plugin_args).fetch()
 
