@@ -188,6 +188,7 @@ def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "own_cgroups", lambda _=None: iter([tmp_path]))
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(node_load, "own_cgroups", lambda: [tmp_path])
     load = node_load.CpuLoad()
     clock[0] = 102.0
     (tmp_path / "cpu.stat").write_text("usage_usec 10500000\n")
