@@ -11,7 +11,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.tiers"]
+pytest_plugins = ["tests.leaks", "tests.tiers"]
 
 # A busy machine is slow and not wrong: pytest's own timeout bounds a test. A change is judged by what it changed:
 # the examples are the same each time: 25 for a developer, 100 in CI; `make nightly` looks for new ones.
