@@ -1,18 +1,22 @@
 # Every target sets up what it needs inside this folder; nothing is installed outside .venv.
 #   make run     the app on this machine, no cluster needed
 #   make test    the quick tests: those that start no other process
+#   make quick   those of them that import what you changed
 # Variables: PYTHON=python3.12 picks another interpreter; PIP_ARGS adds options to every pip call,
 # for example an index that serves CPU builds of torch.
 
 PYTHON ?= python3
 PIP_ARGS ?=
-# Workers of the tests, one for each core.
-JOBS ?= auto
+# Workers of the tests. Those that compute get one a core; those of processes mostly wait and get two. Each takes 0.8 GB
+# and imports all tests, so never more than eight.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+at_most_eight = $(shell echo $$(( $(1) < 8 ? $(1) : 8 )))
+JOBS ?= $(call at_most_eight,$(CORES))
+WAITING_JOBS ?= $(call at_most_eight,2*$(CORES))
 VENV := .venv
 BIN := $(VENV)/bin
-# A test that fails gets a second try; the summary counts it (RERUN) and prints the failure in full all the same.
-AGAIN := --reruns 1 -rR
-PYTEST := $(BIN)/python -m pytest --ignore=tests/bench -n $(JOBS) --dist loadgroup $(AGAIN)
+# In random order, whose seed is printed; --randomly-seed=N repeats it. Random numbers keep their own seeds.
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --randomly-dont-reset-seed
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 # One line for each download: silence for a minute reads like a hang, and everything is too much.
@@ -28,7 +32,8 @@ IMAGE ?= l2rtui-node
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-process test-slow test-gpu test-simulated-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
+.PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
+  nightly-slow nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -56,39 +61,75 @@ setup: $(VENV)/runtime  ## make .venv and install the app and the runtime into i
 run: $(VENV)/runtime  ## open the app on this machine
 	@$(BIN)/l2rtui --backend local $(ARGS)
 
+# Where nothing is changed, those of the last commit.
+quick: $(VENV)/dev  ## run the tests that import what you changed, for at most 15 s
+	@files=$$($(BIN)/python -m tests.affected) && $(BIN)/python -m pytest -q -p no:randomly --most-seconds 15 \
+	  -m "not process and not slow and not cluster and not gpu" $(ARGS) $$files
+
 test: $(VENV)/dev  ## run the tests that stay in one process: minutes
-	@$(PYTEST) -m "not process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m "not process and not slow and not cluster and not gpu" $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
-	@$(PYTEST) -m "process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu" $(ARGS)
 
 test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
-	@$(PYTEST) -m "slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m "slow and not cluster and not gpu" $(ARGS)
 
 test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
 	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
 
 test-simulated-gpu: $(VENV)/dev  ## run those tests on a CUDA device that is simulated on the CPU (needs g++)
-	@$(PYTEST) -p tests.fakes.cuda.plugin tests/gpu tests/fakes/cuda --ignore=tests/gpu/test_elastic.py -m gpu $(ARGS)
+	@$(PYTEST) -n $(JOBS) -p tests.fakes.cuda.plugin tests/gpu tests/fakes/cuda --ignore=tests/gpu/test_elastic.py -m gpu $(ARGS)
 
 test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
-	@$(BIN)/python -m pytest $(AGAIN) -m cluster $(ARGS)
+	@$(BIN)/python -m pytest -p no:randomly -m cluster $(ARGS)
+
+test-smoke: $(VENV)/dev  ## run forty of them: launch, scale, kill, destroy, watch, logs, exec, leases
+	@$(BIN)/python -m pytest -p no:randomly -m "cluster and smoke" $(ARGS)
+
+# What is too long for each change: .ci/run takes a fifth of the tests, chosen by the commit.
+nightly: $(VENV)/dev  ## run everything that is long: slow and cluster tests, new examples, fuzz, keys, curves (hours)
+	@$(MAKE) --no-print-directory --keep-going nightly-slow nightly-examples nightly-cluster nightly-programs
+
+nightly-slow: $(VENV)/dev
+	@$(MAKE) --no-print-directory test-slow
+
+nightly-examples: $(VENV)/dev
+	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m "hypothesis and not process and not cluster and not gpu" --timeout=1800
+
+nightly-cluster: $(VENV)/dev
+	@if [ -n "$$KUBECONFIG" ]; then $(MAKE) --no-print-directory test-cluster; \
+	else echo "NOT RUN: the cluster tests, for want of KUBECONFIG" >&2; fi
+
+nightly-programs: $(VENV)/dev
+	@$(BIN)/python -m tests.fuzz
+	@$(BIN)/python -m tests.bench monkey
+	@$(BIN)/python -m tests.bench curves --out build/nightly-curves
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
-	@$(BIN)/python -m pytest tests/l2rtui/domain --quiet --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100
+	@$(PYTEST) -n $(JOBS) tests/l2rtui/domain --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100 $(ARGS)
 
 check: $(VENV)/dev  ## format, lint, types, contracts, house rules
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going check-types check-style check-contracts check-house
+
+check-style: $(VENV)/dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+
+check-types: $(VENV)/dev
 	@$(BIN)/mypy
+
+check-contracts: $(VENV)/dev
 	@$(BIN)/lint-imports
+
+check-house: $(VENV)/dev
 	@$(BIN)/python -m tests.house
 
 format: $(VENV)/dev  ## rewrite the sources in the house style
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/dev  ## print the measurements of tests/bench
+bench: $(VENV)/dev  ## list the measurements of tests/bench; ARGS="NAME" runs one, ARGS="NAME --tiny" a short one
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in less than ten minutes

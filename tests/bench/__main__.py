@@ -1,33 +1,96 @@
-"""`python -m tests.bench [NAME …]`: run the measurements by name; without a name, say which there are.
+"""`python -m tests.bench NAME [OPTIONS]`: run a measurement; without a name, list them with what each needs.
 
 Each prints ratios against something in the same run where that is possible, because machines are noisy. None of
-them is a test.
+them is a test. `--tiny` takes a size that is done in seconds, which shows that the program works and nothing else.
+Each runs in a process of its own, and none is imported for the list: peers and cards are needed by those that run.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import ast
+import shlex
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
 
-import tests.bench
+FOLDER = Path(__file__).parent
+CLUSTER = "$KUBECONFIG"
 
 
-def main(arguments: list[str]) -> int:
-    """Run the named measurements one after the other."""
-    known = {module.name: module.name for module in pkgutil.iter_modules(tests.bench.__path__)}
-    known.pop("__main__")
-    for name in arguments:
-        if name not in known:
-            print(f"There is no measurement {name}; there are {', '.join(sorted(known))}.", file=sys.stderr)
-            return 2
-    for name in arguments:
-        importlib.import_module(f"tests.bench.{name}").main([])
-    if not arguments:
-        for name in sorted(known):
-            summary = (importlib.import_module(f"tests.bench.{name}").__doc__ or "").strip().splitlines()[0]
-            print(f"{name:12} {summary}")
-    return 0
+class Bench(NamedTuple):
+    """What a measurement needs beyond `make .venv/dev`, its minutes on two cores, and the options of a tiny run.
+
+    `{folder}` in an option is a temporary folder.
+    """
+
+    needs: str
+    minutes: float
+    tiny: str
+
+
+BENCHES = {
+    "artifacts": Bench("", 10, "--mebibytes 24 --kills 2"),
+    "attackers": Bench("", 20, "--each 5 rendezvous"),
+    "charts": Bench("", 3, "--hours 0.5 --seconds 1"),
+    "curves": Bench("", 60, "--seeds 0 --minutes 0.1 --laps 1 --out {folder}/curves"),
+    "damage": Bench("", 5, "--kills 3 --damages 5"),
+    "exchange abuse": Bench("", 10, "--seconds 2"),
+    "exchange faults": Bench("", 60, "--count 100 --workers 2"),
+    "exchange inference": Bench("", 2, "--rounds 1 --seconds 0.2 --workers 1"),
+    "exchange inference_learning": Bench("", 4, "--rounds 1 --seconds 0.5 --askers 2 --cases vector"),
+    "exchange scale": Bench("", 1, "--rounds 1 --seconds 0.1"),
+    "exchange segments": Bench("", 2, "--rounds 1 --seconds 0.1 --memory 64"),
+    "exchange weights": Bench("", 2, "--rounds 1 --seconds 0.2"),
+    "exchange workers": Bench("", 1, "--segments 300"),
+    "gpu": Bench("a GPU, or --device cpu", 8, "--device cpu --tiny --sections machine"),
+    "halving": Bench("", 22, "--env-steps 10240 --rates 1"),
+    "kubernetes_destroy": Bench(CLUSTER, 60, "2"),
+    "kubernetes_scale": Bench(f"{CLUSTER} with 200 stand-in nodes", 15, "fill --pods 5"),
+    "learn_to_race": Bench("a checkout of github.com/learn-to-race/l2r", 1, ""),
+    "learning": Bench("", 240, "--only cartpole-ppo --seeds 0 --steps 4096 --records {folder}/records"),
+    "learning_speed": Bench("", 10, "--rounds 1 --seconds 4"),
+    "monkey": Bench("", 30, "--keys 60 --backend demo"),
+    "racing": Bench("", 10, "--seeds 1 --cpu-seconds 3"),
+    "racing_device": Bench("", 60, "--seeds 0 --env-steps 2048 --sizes 8 --out {folder}/device"),
+    "startup": Bench("", 3, "--idle-seconds 1 --rounds 1"),
+    "ui": Bench("", 20, "--pods 50 --seconds 1 --parts start busy idle"),
+}
+
+
+def summary(name: str) -> str:
+    """Return the first sentence of a measurement's docstring, read from its source."""
+    path = FOLDER.joinpath(*name.split()).with_suffix(".py")
+    path = path if path.exists() else path.with_suffix("") / "__init__.py"
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")[0]
+
+
+def run(name: str, options: list[str]) -> int:
+    """Run a measurement in a process of its own and return its exit code."""
+    with tempfile.TemporaryDirectory(prefix="l2r-bench-") as folder:
+        if options == ["--tiny"]:
+            if not BENCHES[name].tiny:
+                print(f"{name} has no tiny run: it needs {BENCHES[name].needs}.", file=sys.stderr)
+                return 2
+            options = [word.format(folder=folder) for word in shlex.split(BENCHES[name].tiny)]
+        package, *part = name.split()
+        command = [sys.executable, "-m", f"tests.bench.{package}", *part, *options]
+        return subprocess.run(command, check=False).returncode
+
+
+def main(words: list[str]) -> int:
+    """List the measurements, or run the one that is named."""
+    if not words:
+        for name, bench in BENCHES.items():
+            needs = f"   needs {bench.needs}" if bench.needs else ""
+            print(f"{name:28} {bench.minutes:4} min   {summary(name)}{needs}")
+        return 0
+    for length in (2, 1):
+        if (name := " ".join(words[:length])) in BENCHES:
+            return run(name, words[length:])
+    print(f"There is no measurement {words[0]}; there are {', '.join(BENCHES)}.", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -2,26 +2,21 @@
 
 Ours go through the program's own door: `l2rtui launch`, the learner's records from `l2rtui logs`, `l2rtui destroy`.
 The reference is Stable-Baselines3 in an environment of its own (it is no dependency of this project), with the same
-settings as far as it has them; CleanRL's script runs unchanged, by a Python of its own too. Writes a picture, and
-every record's env steps and returns as JSON lines; a run that is already in the records is not run again.
+settings as far as it has them. Writes a picture, and every record's env steps and returns as JSON lines; a run that
+is already in the records is not run again.
 
-    python -m tests.bench.learning --seeds 0-4 [--reference PYTHON] [--cleanrl PYTHON SCRIPT] [--only cartpole-ppo]
+    python -m tests.bench.learning --seeds 0-4 [--reference PYTHON] [--only cartpole-ppo]
 
     python3 -m venv sb3 && sb3/bin/pip install stable-baselines3                      # PYTHON is sb3/bin/python
-    python3 -m venv cleanrl && cleanrl/bin/pip install torch gymnasium==0.29.1 'numpy<2' tyro tensorboard
-    # SCRIPT is cleanrl/ppo_continuous_action.py of github.com/vwxyzjn/cleanrl
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +33,6 @@ PICTURE = DOCS / "learning-methods.svg"
 REFERENCE = Path(__file__).with_name("learning_reference.py")
 MOST_SECONDS = 1_800
 RECORD_STEPS = 1_000
-LATEST_EPISODES = 100
 LATE_SHARE = 0.2
 """Last part of the env steps over which a seed's records are averaged: one evaluation says little of a method that
 swings."""
@@ -54,28 +48,18 @@ class Example:
     """Field of a learner's record: of the latest 100 training episodes, or `eval_return` of the evaluator's latest,
     without exploration, where a run has hardly 100 episodes. The reference measures the same."""
     reference: str | None = None
-    cleanrl: tuple[str, ...] = ()
-    """Options of CleanRL's script that make its settings those of the spec, as far as it has them."""
     spec: str = ""
     """Manifest that is launched, where it has another name."""
     sets: tuple[str, ...] = ()
     """What is set over the spec."""
 
 
-PENDULUM_CLEANRL = (
-    *("--env-id", "Pendulum-v1", "--num-envs", "4", "--num-steps", "1024", "--num-minibatches", "64"),
-    *("--learning-rate", "0.001", "--no-anneal-lr", "--gamma", "0.9", "--total-timesteps", "102400", "--no-cuda"),
-)
-CLEANRL_PPO = (
-    *("--num-envs", "4", "--num-steps", "512", "--num-minibatches", "32"),
-    *("--total-timesteps", "200704", "--no-cuda"),
-)
-"""The script's own settings for continuous control, with four copies of the environment."""
 CONTINUOUS_PPO = (
     *("train.total_env_steps=200704", "train.ppo.batch_steps=2048", "train.segment_steps=512"),
     *("train.ppo.lr=0.0003", "train.ppo.anneal_updates=98", "train.ppo.gamma=0.99"),
 )
-"""The same settings."""
+"""Settings of CleanRL's ppo_continuous_action.py with four copies of the environment, whose returns are in the
+records."""
 LUNAR_LANDER = (
     *("train.environment=LunarLander-v3", "train.hidden=[256, 256]", "train.total_env_steps=100000"),
     *("train.num_envs=4", "train.updates_per_step=1", "train.replay_capacity=50000"),
@@ -88,12 +72,11 @@ EXAMPLES = (
     Example("cartpole-dqn", 475.0, "eval_return", "DQN"),
     Example("pendulum-sac", -200.0, "eval_return", "SAC"),
     Example("pendulum-td3", -200.0, "eval_return", "TD3"),
-    Example("pendulum-ppo", -200.0, reference="PPO", cleanrl=PENDULUM_CLEANRL),
+    Example("pendulum-ppo", -200.0, reference="PPO"),
     Example(
         "lunar-lander-ppo",
         0.0,
         reference="PPO",
-        cleanrl=("--env-id", "LunarLanderContinuous-v2", *CLEANRL_PPO),
         spec="pendulum-ppo",
         sets=("train.environment=LunarLander-v3", "train.environment_options={continuous: true}", *CONTINUOUS_PPO),
     ),
@@ -101,7 +84,6 @@ EXAMPLES = (
         "half-cheetah-ppo",
         500.0,
         reference="PPO",
-        cleanrl=("--env-id", "HalfCheetah-v4", *CLEANRL_PPO),
         spec="pendulum-ppo",
         sets=("train.environment=HalfCheetah-v5", *CONTINUOUS_PPO),
     ),
@@ -141,7 +123,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
     parser.add_argument("--reference", metavar="PYTHON", help="Python with Stable-Baselines3 in it")
-    parser.add_argument("--cleanrl", nargs=2, metavar=("PYTHON", "SCRIPT"), help="ppo_continuous_action.py")
+    parser.add_argument("--steps", type=int, help="end each run after so many env steps, before its spec does")
     parser.add_argument("--only", choices=[each.name for each in EXAMPLES], action="append")
     parser.add_argument("--records", type=Path, default=RECORDS, help="where the records are kept")
     parser.add_argument("--picture", type=Path, help=f"the curves, by default {PICTURE} for its own records")
@@ -152,11 +134,9 @@ def main(arguments: list[str]) -> int:
         if options.draw or (options.only and example.name not in options.only):
             continue
         for seed in parse_seeds(options.seeds):
-            runs = {"l2rtui": ours(example, seed)}
+            runs = {"l2rtui": ours(example, seed, options.steps)}
             if options.reference and example.reference:
                 runs["reference"] = reference(options.reference, example, seed)
-            if options.cleanrl and example.cleanrl:
-                runs["cleanrl"] = cleanrl(*options.cleanrl, example, seed)
             for by, run in runs.items():
                 if not any((each.example, each.by, each.seed) == (example.name, by, seed) for each in points):
                     found = list(run)
@@ -174,11 +154,12 @@ def read(path: Path) -> list[Point]:
     return [Point(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def ours(example: Example, seed: int) -> Iterator[Point]:
+def ours(example: Example, seed: int, env_steps: int | None) -> Iterator[Point]:
     """Launch the example and yield its records until it has ended by itself."""
     name = f"curve-{example.name}-{seed}"
     sets = [
         *example.sets,
+        *([f"train.total_env_steps={env_steps}"] if env_steps else []),
         f"seed={seed}",
         "train.eval_seconds=1",
     ]  # examples ask seldom, and are done within half a minute
@@ -221,25 +202,6 @@ def reference(python: str, example: Example, seed: int) -> Iterator[Point]:
         for line in process.stdout or ():
             record = json.loads(line)
             yield point(example, "reference", seed, record, record["seconds"])
-
-
-def cleanrl(python: str, script: str, example: Example, seed: int) -> Iterator[Point]:
-    """Train by CleanRL's script, which prints each training episode, and yield the means of the latest ones."""
-    command = [python, "-u", str(Path(script).resolve()), *example.cleanrl, "--seed", str(seed)]
-    printed = re.compile(r"global_step=(\d+), episodic_return=\[?([-+.\de]+)")
-    began, latest, due = time.time(), deque[float](maxlen=LATEST_EPISODES), RECORD_STEPS
-    with (
-        tempfile.TemporaryDirectory() as folder,  # it writes its own records into the present one
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as process,
-    ):
-        for line in process.stdout or ():
-            if not (episode := printed.match(line)):
-                continue
-            latest.append(float(episode[2]))
-            if (env_steps := int(episode[1])) >= due:
-                due = env_steps + RECORD_STEPS
-                record = {"env_steps": env_steps, "mean_return": fmean(latest)}
-                yield point(example, "cleanrl", seed, record, time.time() - began)
 
 
 def point(example: Example, by: str, seed: int, record: dict[str, Any], seconds: float) -> Point:

@@ -1,14 +1,14 @@
 """Env steps a second while learning, end to end: CartPole-v1, networks of 64x64, batches of 1,024 steps.
 
 Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO; beside them
-Stable-Baselines3's PPO, Sample Factory's APPO and RLlib's PPO and IMPALA, each in an environment of its own and in
-more than one arrangement of workers and copies. Everybody takes one gradient step a batch (`--epochs` for more);
-rounds are interleaved, starting up is not counted. The learner's idle share (time without data) is that of its
+Stable-Baselines3's PPO, in an environment of its own and in more than one arrangement of copies and threads.
+Everybody takes one gradient step a batch (`--epochs` for more); rounds are interleaved, starting up is not counted.
+The learner's idle share (time without data) is that of its
 records in the counted stretch. The examples of both methods (`manifests/cartpole-*.yaml`) run in the same rounds,
 with all of their workers and the evaluator, and are compared with ours of the same method and as many passes over
 each batch.
 
-    python -m tests.bench.learning_speed --sb3 PYTHON [--factory PYTHON] [--rllib PYTHON] [--rounds 5] [--seconds 8]
+    python -m tests.bench.learning_speed [--sb3 PYTHON] [--rounds 5] [--seconds 8]
 """
 
 from __future__ import annotations
@@ -27,22 +27,12 @@ import yaml
 
 from tests.bench.run_processes import RunProcesses
 
-PEERS: dict[str, tuple[tuple[str, str], ...]] = {
-    "sb3": (
-        ("SB3 PPO, 8 copies, 1 thread", "8 1"),
-        ("SB3 PPO, 64 copies, 1 thread", "64 1"),
-        ("SB3 PPO, 64 copies, 2 threads", "64 2"),
-    ),
-    "factory": (
-        ("Sample Factory APPO, 2 workers of 32", "2 32"),
-        ("Sample Factory APPO, 8 workers of 16", "8 16"),
-    ),
-    "rllib": (
-        ("RLlib PPO, 64 copies", "ppo 0 64"),
-        ("RLlib IMPALA, 1 worker of 32", "impala 1 32"),
-    ),
+SB3 = {
+    "SB3 PPO, 8 copies, 1 thread": "8 1",
+    "SB3 PPO, 64 copies, 1 thread": "64 1",
+    "SB3 PPO, 64 copies, 2 threads": "64 2",
 }
-"""What is run of each peer, by `learning_speed_PEER.py`: its name and the first arguments."""
+"""Runs of `learning_speed_sb3.py`: name and first arguments."""
 START_SECONDS = 6.0
 """Given to processes to start, over the seconds that are measured."""
 BATCH = 1_024
@@ -125,21 +115,20 @@ def run_ours(case: Ours, seconds: float) -> Rate:
     return Rate(rate, statistics.mean(each["idle_share"] for each in kept[1:]))
 
 
-def run_peer(peer: str, python: str, case: str, epochs: int, seconds: float) -> Rate:
-    """Run one of the others."""
-    script = Path(__file__).with_name(f"learning_speed_{peer}.py")
+def run_sb3(python: str, case: str, epochs: int, seconds: float) -> Rate:
+    """Run Stable-Baselines3."""
+    script = Path(__file__).with_name("learning_speed_sb3.py")
     command = [python, str(script), *case.split(), *map(str, (epochs, BATCH, seconds))]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{peer} did not run: {done.stderr[-1000:]}")
+        raise SystemExit(f"Stable-Baselines3 did not run: {done.stderr[-1000:]}")
     return Rate(float(json.loads(done.stdout.splitlines()[-1])["steps_per_second"]))
 
 
 def main(arguments: list[str]) -> int:
     """Run the rounds and print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for peer, what in (("sb3", "stable-baselines3"), ("factory", "sample-factory"), ("rllib", "ray[rllib]")):
-        parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"of an environment with {what} in it")
+    parser.add_argument("--sb3", metavar="PYTHON", help="of an environment with stable-baselines3 in it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=1, help="gradient steps on each batch, for everybody")
@@ -157,10 +146,8 @@ def main(arguments: list[str]) -> int:
         print(f"round {number + 1}", flush=True)
         for case in own.values():
             note(case.name, run_ours(case, options.seconds))
-        for peer, cases in PEERS.items():
-            python = getattr(options, peer)
-            for name, case in cases if python else ():
-                note(name, run_peer(peer, python, case, options.epochs, options.seconds / 2))
+        for name, case in SB3.items() if options.sb3 else ():
+            note(name, run_sb3(options.sb3, case, options.epochs, options.seconds / 2))
     print(f"medians of {options.rounds} rounds")
     medians = {name: statistics.median(each.steps_per_second for each in rates) for name, rates in found.items()}
     peers = [rate for name, rate in medians.items() if name not in own]

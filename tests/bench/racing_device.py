@@ -1,6 +1,6 @@
 """Racing on a learner's device beside workers: env steps a second, and PPO's progress at equal env steps.
 
-    python -m tests.bench.racing_device [--device cuda] [--seeds 0-4] [--env-steps 400000] [--draw]
+    python -m tests.bench.racing_device [--device cuda] [--seeds 0-4] [--env-steps 400000] [--out FILES] [--draw]
 
 Both learn in one process from batches of one size, and are evaluated by one lap from the start line: rollouts
 of the device's copies in tensors, and those of NumPy's copies with the policy in NumPy, as workers do it. Writes
@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,6 @@ from runtime.rl.roles.device_collector import DeviceCollector
 from runtime.rl.settings import Settings, from_mapping
 from tests.bench.racing import drive, evaluation_env
 
-RECORDS, PICTURE = Path("docs/learning-device.jsonl"), Path("docs/learning-device.svg")
 PPO_SETTINGS = {"epochs": 4, "minibatch_size": 2_048, "lr": 1e-3, "gamma": 0.98}
 BATCHES_PER_POINT = 4
 Collect = Callable[[], RolloutBatch]
@@ -73,7 +72,8 @@ def numpy_rollouts(settings: Settings, plan: Plan, method: PPO, seed: int, devic
     def collect() -> RolloutBatch:
         nonlocal obs
         actor.load(method.actor_arena())
-        rows: dict[str, list[np.ndarray]] = {field.name: [] for field in fields(RolloutBatch)}
+        names = [field.name for field in fields(RolloutBatch) if field.default is MISSING]
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for _ in range(settings.segment_steps):
             action, log_prob = actor.draw_with_log_prob(actor.outputs(obs), rng)
             result = env.step(action)
@@ -140,7 +140,7 @@ def rates(device: str, sizes: tuple[int, ...]) -> None:
         print(f"{size:8,} cars {both[0]:37,.0f} {both[1]:12,.0f}  x {both[0] / both[1]:.2f}", flush=True)
 
 
-def draw(points: list[Point]) -> None:
+def draw(points: list[Point], picture: Path) -> None:
     """Draw progress over env steps, a thin line a seed."""
     import matplotlib as mpl
 
@@ -174,7 +174,7 @@ def draw(points: list[Point]) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(PICTURE, metadata={"Date": None})
+    figure.savefig(picture, metadata={"Date": None})
     plt.close(figure)
 
 
@@ -196,19 +196,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
     parser.add_argument("--env-steps", type=int, default=400_000)
     parser.add_argument("--sizes", default="256,1024,4096", help="cars for the rates; empty measures none")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/learning-device"), help="files to write, without an ending"
+    )
     parser.add_argument("--draw", action="store_true", help="only draw the records again")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    points = [Point(**json.loads(line)) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    records = options.out.with_suffix(".jsonl")
+    points = [Point(**json.loads(line)) for line in records.read_text().splitlines()] if records.exists() else []
     if not options.draw and options.sizes:
         rates(options.device, tuple(int(size) for size in options.sizes.split(",")))
     for seed in () if options.draw else parse_seeds(options.seeds):
         for by in ("workers", "device"):
             if not any((point.by, point.seed) == (by, seed) for point in points):
                 points += train(by, seed, options.env_steps, options.device)
-                RECORDS.write_text("".join(json.dumps(asdict(point)) + "\n" for point in points))
+                records.write_text("".join(json.dumps(asdict(point)) + "\n" for point in points))
                 print(f"seed {seed} by {by}: {points[-1]}", flush=True)
-    draw(points)
+    draw(points, options.out.with_suffix(".svg"))
     report(points)
     return 0
 

@@ -25,7 +25,6 @@ from pathlib import Path
 
 import psutil
 
-ROUNDS = 5
 EMPTY_APP = """
 from textual.app import App
 from textual.widgets import Footer, Static
@@ -43,6 +42,7 @@ def main(arguments: list[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--idle-seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "XDG_STATE_HOME": home, "XDG_CONFIG_HOME": home, "TERM": "xterm-256color"}
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
             "l2rtui slots": ["-m", "l2rtui", "slots", "--backend", "local"],
         }
         for name, words in commands.items():
-            seconds = statistics.median(command(words, env) for _ in range(ROUNDS))
+            seconds = statistics.median(command(words, env) for _ in range(options.rounds))
             print(f"{name:28} {seconds * 1000:6.0f} ms CPU")
         apps = {
             "empty Textual app": ["-c", EMPTY_APP],
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
             "l2rtui, demo cluster": ["-m", "l2rtui", "--backend", "demo"],
         }
         for name, words in apps.items():
-            seconds = statistics.median(first_frame(words, env) for _ in range(ROUNDS))
+            seconds = statistics.median(first_frame(words, env) for _ in range(options.rounds))
             print(f"{name:28} {seconds:6.2f} s CPU to a frame")
         idle(env, options.idle_seconds)
     return 0

@@ -36,6 +36,7 @@ async def namespace():
     await api.close()
 
 
+@pytest.mark.smoke
 async def test_a_pinned_pod_of_somebody_else_takes_its_slot_and_gives_it_back(namespace):
     api, name = namespace
     async with following(ADMIN) as follower:
@@ -51,6 +52,7 @@ async def test_a_pinned_pod_of_somebody_else_takes_its_slot_and_gives_it_back(na
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.smoke
 async def test_a_look_and_a_watch_show_the_same(namespace):
     api, name = namespace
     for number in range(4):

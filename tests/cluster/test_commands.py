@@ -42,6 +42,7 @@ def run(cli, namespace, tmp_path):
     watch.communicate(timeout=DEADLINE_SECONDS)
 
 
+@pytest.mark.smoke
 def test_a_run_is_chosen_followed_and_waited_for(cli, namespace, run):
     (reached,) = cli.json("wait", namespace, "--for=running", "--timeout", "2m")
     assert reached["reached"] is True

@@ -63,6 +63,7 @@ async def until(is_so, what):
     raise AssertionError(what)
 
 
+@pytest.mark.smoke
 async def test_a_run_goes_with_all_it_owns_and_results_are_named(api, namespace):
     before = kubectl("get", KINDS, "-n", namespace, "-o", "name")
     run = Run(namespace, "one")
@@ -81,6 +82,7 @@ async def test_a_run_goes_with_all_it_owns_and_results_are_named(api, namespace)
         await receipt_of(api, run)
 
 
+@pytest.mark.smoke
 async def test_a_finalizer_is_named_and_a_second_destroy_goes_on(api, namespace):
     run = Run(namespace, "held")
     await run.create(api, template={"finalizers": ["l2r.test/hold"]})
@@ -99,6 +101,7 @@ async def test_a_finalizer_is_named_and_a_second_destroy_goes_on(api, namespace)
     assert seen(namespace, run) == []
 
 
+@pytest.mark.smoke
 async def test_another_run_of_the_same_name_is_left_alone(api, namespace):
     old, new = Run(namespace, "twin"), Run(namespace, "twin")
     await old.create(api)
@@ -118,6 +121,7 @@ async def gone(api, namespace, name):
     return not found
 
 
+@pytest.mark.smoke
 async def test_force_takes_pods_out_and_says_that_they_may_live(api, namespace):
     run = Run(namespace, "forced")
     await run.create(api, sets=1, replicas=1, template={"annotations": {"l2r.fake/stop": "600"}})
@@ -135,6 +139,7 @@ async def running(api, run):
     return found and all(one["status"]["phase"] == "Running" for one in found)
 
 
+@pytest.mark.smoke
 async def test_killed_pods_are_replaced_and_gone_ones_not_found(api, namespace):
     run = Run(namespace, "killed")
     await run.create(api)
@@ -151,6 +156,7 @@ async def test_killed_pods_are_replaced_and_gone_ones_not_found(api, namespace):
     await receipt_of(api, run)
 
 
+@pytest.mark.smoke
 async def test_leaks_tell_what_a_lost_run_left_and_nothing_else(api, namespace):
     api.namespaces = (namespace,)
     alive, lost = Run(namespace, "alive"), Run(namespace, "lost")

@@ -147,7 +147,7 @@ def test_what_the_engine_cannot_do_is_refused_in_a_sentence(cli, job, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "l2rtui", "runs", "--backend", "docker"],
         capture_output=True, text=True, cwd=ROOT, check=False,
-        env={**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"},
+        env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/missing/docker.sock"},
     )  # fmt: skip
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr

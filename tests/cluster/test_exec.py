@@ -18,7 +18,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 from tests.cluster.test_logs import manifest, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.timeout(180)]
 _PROGRAM = """
 import asyncio, sys
 from l2rtui.backends.kubernetes.streams import exec as execution

@@ -147,6 +147,7 @@ def test_twelve_seeds_of_the_labs_own_yaml_run_where_they_were_placed(cli, names
     assert left(namespace) == []
 
 
+@pytest.mark.smoke
 def test_the_plan_is_what_the_server_would_take_and_differs_by_all_of_it(cli, namespace, spec):
     pins = free_gpus(cli, 1)
     text = cli.run("plan", "-f", spec(2), "--on", pins, "-o", "yaml")
@@ -156,6 +157,7 @@ def test_the_plan_is_what_the_server_would_take_and_differs_by_all_of_it(cli, na
     assert left(namespace) == []
 
 
+@pytest.mark.smoke
 def test_a_name_is_taken_once_and_a_destroyed_run_is_launched_again(cli, namespace, spec):
     pins = free_gpus(cli, 1)
     cli.run("launch", "-f", spec(), "--on", pins, "--wait", "--yes")
@@ -188,6 +190,7 @@ async def outcome(backend, slot, name, nodes):
     return ""
 
 
+@pytest.mark.smoke
 async def test_of_two_people_who_place_on_the_last_slot_one_wins(backend, namespace, kubeconfig):
     other = KubernetesBackend(Settings(namespaces=(namespace,)), kubeconfig)
     try:
@@ -238,6 +241,7 @@ async def test_dead_claims_are_swept_and_live_ones_stay(backend, namespace):
     assert list(claims) == ["2"]
 
 
+@pytest.mark.smoke
 def test_waves_start_a_few_at_a_time(cli, namespace, tmp_path):
     path = tmp_path / "slow.yaml"
     path.write_text(SLOW % "1.5")
@@ -261,6 +265,7 @@ def start_slow(cli, namespace, tmp_path):
     return launch
 
 
+@pytest.mark.smoke
 def test_ctrl_c_in_the_middle_takes_everything_back(cli, namespace, tmp_path):
     launch = start_slow(cli, namespace, tmp_path)
     os.kill(launch.pid, signal.SIGINT)
@@ -280,6 +285,7 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_is_shown_and_can_be_destroy
     assert left(namespace) == []
 
 
+@pytest.mark.smoke
 def test_a_set_grows_and_shrinks_by_its_seats(cli, namespace, spec):
     cli.run("launch", "-f", spec(3, IMAGE), "--on", free_gpus(cli, 1), "--wait", "--yes")
 

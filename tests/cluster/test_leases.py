@@ -12,7 +12,7 @@ from l2rtui.domain.node import SlotId
 from l2rtui.errors import RefusedError
 from tests.cluster.conftest import kubectl_json
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ async def running(api, namespace, names):
     raise AssertionError(f"not all of {names} run")
 
 
+@pytest.mark.smoke
 async def test_a_real_pods_lines_come_once_through_a_proxy_that_cuts(api, namespace):
     script = "i=0; while [ $i -lt 1500 ]; do i=$((i+1)); echo line $i; [ $((i % 10)) -ne 0 ] || sleep 0.1; done"
     await api.create(manifest(namespace, "real", "phortx0", ("sh", "-c", script)))
@@ -68,6 +69,7 @@ async def test_a_real_pods_lines_come_once_through_a_proxy_that_cuts(api, namesp
     assert len(cuts) >= 3
 
 
+@pytest.mark.smoke
 async def test_a_crash_is_marked_and_the_next_process_is_followed(api, namespace):
     script = "echo begin; echo end; exit 3"
     await api.create(manifest(namespace, "crashing", "phortx0", ("sh", "-c", script), "Always"))

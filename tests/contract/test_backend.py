@@ -54,9 +54,9 @@ def fake_engine(tmp_path: Path) -> Iterator[FakeDockerEngine]:
 
 @pytest.fixture(
     params=[
-        "local",
+        pytest.param("local", marks=pytest.mark.process),
         "fake",
-        pytest.param("kubernetes", marks=pytest.mark.cluster),
+        pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.smoke]),
         "docker on a fake Engine",
         pytest.param("docker", marks=pytest.mark.cluster),  # an Engine comes with the cluster
     ]
@@ -188,6 +188,7 @@ async def launched_where_free(backend: Backend, name: str, planned: asyncio.Barr
             return ""
 
 
+@pytest.mark.process
 async def test_launches_at_once_get_slots_of_their_own_while_any_are_free(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "history"))
     number = free_slots(backend, await backend.snapshot())
@@ -358,6 +359,7 @@ async def test_a_secret_is_stored_once_and_shows_no_value(backend):
         await backend.secrets.delete(secret.name)
 
 
+@pytest.mark.process
 async def test_a_command_in_a_pod_gives_its_output_and_code(backend, monkeypatch):
     # The stand-in nodes of the test cluster run no processes; its real kubelet does.
     monkeypatch.setitem(PINS, "kubernetes", parse_pins("phortx0/6-7"))

@@ -42,7 +42,7 @@ spec: {{accessModes: [ReadWriteMany], storageClassName: "", resources: {{request
 
 @pytest.fixture(
     params=[
-        "local",
+        pytest.param("local", marks=pytest.mark.process),
         pytest.param("docker", marks=pytest.mark.cluster),
         pytest.param("kubernetes", marks=pytest.mark.cluster),
     ]

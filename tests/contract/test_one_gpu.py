@@ -151,6 +151,7 @@ def busy(snapshot: ClusterSnapshot) -> dict[bool, int]:
     return Counter(slot.is_cpu for slot in snapshot.ledger.slots.values() if slot.state is SlotState.BUSY)
 
 
+@pytest.mark.process
 async def test_the_first_example_needs_one_slot_of_the_gpu(backend):
     snapshot = await launched(backend, spec())
     assert devices(snapshot, "run") == {
@@ -166,6 +167,7 @@ async def test_the_first_example_needs_one_slot_of_the_gpu(backend):
     assert [part.pod.binding for part in stored.sets] == [Binding.ENV, Binding.CPU, Binding.CPU]
 
 
+@pytest.mark.process
 async def test_a_scale_goes_on_on_the_cpu_and_gives_its_slots_back(backend):
     await launched(backend, spec(workers=1))
     await launcher.scale(backend, "run", "w", 4)
@@ -177,6 +179,7 @@ async def test_a_scale_goes_on_on_the_cpu_and_gives_its_slots_back(backend):
     assert busy(snapshot) == {False: 1, True: 2}
 
 
+@pytest.mark.process
 async def test_a_scale_shares_slots_where_it_may(backend):
     await launched(backend, spec(workers=7))
     with pytest.raises(RefusedError, match="2 of 9 replicas find no free CPU slot"):
@@ -191,6 +194,7 @@ async def test_a_scale_shares_slots_where_it_may(backend):
     assert not any(slot.sharing for slot in snapshot.ledger.slots.values())
 
 
+@pytest.mark.process
 async def test_a_second_launch_is_refused_where_the_cpu_is_full_and_shares_it_where_it_may(backend):
     await launched(backend, spec(workers=7))
     refused = await launcher.prepare_runs(backend, [spec("two", workers=2)])
@@ -206,6 +210,7 @@ async def test_a_second_launch_is_refused_where_the_cpu_is_full_and_shares_it_wh
     assert shared == ["cpu.0", "cpu.1", "cpu.2"]
 
 
+@pytest.mark.process
 async def test_every_set_is_overcommitted_as_often_as_the_person_says(backend):
     for number in range(3):
         one = with_binding(spec(f"run{number}"), Binding.ENV)  # all six on the four slots of the GPU
@@ -221,6 +226,7 @@ async def test_every_set_is_overcommitted_as_often_as_the_person_says(backend):
     assert busy(snapshot) == {False: 4}
 
 
+@pytest.mark.process
 async def test_slots_that_a_person_names_are_used_for_every_set(backend):
     (node,) = (await backend.snapshot()).nodes
     snapshot = await launched(backend, spec(workers=2), pins=parse_pins(f"{node}/0"))
@@ -228,6 +234,7 @@ async def test_slots_that_a_person_names_are_used_for_every_set(backend):
     assert [part.pod.binding for part in (await backend.spec("run")).sets] == [Binding.ENV] * 3
 
 
+@pytest.mark.process
 async def test_of_two_plans_for_the_same_cpu_slots_the_later_is_refused(backend):
     late = await launcher.prepare_runs(backend, [spec("late", workers=7)])
     await launched(backend, spec(workers=7))

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.tiers import starts_processes
+
 pytestmark = pytest.mark.process
 
 SPEC = "manifests/racing-sac.yaml"
@@ -25,6 +27,7 @@ SMALL = ["--set", "train.eval_episodes=2", "--set", "train.checkpoint_seconds=2"
 
 
 @pytest.fixture
+@starts_processes
 def training(home):
     """A run that has begun to learn, and its metrics at that moment."""
     launched = home.json("launch", "-f", SPEC, *SMALL, "--yes", "--wait")

@@ -65,7 +65,7 @@ def test_an_image_that_is_not_there_is_a_sentence(tmp_path):
         str(tmp_path / "x.json"),
     ]
     done = subprocess.run(
-        command, check=False, timeout=60, capture_output=True, text=True, env={"PATH": "/nonexistent"}
+        command, check=False, timeout=60, capture_output=True, text=True, env={"PATH": str(tmp_path / "missing")}
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

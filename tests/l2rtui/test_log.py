@@ -98,7 +98,7 @@ def test_a_record_is_one_line_that_no_terminal_obeys(state: Path) -> None:
 def test_the_file_is_private_and_rotates(state: Path) -> None:
     path = log.configure()
     for _ in range(400):
-        LOGGER.info("%s", "y" * 100_000)  # cut at 16 kB: some 60 lines make a file
+        LOGGER.info("%s", "y" * 20_000)  # cut at 16 kB: some 60 lines make a file
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == ["l2rtui.log", "l2rtui.log.1", "l2rtui.log.2", "l2rtui.log.3"]
     assert all(file.stat().st_size <= log.MAX_BYTES for file in path.parent.iterdir())
@@ -183,6 +183,7 @@ def test_an_outage_of_the_watch_is_one_line_and_its_end_another(caplog: pytest.L
     ]
 
 
+@pytest.mark.process
 def test_version_and_help_do_not_import_logging() -> None:
     import subprocess
 

@@ -20,6 +20,7 @@ import pytest
 import zmq
 
 from runtime.base import contract
+from tests.tiers import starts_processes
 
 TINY: dict[str, Any] = {
     "hidden": [16],
@@ -165,6 +166,7 @@ class RunUnderTest:
 
 
 @pytest.fixture
+@starts_processes
 def run(short_folder: Path, no_leaks: None) -> Iterator[RunUnderTest]:
     under_test = RunUnderTest(short_folder)
     yield under_test

@@ -22,6 +22,7 @@ from tests.runtime.conftest import RunUnderTest
 from tests.runtime.exchange.test_sockets import free_ports
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, part, together
 from tests.runtime.programs import Programs, wait_for
+from tests.tiers import starts_processes
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900 + 3 * each(0))]
 TOKEN = "only processes of the run have this"
@@ -30,6 +31,7 @@ GROWTH_BYTES = 100 * 2**20
 
 
 @pytest.fixture
+@starts_processes
 def programs():
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder, Programs(Path(folder)) as started:
         yield started

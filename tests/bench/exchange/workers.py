@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -50,8 +51,12 @@ def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    del arguments
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--segments", type=int, default=4_000, help="of each figure")
+    segments = parser.parse_args(arguments).segments
     for bundle in (1, 14):
         print(f"{bundle} segments in a message, microseconds of CPU for a segment (median of 5):")
         for workers in (1, 8, 64, 256):
-            print(f"  {workers:4} workers {statistics.median(cost(workers, bundle, 4_000) for _ in range(5)):6.2f}")
+            print(
+                f"  {workers:4} workers {statistics.median(cost(workers, bundle, segments) for _ in range(5)):6.2f}"
+            )

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import starts_processes
+
 DEADLINE_SECONDS = 60.0
 
 
@@ -147,6 +149,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 @pytest.fixture
+@starts_processes
 def local(cli: Cli) -> Iterator[Cli]:
     """The same; whatever it has launched on this machine is destroyed at the end."""
     cli.env["L2RTUI_BACKEND"] = "local"

@@ -78,6 +78,7 @@ def test_nothing_yet_offers_every_verb(capsys):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.process
 def test_the_scripts_are_read_by_their_shells(shell, capsys):
     assert entry.main(["completion", shell]) == 0
     script = capsys.readouterr().out
@@ -86,6 +87,7 @@ def test_the_scripts_are_read_by_their_shells(shell, capsys):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.process
 def test_bash_completes(cli):
     script = cli.run("completion", "bash").stdout
     ask = "COMP_WORDS=(l2rtui destroy rac); COMP_CWORD=2; _l2rtui; printf '%s\\n' \"${COMPREPLY[@]}\""

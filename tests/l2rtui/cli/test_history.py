@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -169,7 +170,7 @@ def test_records_are_removed_by_name(history, capsys):
 
 def test_a_newer_history_is_listed_with_a_sentence(history, capsys):
     history.close()
-    with sqlite3.connect(history_path()) as raw:
+    with closing(sqlite3.connect(history_path())) as raw, raw:
         raw.execute("PRAGMA user_version = 99")
     code, out, err = run(capsys, "history", "-o", "name")
     assert (code, out.split()) == (0, ["race-s3", "race-s2", "race-s1"])

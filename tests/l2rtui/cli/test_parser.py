@@ -94,11 +94,12 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["slots", "--backend", "demo", "--context", "x"], "The demo backend has no contexts"),
         (["slots", "--backend", "local", "--context", "x"], "The local backend has no contexts"),
         (["slots", "--backend", "local", "-n", "x"], "The local backend has no namespaces"),
-        (["slots", "--backend", "demo", "--config", "/nowhere.toml"], "/nowhere.toml cannot be read"),
+        (["slots", "--backend", "demo", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
     ],
 )
 def test_wrong_words_are_a_usage_error_with_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert entry.main(words) == 2
     written = capsys.readouterr()
     assert written.out == ""
@@ -259,15 +260,16 @@ def test_abbreviations_are_not_guessed():
 def test_a_kubeconfig_that_was_named_and_is_missing_is_an_error_with_its_path(
     words, by_flag, capsys, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("KUBECONFIG", "" if by_flag else "/nonexistent")
+    missing = str(tmp_path / "missing")
+    monkeypatch.setenv("KUBECONFIG", "" if by_flag else missing)
     monkeypatch.delenv("L2RTUI_BACKEND", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "spec.yaml").write_text("kind: job\nname: mine\njob: {command: [sleep, '60']}\n")
     monkeypatch.chdir(tmp_path)
-    assert entry.main([*words, *(["--kubeconfig", "/nonexistent"] if by_flag else [])]) == 2
+    assert entry.main([*words, *(["--kubeconfig", missing] if by_flag else [])]) == 2
     written = capsys.readouterr()
     assert written.out == ""
-    assert written.err.startswith("l2rtui: There is no kubeconfig /nonexistent.")
+    assert written.err.startswith(f"l2rtui: There is no kubeconfig {missing}.")
 
 
 def test_cluster_writes_a_kubeconfig_that_need_not_be_there(capsys, monkeypatch, tmp_path):

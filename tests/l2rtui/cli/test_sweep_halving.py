@@ -13,24 +13,32 @@ from tests.l2rtui.cli.conftest import processes_of
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 TOTAL = 122_880
-GRID = f"""\
+RATES = ("3e-3", "1e-8", "1e-5", "3e-6", "1e-6", "3e-7", "1e-7", "3e-8")
+GAMMAS = ("0.1", "0.98", "0.3")
+TRIALS = len(RATES) * len(GAMMAS)
+LIMIT_SECONDS = 1100.0
+
+
+def grid(env_steps, rates):
+    return f"""\
 kind: learner-workers
 name: half
 queue: true
 sweep:
-  train.ppo.lr: [1e-8, 1e-5, 3e-3, 3e-6, 1e-6, 3e-7, 1e-7, 3e-8]
-  train.ppo.gamma: [0.1, 0.98, 0.3]
+  train.ppo.lr: [{", ".join(rates)}]
+  train.ppo.gamma: [{", ".join(GAMMAS)}]
 train:
   environment: CartPole-v1
   algorithm: ppo
   num_envs: 8
   segment_steps: 128
-  total_env_steps: {TOTAL}
+  total_env_steps: {env_steps}
   ppo: {{batch_steps: 1024, minibatch_size: 512, epochs: 10, gae_lambda: 0.9}}
 """
-SPEC = GRID.replace("train:\n", "  halving: {min_env_steps: 8192, factor: 3}\ntrain:\n")
-TRIALS = 24
-LIMIT_SECONDS = 1100.0
+
+
+def halved(spec):
+    return spec.replace("train:\n", "  halving: {min_env_steps: 8192, factor: 3}\ntrain:\n")
 
 
 def prepare(cli):
@@ -39,26 +47,26 @@ def prepare(cli):
     cli.env |= {"L2RTUI_SLOTS_PER_CORE": "4", "L2RTUI_MAX_CPU_SLOTS": "8", "PYTHONPATH": str(Path.cwd())}
 
 
-def results(cli, spec):
+def results(cli, spec, trials):
     """Launch the sweep and return the results of its trials, the best first, once every run is over."""
     (cli.home / "half.yaml").write_text(spec)
     # The settings of each trial are checked by a process of their own.
     launch = cli.start("launch", "-f", str(cli.home / "half.yaml"), "--yes", "-o", "json")
     out, err = launch.communicate(timeout=LIMIT_SECONDS)
     assert launch.returncode == 0, err
-    assert len(json.loads(out)) == TRIALS
+    assert len(json.loads(out)) == trials
     end = time.monotonic() + LIMIT_SECONDS
     while True:
-        trials = cli.json("sweep", "half")
-        if not {"queued", "running"} & {state for trial in trials for state in trial["states"]}:
-            return trials
-        assert time.monotonic() < end, json.dumps(trials)
+        rows = cli.json("sweep", "half")
+        if not {"queued", "running"} & {state for row in rows for state in row["states"]}:
+            return rows
+        assert time.monotonic() < end, json.dumps(rows)
         time.sleep(2.0)
 
 
 def test_halving_takes_half_the_env_steps_of_the_grid_and_finds_its_best(local):
     prepare(local)
-    best, *others = results(local, SPEC)
+    best, *others = results(local, halved(grid(TOTAL, RATES)), TRIALS)
     # In the full grid every trial takes all env steps, and this one comes to the greatest return there is, 500.
     assert best["values"] == {"train.ppo.lr": 3e-3, "train.ppo.gamma": 0.98}
     assert best["states"] == {"done": 1}

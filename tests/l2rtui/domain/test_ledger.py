@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, SlotState, build_ledger
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, SlotReservation
 
 
 def node(name="n", gpus=2, slots=4, **state):
@@ -51,6 +51,23 @@ def test_slots_that_are_taken_before_their_pods_can_be_seen_are_busy():
     assert [str(slot) for slot in later.free()] == ["n/0.1", "n/0.3"]
     assert later.slots[SlotId("n", 0, 0)].pod == "p"
     assert len(ledger.free()) == 3
+
+
+def test_only_free_slots_are_taken_before_their_pods_can_be_seen():
+    mine, theirs = SlotReservation(0, 0, "x", 1e12, is_mine=True), SlotReservation(0, 1, "x", 1e12)
+    held = replace(node(gpus=1), reservations=(mine, theirs))
+    ledger = build_ledger([held, node("off", gpus=1, ready=False)], [])
+    later = ledger.without(ledger.slots)
+    assert {slot.state for slot in later.of_gpu("off", 0)} == {SlotState.OFF}
+    assert [slot.state for slot in later.of_gpu("n", 0)] == [
+        SlotState.BUSY, SlotState.RESERVED, SlotState.BUSY, SlotState.BUSY,
+    ]  # fmt: skip
+
+
+def test_a_reservation_of_a_slot_that_the_device_no_longer_has_is_left_out():
+    reservations = tuple(SlotReservation(0, slot, "x", 1e12) for slot in (3, 4, 9))
+    ledger = build_ledger([replace(node(gpus=1), reservations=reservations)], [])
+    assert [slot.state for slot in ledger.of_gpu("n", 0)] == [SlotState.FREE] * 3 + [SlotState.RESERVED]
 
 
 def test_a_failing_holder_still_holds():
@@ -284,6 +301,14 @@ def test_devices_that_a_plugin_chose_count_from_the_last_and_leave_gpus_free():
     assert states(ledger) == ".."
     assert not ledger.problems
     assert not ledger.unplaced
+
+
+def test_a_device_that_is_known_is_taken_before_the_plugin_chooses_among_the_rest():
+    chosen, known = holder("a", DeviceUsage(None, None, 1, "amd.com/gpu")), holder("b", DeviceUsage(3, 0))
+    for order in ([chosen, known], [known, chosen]):
+        ledger = build_ledger([with_cards()], order)
+        assert cards(ledger) == [(1, SlotState.FREE, ""), (2, SlotState.BUSY, "a"), (3, SlotState.BUSY, "b")]
+        assert ledger.problems == ()
 
 
 def test_an_unknown_gpu_leaves_devices_of_plugins_free():

@@ -450,6 +450,17 @@ def test_a_device_of_a_plugin_is_placed_only_where_it_is_asked_for():
     assert slots_of(place([run("r", workers(2))], plugin_ledger())) == ["n/0.0", "n/0.1"]
 
 
+@pytest.mark.parametrize("asked", ["intel.com/gpu", ""])
+def test_a_set_is_never_placed_on_a_device_of_another_resource(asked):
+    cards = (Gpu("n", 0, slots=1, resource="amd.com/gpu"), Gpu("n", 1, slots=1, resource="amd.com/gpu"))
+    others = build_ledger([Node("n", cards)], [])
+    placement = place([run("r", of_plugin(1, asked))], others)
+    assert placement.seats == ()
+    assert "1 of 1 replicas" in placement.conflicts[0]
+    mixed = build_ledger([Node("n", (*cards, Gpu("n", 2, slots=1, resource="intel.com/gpu")))], [])
+    assert slots_of(place([run("r", of_plugin(1, "intel.com/gpu"))], mixed)) == ["n/2.0"]
+
+
 def test_a_set_that_finds_no_gpu_is_told_of_other_devices():
     placement = place([run("r", workers(3))], plugin_ledger())
     told = "(2 of 2 slots are free for the whole plan; pod.device asks for amd.com/gpu)"

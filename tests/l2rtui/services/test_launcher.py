@@ -295,6 +295,22 @@ async def test_a_process_that_dies_at_once_does_not_count_as_running(backend):
     await dying
 
 
+async def test_a_process_that_came_back_meanwhile_does_not_count_as_running_before_it_stays(backend):
+    prepared = await launcher.prepare(backend, wish(workers=1))
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    async def crash():
+        await asyncio.sleep(launcher.SETTLE_SECONDS / 2)
+        pod = (await backend.snapshot()).pods_of("r", "w")[0]
+        backend.put_pod(replace(pod, restarts=pod.restarts + 1))  # Running again, as another process
+
+    crashing = asyncio.create_task(crash())
+    snapshot = await launcher.wait_running(backend, ["r"], 5)
+    await crashing
+    assert snapshot.pods_of("r", "w")[0].restarts == 1
+
+
 async def test_what_cannot_be_taken_back_is_named(backend, monkeypatch):
     backend.broken_pods["r-w-2"] = "no such command"
     prepared = await launcher.prepare(backend, wish())
@@ -320,6 +336,7 @@ async def test_what_was_destroyed_is_launched_again_with_the_spec_that_it_had(ba
 
 
 async def test_overcommit_waves_and_binding_reach_the_plan(backend):
+    assert (await launcher.prepare(backend, wish())).plan.wave == 0, "all pods at once"
     prepared = await launcher.prepare(backend, wish(workers=17), overcommit=True, wave=3, binding=Binding.SHARED)
     assert (prepared.plan.wave, len(prepared.plan.overcommitted)) == (3, 2)
     assert {pod.set_spec.pod.binding for pod in prepared.plan.runs[0].pods} == {Binding.SHARED}

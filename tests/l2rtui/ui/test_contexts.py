@@ -320,6 +320,7 @@ async def test_a_killed_server_ages_its_own_rows_and_the_other_goes_on(opened, s
         assert both(one)  # old rows are not gone
 
 
+@pytest.mark.process
 async def test_a_change_names_the_context_of_its_row_and_acts_there_alone(opened, servers):
     for name in servers:
         await launched(name)
@@ -350,6 +351,7 @@ async def test_a_change_names_the_context_of_its_row_and_acts_there_alone(opened
         )
 
 
+@pytest.mark.process
 async def test_changes_of_two_contexts_of_a_read_only_one_and_of_specs_are_refused_by_a_sentence(opened, servers):
     for name in servers:
         await launched(name)

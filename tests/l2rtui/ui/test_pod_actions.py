@@ -277,6 +277,7 @@ def lending(monkeypatch):
         monkeypatch.setattr(HeadlessDriver, name, getattr(Lent, name), raising=False)
 
 
+@pytest.mark.process
 async def test_other_numbers_of_replicas_are_scaled_after_a_look_at_the_difference(
     desk, tmp_path, monkeypatch, lending
 ):
@@ -297,6 +298,7 @@ async def test_other_numbers_of_replicas_are_scaled_after_a_look_at_the_differen
         await one.until(is_scaled)
 
 
+@pytest.mark.process
 async def test_another_spec_is_launched_in_place_of_the_old_one(desk, tmp_path, monkeypatch, lending):
     editor(tmp_path, monkeypatch, "s/grace_seconds: 10.0/grace_seconds: 7.0/")
     async with desk() as one:
@@ -315,6 +317,7 @@ async def test_another_spec_is_launched_in_place_of_the_old_one(desk, tmp_path, 
         assert {each.grace_seconds for each in (await one.backend.spec("racing-sac-s0")).sets} == {7.0}
 
 
+@pytest.mark.process
 async def test_a_mistake_is_shown_and_can_be_mended_or_given_up(desk, tmp_path, monkeypatch, lending):
     editor(
         tmp_path,

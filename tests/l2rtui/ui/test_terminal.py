@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from l2rtui.ui.terminal_guard import CLEAN_SCREEN
+from tests.tiers import starts_processes
 
 pytestmark = pytest.mark.process
 
@@ -128,6 +129,7 @@ class Terminal:
 
 
 @pytest.fixture
+@starts_processes
 def terminal():
     opened: list[Terminal] = []
 

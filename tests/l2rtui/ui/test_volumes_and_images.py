@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.errors import BackendError
@@ -93,6 +95,7 @@ async def test_readonly_looks_and_carries_nothing(desk):
         assert not one.app.screen._field.display
 
 
+@pytest.mark.process
 async def test_images_without_an_engine_say_why(desk, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     async with desk() as one:

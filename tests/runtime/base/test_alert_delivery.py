@@ -44,8 +44,8 @@ def test_the_address_may_stand_in_a_file(hook, tmp_path):
     (tmp_path / "hook").write_text(f"{hook.url}/ok\n")
     deliver(message(url_file=str(tmp_path / "hook")), RUN, {}, 0.0)
     assert len(hook.bodies) == 1
-    with pytest.raises(DeliveryError, match="the file /none cannot be read: No such file"):
-        deliver(message(url_file="/none"), RUN, {}, 0.0)
+    with pytest.raises(DeliveryError, match=r"the file /.*/missing cannot be read: No such file"):
+        deliver(message(url_file=str(tmp_path / "missing")), RUN, {}, 0.0)
 
 
 def test_a_webhook_that_fails_or_redirects_is_named_by_its_variable_alone(hook):
@@ -86,7 +86,7 @@ def test_a_command_gets_the_message_and_is_ended_in_time(tmp_path, monkeypatch):
     with pytest.raises(DeliveryError, match="it ended with code 1"):
         deliver(message(**rule, command=("false",)), RUN, {"PATH": "/usr/bin:/bin"}, 0.0)
     with pytest.raises(DeliveryError, match="it cannot be started: No such file"):
-        deliver(message(**rule, command=("/none",)), RUN, {}, 0.0)
+        deliver(message(**rule, command=(str(tmp_path / "missing"),)), RUN, {}, 0.0)
     monkeypatch.setattr(alert_delivery, "TIMEOUT_SECONDS", 0.2)
     with pytest.raises(DeliveryError, match="it did not end within"):
         deliver(message(**rule, command=("sleep", "600")), RUN, {"PATH": "/usr/bin:/bin"}, 0.0)

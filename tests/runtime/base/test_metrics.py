@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
@@ -73,6 +74,7 @@ def test_curves_are_event_files(tmp_path: Path, no_leaks: None) -> None:
     ]
 
 
+@pytest.mark.process
 def test_a_full_disk_makes_records_and_curves_silent_and_never_waits(tmp_path: Path) -> None:
     code = f"""
 import pathlib, resource
@@ -105,6 +107,7 @@ def test_a_rate_is_over_the_time_since_the_last_look() -> None:
     assert rate.update(3.0, 99) == 0.0
 
 
+@pytest.mark.process
 def test_a_log_that_goes_away_or_a_flood_of_sentences_ends_nothing() -> None:
     script = (
         "import os, sys\n"

@@ -136,6 +136,7 @@ def test_nobody_can_cut_a_ring_short_under_the_learner() -> None:
     writer.close()
 
 
+@pytest.mark.process
 def test_the_protocol_s_keys_and_machines_need_neither_numpy_nor_torch_nor_sockets() -> None:
     machines = "runtime.exchange.machines.membership, runtime.exchange.machines.session"
     modules = f"runtime.exchange.transport.curve_keys, runtime.exchange.protocol.framing, {machines}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,7 +58,7 @@ def test_a_port_that_is_abused_executes_nothing_and_trains_on(
 
 @given(st.integers(0, 2**32))
 def test_what_is_almost_a_message_is_one_or_is_refused(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    trap = Path("/nonexistent/never/made")
+    trap = tmp_path_factory.getbasetemp() / "missing" / "trap"
     try:
         message, arena = decode(almost(random.Random(seed), str(trap)))
     except ProtocolError:

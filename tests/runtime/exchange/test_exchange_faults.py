@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.faults import Siege
+from tests.tiers import starts_processes
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
+@starts_processes
 def siege(tmp_path: Path) -> Iterator[Siege]:
     made = Siege(tmp_path, workers=3, seed=7)
     yield made

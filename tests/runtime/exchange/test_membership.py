@@ -252,6 +252,20 @@ def test_a_segment_of_a_policy_too_old_is_refused_and_counted() -> None:
     assert membership.accounts.totals.stale == 1
 
 
+@pytest.mark.parametrize(
+    ("refused", "size"), [(row(version=0), 80), (row(version=5, transitions=9), 90)], ids=["stale", "misfit"]
+)
+def test_a_refused_segment_gives_its_credit_back_once(refused: Trajectory, size: int) -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    membership.handle(Published(5))
+    (member,) = membership.members.values()
+    for seq in (1, 2, 3):
+        arrive(membership, bundle(seq, refused), size=size)
+        assert membership.credits.inflight == 8 * member.outstanding
+    assert membership.accounts.totals.stale + membership.accounts.totals.misfit == 3
+
+
 def test_everyone_hears_of_a_new_version() -> None:
     membership = machine()
     arrive(membership, HELLO)
@@ -262,9 +276,13 @@ def test_everyone_hears_of_a_new_version() -> None:
 def test_strangers_and_foreign_epochs_are_asked_who_they_are() -> None:
     membership = machine()
     assert sent(arrive(membership, segment(1)), RejoinRequest) == [RejoinRequest(5)]
+    assert membership.foreign == 1
     arrive(membership, HELLO)
     assert sent(arrive(membership, segment(1, epoch=4)), RejoinRequest) == [RejoinRequest(5)]
-    assert membership.env_steps == 0
+    assert membership.foreign == 2
+    arrive(membership, segment(1))
+    assert membership.foreign == 2
+    assert membership.env_steps == 8
 
 
 def test_the_credits_of_all_stay_within_pace_and_memory() -> None:
@@ -557,21 +575,33 @@ NON_FINITE = st.frozensets(st.integers(0, 3), max_size=1)
 
 @dataclass(frozen=True)
 class NextSegments:
-    """Segments that a peer would send next, or its Hello. Of random messages hardly any is ever accepted."""
+    """Segments that a peer would send next, or its Hello. Of random messages hardly any is ever settled.
+
+    Each is `ages` versions behind the learner's and has `sizes` transitions: some are accepted, others refused.
+    """
 
     route: bytes
-    count: int
+    ages: tuple[int, ...]
+    sizes: tuple[int, ...]
 
     def arrival(self, membership: Membership, now: float) -> Arrived:
         member = membership.members.get(self.route)
         if member is None:
             return Arrived(now, self.route, replace(HELLO, pod=f"w-{self.route.decode()}", incarnation=3))
-        rows = [row(membership.policy_version, 8)] * self.count
-        return Arrived(now, self.route, bundle(member.account.last_seq + 1, *rows), 80 * self.count)
+        versions = (max(0, membership.policy_version - age) for age in self.ages)
+        rows = [row(version, size) for version, size in zip(versions, self.sizes, strict=True)]
+        return Arrived(now, self.route, bundle(member.account.last_seq + 1, *rows), 10 * sum(self.sizes))
+
+
+@st.composite
+def next_segments(draw: st.DrawFn) -> NextSegments:
+    ages, sizes = st.sampled_from([0, 0, 0, 4, 5]), st.sampled_from([8, 8, 8, 3, 0, 9])
+    rows = draw(st.lists(st.tuples(ages, sizes), min_size=1, max_size=3))
+    return NextSegments(draw(st.sampled_from([b"a", b"b"])), *zip(*rows, strict=True))
 
 
 EVENTS = st.one_of(
-    st.builds(NextSegments, st.sampled_from([b"a", b"b"]), st.integers(1, 3)),
+    next_segments(),
     st.builds(Arrived, st.just(0.0), st.sampled_from([b"a", b"b", b"c"]), MESSAGES, SIZES, NON_FINITE),
     st.builds(Ticked, st.just(0.0), st.integers(0, 400)),
     st.builds(Published, st.integers(0, 9)),

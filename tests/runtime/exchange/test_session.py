@@ -307,7 +307,7 @@ class World:
             self.stored = list(self.saved_stored)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 3),

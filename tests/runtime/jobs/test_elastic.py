@@ -18,12 +18,14 @@ from runtime.jobs.elastic.round_state import decode_state
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go, part, together
 from tests.runtime.programs import Program, Programs, wait_for
+from tests.tiers import starts_processes
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 """Each process imports torch: seconds on a machine with nothing else to do, and minutes on one that is busy."""
 
 
 @pytest.fixture
+@starts_processes
 def programs():
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder, Programs(Path(folder)) as started:
         yield started

@@ -29,6 +29,7 @@ from runtime.jobs.fetch.download import Download
 from runtime.jobs.fetch.fetch import fetch
 from runtime.jobs.fetch.unpack import unpack
 from tests.runtime.programs import Programs, wait_for
+from tests.tiers import starts_processes
 
 BODY = np.random.default_rng(5).bytes(1_500_000)
 SUM = hashlib.sha256(BODY).hexdigest()
@@ -104,6 +105,7 @@ def server():
 
 
 @pytest.fixture
+@starts_processes
 def programs(tmp_path):
     with Programs(tmp_path) as started:
         yield started

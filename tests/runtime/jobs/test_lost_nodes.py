@@ -10,6 +10,7 @@ import pytest
 from runtime.base import contract
 from tests.runtime.jobs.elastic_jobs import Job, together
 from tests.runtime.programs import Program, Programs, wait_for
+from tests.tiers import starts_processes
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 SNAPSHOT_STEPS = 4
@@ -20,6 +21,7 @@ TRAIN = (
 
 
 @pytest.fixture
+@starts_processes
 def programs():
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder, Programs(Path(folder)) as started:
         yield started

@@ -19,6 +19,7 @@ from runtime.jobs.parameter_server.rank_context import PsRank
 from runtime.jobs.parameter_server.settings import PsSettings
 from runtime.rl.algos import optimisers
 from tests.runtime.programs import Program, Programs, wait_for
+from tests.tiers import starts_processes
 
 
 class Job:
@@ -38,6 +39,7 @@ class Job:
 
 
 @pytest.fixture
+@starts_processes
 def programs():
     """A folder with a short name: a Unix socket's path has little room."""
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder, Programs(Path(folder)) as started:

@@ -11,11 +11,13 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.jobs.steps.markers import StepMarkers, checked_name
 from tests.runtime.programs import Programs, wait_for
+from tests.tiers import starts_processes
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
+@starts_processes
 def programs(tmp_path: Path):
     with Programs(tmp_path) as started:
         yield started

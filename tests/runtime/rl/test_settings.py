@@ -118,6 +118,7 @@ def test_threads_stay_within_the_cores_given() -> None:
     assert Context.from_environment({**environ, "L2R_CPUS": "8"}, "worker").threads == 1
 
 
+@pytest.mark.process
 def test_help_and_version_and_config() -> None:
     helped = l2r("--help")
     assert helped.returncode == 0
@@ -156,6 +157,7 @@ def test_help_and_version_and_config() -> None:
         ),
     ],
 )
+@pytest.mark.process
 def test_wrong_use_ends_with_a_sentence_and_its_code(
     arguments: tuple[str, ...], variables: dict[str, str], code: int, words: str
 ) -> None:
@@ -187,6 +189,7 @@ def test_wrong_use_ends_with_a_sentence_and_its_code(
         ),
     ],
 )
+@pytest.mark.process
 def test_nothing_is_imported_that_is_not_needed(statement: str, banned: set[str]) -> None:
     script = f"{statement}\nimport sys; print('LOADED', *sys.modules)"
     shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -14,6 +14,7 @@ import pytest
 
 from runtime.sim.launchers.ports import PortLease
 from runtime.sim.launchers.simulator_process import Addresses
+from tests.tiers import starts_processes
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,6 +78,7 @@ class Simulators:
 
 
 @pytest.fixture
+@starts_processes
 def simulators(tmp_path: Path) -> Iterator[Simulators]:
     started = Simulators(tmp_path)
     yield started

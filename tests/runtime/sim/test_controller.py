@@ -23,6 +23,7 @@ from runtime.sim.wire.errors import (
     CallTimeoutError,
     ConnectionLostError,
 )
+from tests.tiers import starts_processes
 
 pytestmark = pytest.mark.process
 
@@ -58,6 +59,7 @@ class Scripted:
 
 
 @pytest.fixture(scope="module")
+@starts_processes
 def simulator():
     scripted = Scripted()
     yield scripted
@@ -226,7 +228,7 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
     assert time.monotonic() - began < TIMEOUT + 2.0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(garbage=st.binary(max_size=200) | st.text(max_size=200))
 def test_whatever_comes_back_is_a_result_or_a_typed_error(simulator, garbage):
     simulator.script = lambda connection, _: connection.send(garbage)
@@ -262,7 +264,7 @@ ALL_CALLS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(call=st.sampled_from(ALL_CALLS), result=JSON)
 def test_every_method_reads_any_result_or_refuses_it(call, result):
     try:

@@ -140,7 +140,7 @@ def test_a_garbled_control_port_is_no_simulator(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"command": ["/nowhere/ArrivalSim.sh", "-OpenGL"]}, "No such file or directory: /nowhere/ArrivalSim.sh"),
+        ({"command": ["MISSING/ArrivalSim.sh", "-OpenGL"]}, "No such file or directory: MISSING/ArrivalSim.sh"),
         ({"command": ["true"]}, "exited with code 0"),
         ({"command": ["sh", "-c", "kill -ABRT $$"]}, "crashed with SIGABRT"),
         ({"command": ["true"], "user": "nobody-of-that-name"}, "there is no user 'nobody-of-that-name'"),
@@ -148,11 +148,13 @@ def test_a_garbled_control_port_is_no_simulator(tmp_path):
     ids=["missing", "ends", "aborts", "no user"],
 )
 def test_a_command_that_cannot_be_is_named(tmp_path, options, words):
+    missing = str(tmp_path / "missing")
+    options = {**options, "command": [word.replace("MISSING", missing) for word in options["command"]]}
     watched = Watched(tmp_path, kind="command", **options, restarts=0)
     with pytest.raises(BudgetError) as caught:
         watched.supervisor.start()
 
-    assert words in str(caught.value)
+    assert words.replace("MISSING", missing) in str(caught.value)
     assert watched.survivors() == []
 
 

@@ -31,6 +31,7 @@ def spec(fake):
     return make
 
 
+@pytest.mark.process
 def test_a_container_is_started_watched_and_removed(fake, spec, monkeypatch):
     monkeypatch.setenv("L2R_RUN_ID", "run-1")
     started = SimulatorContainer(
@@ -61,6 +62,7 @@ def test_a_container_is_started_watched_and_removed(fake, spec, monkeypatch):
         ({"code": 137, "OOMKilled": True}, Cause.OUT_OF_MEMORY),
     ],
 )
+@pytest.mark.process
 def test_its_end_has_a_cause(fake, spec, state, cause):
     started = SimulatorContainer(spec())
     fake.end(started.name, **state)
@@ -68,6 +70,7 @@ def test_its_end_has_a_cause(fake, spec, state, cause):
     assert started.stop(0.5) == 0
 
 
+@pytest.mark.process
 def test_a_container_that_somebody_removes_is_lost(fake, spec):
     started = SimulatorContainer(spec())
     fake.containers.clear()
@@ -75,6 +78,7 @@ def test_a_container_that_somebody_removes_is_lost(fake, spec):
     assert started.stop(0.5) == 0
 
 
+@pytest.mark.process
 def test_a_signal_reaches_its_first_process(fake, spec):
     started = SimulatorContainer(spec())
     started.signal(9)
@@ -83,6 +87,7 @@ def test_a_signal_reaches_its_first_process(fake, spec):
     started.signal(9)  # it is gone: that does not matter
 
 
+@pytest.mark.process
 def test_an_image_that_is_missing_or_a_start_that_fails_leaves_nothing(fake, spec):
     with pytest.raises(StartError, match=r"No such image: none:1$"):
         SimulatorContainer(spec(image="none:1"))
@@ -92,6 +97,7 @@ def test_an_image_that_is_missing_or_a_start_that_fails_leaves_nothing(fake, spe
     assert fake.containers == {}
 
 
+@pytest.mark.process
 def test_an_engine_that_does_not_remove_is_counted(fake, spec):
     started = SimulatorContainer(spec())
     fake.fail("DELETE", "/containers/", 500, "busy")  # once: the reaper then succeeds

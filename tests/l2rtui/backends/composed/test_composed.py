@@ -191,6 +191,7 @@ async def test_a_change_acts_in_the_context_of_its_row_and_in_no_other(composed,
     assert not any("lab:n1" in line for line in lines)  # as its own cluster names it
 
 
+@pytest.mark.process
 async def test_a_destroy_leaves_the_run_of_the_same_name_in_the_other_context(composed, servers):
     for context in servers:
         await launched(KubernetesBackend(Settings(context=context)), "r7")
@@ -357,6 +358,7 @@ async def listed(capsys, *words: str) -> tuple[list[dict], str]:
 
 
 @pytest.mark.parametrize("urls", [{"lab": "a", "prod": "b"}, {"lab": "a", "prod": "a"}])
+@pytest.mark.process
 async def test_the_history_of_a_view_is_that_of_each_context_and_of_each_place(
     kubeconfig, servers, user, tmp_path, capsys, urls
 ):
@@ -388,6 +390,7 @@ async def test_the_history_of_a_view_is_that_of_each_context_and_of_each_place(
     assert err == ""
 
 
+@pytest.mark.process
 async def test_a_context_that_is_away_keeps_no_records_of_the_others_back(
     kubeconfig, servers, user, tmp_path, capsys
 ):

@@ -176,6 +176,7 @@ async def test_a_launch_of_hundreds_of_pods_that_is_cancelled_is_taken_back_whol
     assert server.names() == before
 
 
+@pytest.mark.process
 async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, server, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     prepared = await launcher.prepare_runs(backend, [workers("r", 3)])

@@ -301,10 +301,16 @@ def test_the_steps_of_a_plan_are_its_objects_in_order():
 def test_what_is_printed_of_a_plan_holds_no_key():
     printed = plan_manifests(planned(RACING), namespace="ml", server=ServerFacts())
     assert [item["kind"] for item in printed] == [item["kind"] for item in objects(planned(RACING))]
-    assert "stringData" not in printed[1]
-    assert "secret" not in yaml.safe_dump_all(printed).replace("secretName", "").replace("secretRef", "").replace(
-        "secret:", ""
-    ).replace("secrets", "")
+    assert [set(item) for item in printed if item["kind"] == "Secret"] == [
+        {"apiVersion", "kind", "metadata", "type"}
+    ]
+    # The key that is sent lies in the Secret and nowhere else, so that without it nothing printed can hold it.
+    (run,) = planned(RACING).runs
+    sent = render.run_objects(run, namespace="ml", token="k3y-of-th1s-run", server=ServerFacts())
+    assert [item["kind"] for item in sent if "k3y-of-th1s-run" in yaml.safe_dump(item)] == ["Secret"]
+    (secret,) = (item for item in sent if item["kind"] == "Secret")
+    assert secret.pop("stringData") == {"token": "k3y-of-th1s-run"}
+    assert "k3y-of-th1s-run" not in yaml.safe_dump(secret)
 
 
 def test_a_device_of_a_plugin_is_requested_by_its_name():

@@ -25,6 +25,7 @@ from l2rtui.domain.plan import LaunchPlan, StepDone, plan_launch
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from tests.tiers import starts_processes
 
 WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "worker.py"))
 DEADLINE_SECONDS = 60.0
@@ -134,6 +135,7 @@ def wait_gone(process: psutil.Process) -> None:
 
 
 @pytest.fixture
+@starts_processes
 async def lab() -> AsyncIterator[Lab]:
     # Not pytest's folder: below xdist its path is longer than a Unix socket may have; sockets would lie elsewhere.
     folder = Path(tempfile.mkdtemp(prefix="l2r-"))

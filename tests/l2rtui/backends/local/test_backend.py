@@ -133,6 +133,7 @@ def test_backoff_is_kubelets():
     assert not is_forgotten(599, 10.0)
 
 
+@pytest.mark.process
 def test_a_supervisor_imports_little():
     program = (
         "import sys, l2rtui.backends.local.supervision.supervisor;"

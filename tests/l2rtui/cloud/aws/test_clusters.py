@@ -169,6 +169,7 @@ async def broken_in_turn(cloud, work, steps):
 
 
 @pytest.mark.parametrize("lose_answer", [False, True], ids=["refused", "answer-lost"])
+@pytest.mark.slow
 async def test_a_create_that_breaks_at_every_step_in_turn_is_resumed(account, lose_answer):
     cloud = Watched()
     cloud.lose_answer = lose_answer
@@ -178,6 +179,7 @@ async def test_a_create_that_breaks_at_every_step_in_turn_is_resumed(account, lo
 
 
 @pytest.mark.parametrize("number", range(CREATES))
+@pytest.mark.slow
 async def test_a_create_that_breaks_at_any_step_is_rolled_back_by_delete(account, number):
     cloud = Watched()
     cloud.fail_at = number

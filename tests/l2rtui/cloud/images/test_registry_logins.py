@@ -62,6 +62,7 @@ def test_a_login_is_kept_beside_what_is_there_and_found_again(config):
     assert base64.b64decode(entry["auth"]) == b"u:p"
 
 
+@pytest.mark.process
 def test_a_helper_keeps_and_gives_logins(config, tmp_path):
     program(tmp_path, "docker-credential-lab", HELPER.replace("{folder}", str(tmp_path)))
     config.parent.mkdir()
@@ -89,6 +90,7 @@ def test_a_file_that_is_wrong_is_said_to_be(config, text, sentence):
         credentials.find_login("h.example")
 
 
+@pytest.mark.process
 def test_a_helper_that_is_missing_or_fails_is_named_without_what_it_wrote(config, tmp_path):
     config.parent.mkdir()
     config.write_text(json.dumps({"credHelpers": {"h.example": "none-such"}}))
@@ -101,6 +103,7 @@ def test_a_helper_that_is_missing_or_fails_is_named_without_what_it_wrote(config
     assert "hidden-word" not in str(caught.value)
 
 
+@pytest.mark.process
 async def test_buildx_gives_its_lines_and_its_end_when_it_fails(tmp_path):
     def docker(code):
         return program(tmp_path, "docker", BUILDX.replace("{folder}", str(tmp_path)).replace("{code}", str(code)))

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from l2rtui.services.history import recorder
+from tests.tiers import starts_processes
 
 
 def git(folder, *arguments):
@@ -14,6 +15,7 @@ def git(folder, *arguments):
 
 
 @pytest.fixture
+@starts_processes
 def repository(tmp_path, monkeypatch):
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)

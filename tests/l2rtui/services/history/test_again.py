@@ -15,12 +15,14 @@ from l2rtui.errors import RefusedError, UsageError
 from l2rtui.services.history.again import exact_launch
 from l2rtui.services.history.launch_facts import spec_text, versions_of
 from l2rtui.services.history.source_state import source_state
+from tests.tiers import starts_processes
 
 SPEC = RunSpec(Kind.JOB, "r", "r-s3", (SetSpec("w", Role.JOB, ("true",)),), seed=3)
 LOCAL, CLUSTER = SimpleNamespace(name="local"), SimpleNamespace(name="kubernetes")
 
 
 @pytest.fixture
+@starts_processes
 def repository(tmp_path):
     def git(*words):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)

@@ -72,7 +72,7 @@ for moment in range(moments):
         for number in extra:
             if store.get(f"{number:032x}").launch != record(number).launch:
                 answers["damaged"].append(number)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         if connection.execute("PRAGMA integrity_check").fetchone() != ("ok",):
             answers["damaged"].append(str(path))
     answers["put"] += len(put)

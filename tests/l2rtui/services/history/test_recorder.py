@@ -81,6 +81,7 @@ def only_record():
         return history.get(entry.run_id)
 
 
+@pytest.mark.process
 async def test_a_launch_is_recorded_as_it_was_resolved():
     backend = cluster()
     await launch(backend)
@@ -96,6 +97,7 @@ async def test_a_launch_is_recorded_as_it_was_resolved():
     assert record.ending is None
 
 
+@pytest.mark.process
 async def test_a_destroy_adds_the_end_its_logs_and_its_receipt():
     backend = cluster()
     await launch(backend)
@@ -109,6 +111,7 @@ async def test_a_destroy_adds_the_end_its_logs_and_its_receipt():
     assert not any("\x1b" in line for _, lines in record.ending.logs for line in lines)
 
 
+@pytest.mark.process
 async def test_a_run_of_which_no_launch_is_known_is_recorded_at_its_end():
     backend = cluster()
     await launch(backend)
@@ -118,6 +121,7 @@ async def test_a_run_of_which_no_launch_is_known_is_recorded_at_its_end():
     assert (record.entry.run, record.entry.state, record.launch.spec) == ("e-s4", RunOutcome.DESTROYED, "{}")
 
 
+@pytest.mark.process
 async def test_a_launch_that_was_rolled_back_says_so():
     backend = cluster()
     backend.broken_pods = {"e-s4-w-1": "no such image"}
@@ -129,6 +133,7 @@ async def test_a_launch_that_was_rolled_back_says_so():
     assert "no such image" in record.ending.note
 
 
+@pytest.mark.process
 async def test_a_run_that_the_keeper_of_the_queue_starts_again_has_the_end_of_its_last_start():
     backend = cluster()
     backend.broken_pods = {"e-w-1": "no such image"}
@@ -150,6 +155,7 @@ async def test_runs_of_the_demo_are_not_recorded():
     assert not history_path().exists()
 
 
+@pytest.mark.process
 async def test_a_history_that_cannot_be_written_stops_nothing_and_warns_once(state):
     state.mkdir()
     (state / "history").write_text("a file where the folder should be")

@@ -47,6 +47,7 @@ def test_a_long_diff_is_cut_between_lines_and_says_so(repository, monkeypatch):
 
 
 @pytest.mark.parametrize("has_git", [True, False])
+@pytest.mark.process
 def test_a_folder_outside_of_any_repository_has_no_revision(tmp_path, monkeypatch, has_git):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     if not has_git:
@@ -56,6 +57,7 @@ def test_a_folder_outside_of_any_repository_has_no_revision(tmp_path, monkeypatc
     assert state.problem == ("" if has_git else "git is not installed here")
 
 
+@pytest.mark.process
 def test_a_repository_without_a_commit_has_no_revision(tmp_path):
     git(tmp_path, "init", "--quiet")
     assert source_state(tmp_path).revision == ""

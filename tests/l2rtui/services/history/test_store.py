@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -85,7 +86,7 @@ def test_lists_select_by_name_state_place_and_time(history):
 
 def test_what_is_removed_is_gone_with_all_that_no_other_run_shares(history, path):
     history.put([record(1, diff="shared"), record(2, diff="shared")])
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         bodies = raw.execute("SELECT count(*) FROM bodies").fetchone()[0]
     assert history.remove([record(1).entry.run_id, "f" * 32]) == 1
     with pytest.raises(NotFoundError, match="has no run"):
@@ -152,7 +153,7 @@ def test_damage_that_shows_later_is_a_sentence_and_the_file_stays(path):
 def test_a_file_of_a_newer_version_is_read_and_not_written(path):
     with HistoryStore(path) as history:
         history.put([record()])
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("ALTER TABLE runs ADD COLUMN mood TEXT")
         raw.execute("UPDATE runs SET state = 'a state of tomorrow'")
         raw.execute(f"PRAGMA user_version = {migrations.SCHEMA + 1}")
@@ -173,7 +174,7 @@ def test_an_older_file_takes_the_steps_that_it_lacks(path, monkeypatch):
     with HistoryStore(path) as history:
         assert history.problem == ""
         assert len(history.entries()) == 1
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         assert raw.execute("SELECT later FROM runs").fetchall() == [(None,)]
 
 
@@ -185,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(path):
 
 def test_a_write_that_fails_leaves_the_records_as_they_were(history, path):
     history.put([record()])
-    with sqlite3.connect(path, isolation_level=None) as other:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, other:
         other.execute("CREATE TRIGGER full BEFORE UPDATE ON runs BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
         with pytest.raises(HistoryError, match="disk is full"):
             history.complete(record().entry.run_id, ENDING)

@@ -319,6 +319,7 @@ def test_it_finds_the_best_action_of_a_bandit():
     assert np.abs(actor.act(obs, None) - obs).mean() < 0.12
 
 
+@pytest.mark.process
 def test_acting_alone_imports_no_torch():
     code = "import sys, runtime.rl.algos.actor; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -57,6 +57,7 @@ def test_gradients_wait_in_order_until_there_are_enough() -> None:
 
 
 @pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.slow
 def test_descent_with_old_gradients_learns_to_tell_digits_apart(staleness: int) -> None:
     settings = from_mapping(
         {"environment": "digits", "algorithm": "sgd", "sgd": {"max_staleness": staleness, "lr": 0.4}}

@@ -139,6 +139,7 @@ mirror.close()
 """
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_and_is_not(
     url: str, tmp_path: Path
 ) -> None:

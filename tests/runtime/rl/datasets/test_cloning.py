@@ -41,6 +41,7 @@ def bc_settings(folder: Path) -> Settings:
     return from_mapping({"environment": "CartPole-v1", "algorithm": "bc", "dataset": str(folder)})
 
 
+@pytest.mark.slow
 def test_a_clone_of_an_expert_balances(tmp_path: Path) -> None:
     record(tmp_path)
     figures = summary(str(tmp_path))

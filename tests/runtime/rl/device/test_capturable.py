@@ -7,6 +7,7 @@ its state a new tensor. So each function is called as a capture calls it, and re
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,12 +24,18 @@ from runtime.rl.device.captured import Captured
 from tests.runtime.rl.algos.test_captured_updates import CASES, PICTURE
 from tests.runtime.rl.roles.test_device_collector import collector_of, settings_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# In one process: a dispatch mode imports torch._dynamo at its first use, which takes five CPU seconds.
+pytestmark = [pytest.mark.usefixtures("one_thread", "dynamo"), pytest.mark.xdist_group("dynamo")]
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero", "unique_dim")
 """Operations whose result the host needs before it can go on."""
 FROM_HOST = ("lift_fresh", "lift_fresh_copy", "_pin_memory")
 """Operations by which a number, list or array of the host becomes a tensor."""
+
+
+@pytest.fixture(scope="module")
+def dynamo() -> None:
+    importlib.import_module("torch._dynamo")
 
 
 class RefusedError(AssertionError):

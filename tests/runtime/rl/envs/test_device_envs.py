@@ -78,6 +78,7 @@ def single(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in state.items()}
 
 
+@pytest.mark.slow
 def test_without_corrections_both_stay_together():
     """40 steps from one state: what rounding alone makes of it."""
     options = RacingOptions(max_seconds=30.0)

@@ -199,6 +199,7 @@ def test_unknown_environment_and_no_copies_are_refused():
         make_vector_env("racing", 0, options={})
 
 
+@pytest.mark.process
 def test_a_worker_needs_neither_torch_nor_gymnasium():
     code = (
         "import sys; import runtime.rl.algos.actor, runtime.rl.buffers.replay; "

@@ -50,11 +50,12 @@ print(len(os.listdir("/proc/self/task")))
     "settings",
     [
         {"environment": "CartPole-v1", "algorithm": "impala"},
-        {"environment": "racing", "encoder": {"name": "vae", "weights": "/none"}},
+        {"environment": "racing", "encoder": {"name": "vae", "weights": "MISSING"}},
         {"environment": "l2r", "num_envs": 1},
     ],
     ids=lambda settings: settings["environment"],
 )
+@pytest.mark.process
 def test_numerical_libraries_start_with_the_threads_of_the_process(role, settings, tmp_path):
     environ = {
         **{name: value for name, value in os.environ.items() if not name.endswith("_THREADS")},
@@ -66,7 +67,7 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
         contract.ENV_SEED: "0",
         contract.ENV_ENDPOINT: f"ipc://{tmp_path}",
         contract.ENV_DIR: str(tmp_path / "run"),
-        contract.ENV_CONFIG: json.dumps({**settings, "threads": 1}),
+        contract.ENV_CONFIG: json.dumps({**settings, "threads": 1}).replace("MISSING", str(tmp_path / "missing")),
     }
     done = subprocess.run(
         [sys.executable, "-c", START, role], env=environ, capture_output=True, text=True, check=False
@@ -76,6 +77,7 @@ def test_numerical_libraries_start_with_the_threads_of_the_process(role, setting
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 @pytest.mark.parametrize("command", ["ps", "ps-worker", "drive /none", "encode x --policy /none"])
+@pytest.mark.process
 def test_commands_that_compute_beside_others_have_one_thread(command):
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
     argv = [sys.executable, "-c", COMMAND, *command.split()]
@@ -83,6 +85,7 @@ def test_commands_that_compute_beside_others_have_one_thread(command):
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
+@pytest.mark.process
 def test_threads_that_wait_leave_the_cores_to_others():
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     argv = [sys.executable, "-c", WAITING]

@@ -34,9 +34,12 @@ def reasons(receipt):
 
 async def test_everything_goes_and_the_receipt_counts_it(cluster, server):
     await cluster.launch(pins="n1/0.0-1")
+    kinds = [name.partition("/")[0] for name in server.names() if name != "Node/n1"]
+    assert kinds == ["ConfigMap", "Lease", "Pod", "Pod", "ReplicaSet", "Secret"]
     _, receipt = await destroyed(cluster, server)
     assert receipt.left == ()
-    assert receipt.objects == 7  # ConfigMap, Secret, Service or none, ReplicaSet, two pods, two claims
+    claims = 2  # on two slots, in the Lease of their GPU
+    assert receipt.objects == len(kinds) - 1 + claims
     assert server.names() == ["Node/n1"]
 
 

@@ -35,9 +35,9 @@ async def test_a_token_file_is_read_again_after_a_minute(tmp_path):
     assert (await credentials.login()).authorization == "Bearer two"
 
 
-async def test_a_missing_file_is_named():
+async def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ApiError, match="cannot be read: No such file"):
-        await FixedSource(User("u", certificate_file="/nowhere")).fetch()
+        await FixedSource(User("u", certificate_file=str(tmp_path / "missing"))).fetch()
 
 
 # --- one login for all -----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ def token(text, **more):
 ACCESS = Access("c", "k", "https://k", User("u"), ca=b"CA")
 
 
+@pytest.mark.process
 async def test_a_plugin_gets_its_arguments_its_variables_and_no_terminal(tmp_path):
     code = (
         "import json, os, sys\n"
@@ -42,6 +43,7 @@ async def test_a_plugin_gets_its_arguments_its_variables_and_no_terminal(tmp_pat
     assert (await ExecSource(ACCESS, plugin_args).fetch()).authorization == "Bearer me"
 
 
+@pytest.mark.process
 async def test_a_plugin_may_give_a_certificate_and_says_until_when(tmp_path):
     supplied_value = {
         "clientCertificateData": "C",
@@ -62,6 +64,7 @@ async def test_a_plugin_may_give_a_certificate_and_says_until_when(tmp_path):
         ("import sys; sys.stderr.write('x' * (1 << 20)); sys.exit(2)", "failed (exit 2)"),
     ],
 )
+@pytest.mark.process
 async def test_a_plugin_that_fails_is_quoted_and_its_output_is_not(tmp_path, code, sentence):
     with pytest.raises(ApiError) as caught:
         await ExecSource(ACCESS, plugin(tmp_path, code, install_hint="get it")).fetch()
@@ -71,6 +74,7 @@ async def test_a_plugin_that_fails_is_quoted_and_its_output_is_not(tmp_path, cod
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.process
 async def test_a_plugin_that_hangs_is_ended_with_what_it_started(tmp_path):
     code = (
         "import subprocess, sys, time, pathlib\n"
@@ -95,8 +99,9 @@ def _lives(pid):
         return False
 
 
-async def test_a_plugin_that_is_not_installed_brings_its_hint():
-    plugin_args = ExecPlugin("/nowhere/aws", install_hint="Install it from x.")
+@pytest.mark.process
+async def test_a_plugin_that_is_not_installed_brings_its_hint(tmp_path):
+    plugin_args = ExecPlugin(str(tmp_path / "missing" / "aws"), install_hint="Install it from x.")
     with pytest.raises(ApiError, match=r"aws is not installed\. Install it from x\."):
         await ExecSource(ACCESS, plugin_args).fetch()
 
@@ -139,6 +144,7 @@ def test_what_we_do_not_know_is_left_to_the_plugin(plugin_args):
 
 
 @pytest.mark.parametrize("error", [ImportError("no botocore"), BackendError("no credentials")])
+@pytest.mark.process
 async def test_where_nothing_can_be_signed_the_plugin_is_run(tmp_path, error):
     program = tmp_path / "aws"
     program.write_text(f"#!{sys.executable}\n{token('from the program')}")

@@ -429,6 +429,7 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
         await until(lambda: names(reflector) == ["a"])
 
 
+@pytest.mark.slow
 def test_five_hours_of_refusals_take_no_memory_and_a_request_a_second_at_most_and_then_it_comes_back():
     run_virtually(refused_for_five_hours())
 

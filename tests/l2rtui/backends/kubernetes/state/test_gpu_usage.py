@@ -163,6 +163,10 @@ def test_hami_tells_the_gpu_by_uuid():
     assert claims(requested, meta={"annotations": {labels.HAMI_GPU_UUID: "GPU-00000005-aaaa"}}) == (DeviceUsage(5),)
     several = {"annotations": {labels.HAMI_GPU_UUID: "GPU-00000005-aaaa,GPU-00000006-aaaa"}}
     assert claims(requested, meta=several) == (DeviceUsage(None, None, 4),)
+    both = {
+        "annotations": {labels.HAMI_ALLOCATED: "GPU-00000005-aaaa,NVIDIA,3000,30:GPU-00000006-aaaa,NVIDIA,1,1:;"}
+    }
+    assert claims(requested, meta=both) == (DeviceUsage(5), DeviceUsage(6))
 
 
 def test_a_resource_claim_holds_something_that_cannot_be_told():
