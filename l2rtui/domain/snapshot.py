@@ -32,6 +32,7 @@ class PodView:
         ip: Its address inside the cluster or the Engine; empty while it has none.
         labels: Pairs of its own labels, where the backend's pods have them.
         context: Name of its context, where several are shown; else empty.
+        requests: Units of extended resources that the scheduler counts for it. is_bound: it has chosen its node.
     """
 
     uid: str
@@ -60,6 +61,8 @@ class PodView:
     ip: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     context: str = ""
+    requests: tuple[tuple[str, int], ...] = ()
+    is_bound: bool = True
 
     @property
     def status(self) -> Status:
@@ -95,7 +98,7 @@ class PodView:
     @property
     def holder(self) -> Holder | None:
         """Input of the ledger; None without devices and inconsistencies, or once the pod is over."""
-        if not (self.devices or self.flags) or self.phase.is_over:
+        if not (self.devices or self.flags or self.requests) or self.phase.is_over:
             return None
         return Holder(
             self.uid,
@@ -107,6 +110,8 @@ class PodView:
             self.devices,
             self.is_failing,
             self.flags,
+            self.requests,
+            self.is_bound,
         )
 
 

@@ -112,10 +112,13 @@ def _template(settings: PodSettings) -> dict[str, Any] | list[dict[str, Any]] | 
 def _device(name: str | None, where: str) -> str:
     if not name:
         return ""
-    from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_plugin_only
+    from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_countable
 
-    if name != WHOLE and not is_plugin_only(name):
-        kinds = "amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe, or a MIG profile such as nvidia.com/mig-1g.5gb"
+    if not is_countable(name):
+        kinds = (
+            "amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe, a GPU by its model such as nvidia.com/a100, "
+            "or a MIG profile such as nvidia.com/mig-1g.5gb"
+        )
         raise ValueError(f"{where}: pod.device: {name!r} is no device that is counted here: write {kinds}")
     return "" if name == WHOLE else name
 

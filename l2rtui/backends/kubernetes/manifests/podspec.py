@@ -16,7 +16,7 @@ from typing import Any, Final
 from l2rtui.backends.common.peer_env import joined_variables
 from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.extended_resources import MIG
+from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, is_device
 from l2rtui.backends.kubernetes.manifests import (
     dns_names,
     gang,
@@ -287,7 +287,7 @@ def _runtime(pod: PodPlan, server: ServerFacts) -> dict[str, Any]:
 def uses_nvidia(pod: PodPlan) -> bool:
     """Return True for a pod that gets a GPU of NVIDIA, or a part of one."""
     gpu, binding = pod.gpu, pod.set_spec.pod.binding
-    is_gpu = gpu is not None and not gpu.is_cpu and (not gpu.resource or gpu.resource.startswith(MIG))
+    is_gpu = gpu is not None and not gpu.is_cpu and (gpu.resource in ("", WHOLE) or gpu.resource.startswith(MIG))
     return is_gpu and binding is not Binding.CPU and bool(pod.seat.slots)
 
 
@@ -325,7 +325,7 @@ def _imported(
         "seed": str(run.spec.seed),
         "run": run.spec.name,
         "node": pod.node,
-        "gpu": "" if pod.gpu is None else str(pod.gpu.index),
+        "gpu": ",".join(str(gpu.index) for gpu in pod.devices),
     }
     template: dict[str, Any] = import_yaml.filled(json.loads(pod.set_spec.template), values)
     spec = template["spec"]
@@ -333,21 +333,30 @@ def _imported(
     added.pop(contract.ENV_INDEX)  # one template for all replicas
     if extras := json.loads(run.spec.extras):
         added["L2R_LEARNER_HOST"] = extra_name(run.spec.name, extras[0]["name"])
+    # The plugin sets NVIDIA's variable, and ours would take its place; CUDA's counts among what the plugin gives.
+    is_plugin = pod.set_spec.pod.binding is Binding.DEVICE_PLUGIN
+    replaced = DEVICE_VARIABLES[:1] if is_plugin else DEVICE_VARIABLES
     for container in spec["containers"]:
         env = container.get("env") or []
-        theirs = [variable for variable in env if variable.get("name") not in DEVICE_VARIABLES]
+        theirs = [variable for variable in env if variable.get("name") not in replaced]
         names = {variable.get("name") for variable in theirs}
         plain = {key: value for key, value in added.items() if key not in names}
         container["env"] = [
             *theirs,
-            *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
+            *(
+                {"name": key, "value": value}
+                for key, value in {**plain, **_device_env(container, spec, bound)}.items()
+            ),
             *_from_pod(),
         ]
         if run.spec.image:
             container["image"] = run.spec.image
-    first = spec["containers"][0]
+    first = next(filter(_requests_device, spec["containers"]), spec["containers"][0])
     if bound.limits:
         resources = first.setdefault("resources", {})
+        for part in ("requests", "limits"):
+            if of_part := resources.get(part):
+                resources[part] = {name: amount for name, amount in of_part.items() if not is_device(name)}
         resources["limits"] = {**(resources.get("limits") or {}), **bound.limits}
     if bound.claim:
         first.setdefault("resources", {})["claims"] = [{"name": gpu_binding.CLAIM_NAME}]
@@ -362,3 +371,14 @@ def _imported(
         },
         "spec": spec,
     }
+
+
+def _requests_device(container: Mapping[str, Any]) -> bool:
+    resources = container.get("resources") or {}
+    return any(is_device(name) for part in ("limits", "requests") for name in resources.get(part) or ())
+
+
+def _device_env(container: Mapping[str, Any], spec: Mapping[str, Any], bound: GpuBinding) -> dict[str, str]:
+    """Return the variables of the device; none that would take away what a plugin or a claim gives a container."""
+    is_given = bound.env == gpu_binding.NO_GPU and (_requests_device(container) or bool(spec.get("resourceClaims")))
+    return {} if is_given else dict(bound.env)

@@ -23,7 +23,6 @@ from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, p
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.node import device_name
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime.base.contract import DATA_PORT
@@ -42,13 +41,13 @@ class Group:
     Attributes:
         number: Counts the devices of the set from 0.
         node: Empty where the cluster chooses it.
-        gpu: Index of the device; None where the cluster chooses it.
+        gpus: Indices of its device, or of several whole GPUs; empty where the cluster chooses.
     """
 
     set_spec: SetSpec
     number: int
     node: str
-    gpu: int | None
+    gpus: tuple[int, ...]
     pods: tuple[PodPlan, ...]
 
     def name(self, run: str) -> str:
@@ -64,9 +63,8 @@ class Group:
 
     @property
     def seats(self) -> str:
-        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``."""
-        chooses = self.set_spec.pod.binding.chooses_gpu
-        seats = [[pod.index, [slot.slot for slot in pod.seat.slots] if chooses else []] for pod in self.pods]
+        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``; no slots of whole GPUs."""
+        seats = [seat_of(pod) for pod in self.pods]
         return json.dumps(seats, separators=(",", ":"))
 
 
@@ -92,21 +90,27 @@ def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
     Args:
         first: Number of the first group.
     """
-    by_device: dict[tuple[str, int | None, int], list[PodPlan]] = {}
+    by_device: dict[tuple[str, tuple[int, ...], int], list[PodPlan]] = {}
     for pod in pods:
         by_device.setdefault((*device_of(pod), pod.index if pod.set_spec.stable else 0), []).append(pod)
     return tuple(
-        Group(members[0].set_spec, number, node, gpu, tuple(members))
-        for number, ((node, gpu, _), members) in enumerate(by_device.items(), first)
+        Group(members[0].set_spec, number, node, gpus, tuple(members))
+        for number, ((node, gpus, _), members) in enumerate(by_device.items(), first)
     )
 
 
-def device_of(pod: PodPlan) -> tuple[str, int | None]:
-    """Return node and device to which a replica is pinned; "" and None where the cluster chooses."""
+def device_of(pod: PodPlan) -> tuple[str, tuple[int, ...]]:
+    """Return node and devices to which a replica is pinned; "" and none where the cluster chooses."""
     if not pod.seat.slots:
-        return (pod.node, None)
-    slot = pod.seat.slots[0]
-    return (slot.node, slot.gpu if pod.set_spec.pod.binding.chooses_gpu else None)
+        return (pod.node, ())
+    gpus = tuple(dict.fromkeys(slot.gpu for slot in pod.seat.slots))
+    return (pod.seat.slots[0].node, gpus if pod.set_spec.pod.binding.chooses_gpu else ())
+
+
+def seat_of(pod: PodPlan) -> tuple[int, tuple[int, ...]]:
+    """Return index and slots of a replica; no slots where it has whole GPUs, or where the cluster chooses."""
+    is_numbered = pod.set_spec.pod.binding.chooses_gpu and len(device_of(pod)[1]) == 1
+    return (pod.index, tuple(slot.slot for slot in pod.seat.slots) if is_numbered else ())
 
 
 def run_groups(run: RunPlan) -> tuple[Group, ...]:
@@ -213,9 +217,9 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
         own_labels[labels.HOST] = labels.label_value(group.node)
     if set_spec.port:
         own_labels[labels.STABLE] = "true"
-    if group.gpu is not None:
-        own_labels[labels.GPU] = device_name(group.gpu)
-    if len(group.pods) == 1 and group.gpu is not None:
+    if group.gpus:
+        own_labels[labels.GPU] = labels.gpus_label(group.gpus)
+    if len(group.pods) == 1 and len(group.gpus) == 1:
         own_labels[labels.SLOT] = str(group.pods[0].seat.slots[0].slot)
     return own_labels
 
@@ -281,8 +285,8 @@ def _claims(run: RunPlan, server: ServerFacts) -> list[dict[str, Any]]:
     claims = {}
     for pod in run.pods:
         name = gpu_binding.bind(run, pod, server.cuda).claim
-        if name and pod.gpu is not None:
-            claims[name] = gpu_binding.resource_claim(name, pod.gpu, server.version)
+        if name:
+            claims[name] = gpu_binding.resource_claim(name, pod.devices, server.version)
     return list(claims.values())
 
 
@@ -331,7 +335,7 @@ def _without_pods(run: RunPlan) -> list[PlanStep]:
     services = (service["metadata"]["name"] for service in _services(run))
     steps += [_creation("Service", name, "how the pods find each other") for name in services]
     names = dict.fromkeys(
-        gpu_binding.claim_name(run.spec.name, pod.gpu)
+        gpu_binding.claim_name(run.spec.name, pod.devices)
         for pod in run.pods
         if pod.gpu is not None and pod.set_spec.pod.binding is Binding.DRA and pod.gpu.uuid and pod.seat.slots
     )
