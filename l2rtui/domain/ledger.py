@@ -295,7 +295,13 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     # Lists by device and number: hashing a SlotId at every access would cost more than all the rest.
     holders = tuple(holders)
     devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
-    usages = [(holder, usage) for holder in holders for usage in holder.devices]
+    counts, waiting = _counts(node, holders)
+    usages = [
+        (holder, usage)
+        for holder in holders
+        for usage in holder.devices
+        if holder.uid not in waiting or usage.gpu is not None
+    ]
     # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
     usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
     problems = _Problems()
@@ -333,22 +339,29 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
         node.taints,
         mismatches,
         node.devices,
-        _counts(node, holders),
+        counts,
         node.is_use_known,
     )
 
 
-def _counts(node: Node, holders: Iterable[Holder]) -> dict[str, Count] | None:
-    """Count what pods request; None where the node reports no resources."""
+def _counts(node: Node, holders: Iterable[Holder]) -> tuple[dict[str, Count] | None, frozenset[str]]:
+    """Count what pods request; also return the uids of pods that wait for this very node, and do not fit.
+
+    The counts are None where the node reports no resources.
+    """
     if node.resources is None:
-        return None
+        return None, frozenset()
     left = {resource.name: resource.allocatable for resource in node.resources}
-    # A pod that waits for this very node takes nothing until it fits, and then all that it requests.
+    waiting = set()
+    # A pod that is not bound yet takes nothing until it fits, and then all that it requests.
     for holder in sorted(holders, key=lambda item: (not item.is_bound, item.pod)):
         if holder.is_bound or all(units <= left.get(name, 0) for name, units in holder.requests):
             for name, units in holder.requests:
                 left[name] = left.get(name, 0) - units
-    return {item.name: Count(item, item.allocatable - left[item.name]) for item in node.resources}
+        else:
+            waiting.add(holder.uid)
+    counts = {item.name: Count(item, item.allocatable - left[item.name]) for item in node.resources}
+    return counts, frozenset(waiting)
 
 
 def _whole_node(holder: Holder, usage: DeviceUsage, devices: Mapping[int, list[Slot]]) -> list[DeviceUsage]:

@@ -36,7 +36,9 @@ _PARTS: Final = re.compile(
     r"|(aliyun\.com|tencent\.com|run\.ai|runai\.io|kai\.scheduler|amd\.com|gpu\.intel\.com)/.+|4pd\.io/vgpu-?\w+",
     re.IGNORECASE,
 )
-_NETWORK: Final = re.compile(r"nvidia\.com/(.*[-_.])?(hostdev|rdma|sriov|roce|infiniband|ib|nic|mlnx\w*|vfs?)\b.*")
+_NETWORK: Final = re.compile(
+    r"(nvidia|amd)\.com/(.*[-_.])?(hostdev|rdma|sriov|roce|infiniband|ib|nic|mlnx\w*|vfs?)\b.*"
+)
 
 
 class Unit(Enum):
@@ -55,15 +57,15 @@ class Unit(Enum):
 @lru_cache(maxsize=1024)  # ten thousand pods request the same few
 def unit_of(name: str) -> Unit:
     """Return what one unit of a resource is."""
+    if _NETWORK.fullmatch(name):
+        return Unit.NONE
     if _OTHER.fullmatch(name):
         return Unit.PLUGIN
     if _SHARES.fullmatch(name):
         return Unit.SHARE
     if _PARTS.fullmatch(name):
         return Unit.PART
-    if name.startswith("nvidia.com/") and not _NETWORK.fullmatch(name):
-        return Unit.WHOLE
-    return Unit.NONE
+    return Unit.WHOLE if name.startswith("nvidia.com/") else Unit.NONE
 
 
 def is_device(name: str) -> bool:

@@ -137,7 +137,7 @@ def pod_view(
         status.pod_ip or "",
         tuple((meta.labels or {}).items()),
         requests=usage.requests,
-        is_bound=bool(pod.spec.node_name),
+        is_bound=bool(pod.spec.node_name) or status.phase == "Running",
     )
 
 
