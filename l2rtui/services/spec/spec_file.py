@@ -138,7 +138,13 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
 def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
     """Return the spec with the sets marked that placement may bind to the CPU, because they compute on no GPU."""
     sets = (
-        replace(part, may_use_cpu=part.name in unbound and part.needs_device and bool(cpu_reason(spec, part)))
+        replace(
+            part,
+            may_use_cpu=part.name in unbound
+            and part.needs_device
+            and not (part.gpus or part.gpu_wish)
+            and bool(cpu_reason(spec, part)),
+        )
         for part in spec.sets
     )
     return replace(spec, sets=tuple(sets))
