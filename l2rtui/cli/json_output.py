@@ -77,6 +77,18 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
         "memory_bytes": node.memory_bytes,
         "memory_used_bytes": node.memory_used_bytes,
         "gpus": gpus,
+        "resources": [
+            {
+                "resource": name,
+                "capacity": count.resource.capacity,
+                "allocatable": count.resource.allocatable,
+                "requested": count.requested,
+                "free": count.free,
+            }
+            for name, count in (ledger.nodes[node.name].counts or {}).items()
+        ]
+        if node.name in ledger.nodes
+        else [],
         "taints": [asdict(taint) for taint in node.taints],
         "labels": dict(node.labels),
         "ip": node.ip or None,

@@ -12,13 +12,16 @@ import yaml
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.manifests.import_yaml import read_kubernetes_yaml
+from l2rtui.cli import json_output, table_output
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import parse_pins
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from l2rtui.services import launcher
+from l2rtui.ui.widgets.metric_strip import about_slot
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -344,3 +347,24 @@ async def test_a_model_and_a_memory_choose_the_node(server, backend):
     assert "have no GPU of model H100, which the set w needs" in await refused(
         backend, run(replace(part, gpu_model="H100", gpu_memory_bytes=0))
     )
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+async def test_lists_and_the_app_say_what_is_used_by_count(server, backend):
+    put(server, *documents("01-plugin-count.yaml"), *documents("17-unhealthy-gpu.yaml"))
+    snapshot = await backend.snapshot()
+    listed = {name: json_output.node_document(node, snapshot.ledger) for name, node in snapshot.nodes.items()}
+    columns = {column.header: column.value for column in table_output.NODES.columns}
+    by_plugin = {name: columns["BY PLUGIN"](document) for name, document in listed.items()}
+    assert by_plugin == {"g-1": "gpu 7/8", "xid-1": "gpu 7/7 (1 unhealthy)"}
+    assert listed["g-1"]["resources"][0] == {
+        "resource": "nvidia.com/gpu",
+        "capacity": 8,
+        "allocatable": 8,
+        "requested": 1,
+        "free": 7,
+    }
+    slot = snapshot.ledger.slots[SlotId("g-1", 0, 0)]
+    line = about_slot(slot, snapshot.nodes["g-1"], None, 0.0, unseen=snapshot.ledger.nodes["g-1"].unseen)[0]
+    text = "".join(span.text for span in line)
+    assert "may be in use: 1 of 8 GPUs in use through the device plugin (notebook)" in text
