@@ -381,7 +381,7 @@ class _Pool:
                 for key, slots in offered.items()
                 if (self.has_pins or self.resources.get(key, "") == part.pod.device) and part.suits(gpus[key[1]])
             ]
-            number = part.gpus or (1 if is_plugin else 0)
+            number = part.whole_gpus
             return _Room(_whole(suiting, self.sizes, number) if number else _first(suiting, part.slots))
         names = [counted_resource(part, ledger)]
         if self.has_pins and is_plugin and not part.pod.device:  # a person named devices of some plugin
@@ -657,7 +657,7 @@ def _no_room(
         sentence = f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas find no"
         return f"{sentence} {_lacking_units(worker_set, counted, closed, counts)}{where}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
-    whole = worker_set.gpus or (1 if worker_set.pod.binding is Binding.DEVICE_PLUGIN else 0)
+    whole = worker_set.whole_gpus
     size = f" of {whole} whole GPUs of one node" if whole > 1 else " of a whole device" if whole else size
     slots, kind = list(ledger.slots.values()), "slot"
     if not pins:

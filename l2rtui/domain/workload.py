@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from l2rtui.domain.containers import Binding, PodSettings
-from l2rtui.domain.node import Gpu
+from l2rtui.domain.node import Gpu, SlotId
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sweeps.trial import Trial
 from runtime.base.alert_rules import AlertRule
@@ -155,6 +156,16 @@ class SetSpec:
         model = f" of model {self.gpu_model}" if self.gpu_model else ""
         memory = f" with {format_bytes(self.gpu_memory_bytes)} or more" if self.gpu_memory_bytes else ""
         return f"GPU{model}{memory}" if model or memory else ""
+
+    @property
+    def whole_gpus(self) -> int:
+        """Whole GPUs that each replica takes; 0 where it takes slots of one. The device plugin gives whole ones."""
+        return self.gpus or int(self.pod.binding is Binding.DEVICE_PLUGIN)
+
+    def fills(self, slots: Collection[SlotId]) -> bool:
+        """Return True for as many slots, or devices, as a replica takes."""
+        devices = {(slot.node, slot.gpu) for slot in slots}
+        return len(devices) == self.whole_gpus if self.whole_gpus else len(slots) == self.slots
 
     def suits(self, gpu: Gpu) -> bool:
         """Return True for a device of the model, and with the memory, that the set needs."""

@@ -196,7 +196,8 @@ def _own_pod_usage(
         return usages
     if "_" in label:  # several whole GPUs
         gpus = [devices.gpu(index) for index in labels.gpu_indices(label)]
-        return tuple(DeviceUsage(item.index, None, item.slots) for item in gpus if item is not None) or usages
+        slots = (DeviceUsage(item.index, slot) for item in gpus if item is not None for slot in range(item.slots))
+        return tuple(slots) or usages
     gpu = device_index(label)
     if gpu is None:
         return usages

@@ -471,4 +471,5 @@ def test_a_measurement_tells_which_gpus_a_pod_was_given():
 
 def test_our_own_pod_with_several_gpus_has_them_whole():
     mine = pod(container({NV: "1,3"}), meta=_ours(**{labels.GPU: "1_3"}))
-    assert read_gpu_usage(mine, EIGHT, ()).devices == (DeviceUsage(1, None, 4), DeviceUsage(3, None, 4))
+    whole = tuple(DeviceUsage(gpu, slot) for gpu in (1, 3) for slot in range(4))
+    assert read_gpu_usage(mine, EIGHT, ()).devices == whole
