@@ -78,14 +78,14 @@ class Counts:
             devices = [gpu for gpu in part.devices if not gpu.is_cpu and gpu.resource == count.resource.device]
             ids = [[part.slots[slot] for slot in gpu.slot_ids()] for gpu in devices]
             # A slot that is busy without a pod was claimed by a launch whose pods cannot be seen yet.
-            whole = [slots for slots in ids if not any(slot.pod or slot.state in CLOSED for slot in slots)]
+            whole_gpus = [slots for slots in ids if not any(slot.pod or slot.state in CLOSED for slot in slots)]
             unseen = 0 if count.resource.device else part.unplaced_slots
             if count.resource.is_share:
                 open_slots = [slot for slots in ids for slot in slots if not slot.pod and slot.state not in CLOSED]
                 first = open_slots[: max(0, min(count.free, len(open_slots) - unseen))]
             else:
-                size = len(whole[0]) if whole else 1
-                number = max(0, min(count.free, len(whole) - -(-unseen // size)))
-                first = [slot for slots in whole[:number] for slot in slots]
+                size = len(whole_gpus[0]) if whole_gpus else 1
+                number = max(0, min(count.free, len(whole_gpus) - -(-unseen // size)))
+                first = [slot for slots in whole_gpus[:number] for slot in slots]
             self._open[key] = frozenset(slot.id for slot in first if slot.state is not SlotState.BUSY)
         return self._open[key]

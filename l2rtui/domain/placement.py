@@ -418,8 +418,8 @@ class _Pool:
 
 def _whole(devices: Iterable[Sequence[SlotId]], sizes: Mapping[Device, int], number: int) -> tuple[SlotId, ...]:
     """Return all slots of so many whole devices; empty where there are fewer."""
-    whole = [slots for slots in devices if slots and len(slots) == sizes[slots[0].node, slots[0].gpu]][:number]
-    return tuple(slot for slots in whole for slot in slots) if len(whole) == number else ()
+    complete = [slots for slots in devices if slots and len(slots) == sizes[slots[0].node, slots[0].gpu]][:number]
+    return tuple(slot for slots in complete for slot in slots) if len(complete) == number else ()
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
@@ -507,8 +507,8 @@ def place(
     existing_pods = {seat.pod for seat in existing}
     counts = Counts(ledger)
     free = _pool(ledger, (SlotState.FREE,), pins, counts)
-    known = _counting_nodes(runs, ledger)
-    free.unsure = _pool(ledger, (SlotState.UNKNOWN,) if known else (), pins, counts, known).devices
+    counting = _counting_nodes(runs, ledger)
+    free.unsure = _pool(ledger, (SlotState.UNKNOWN,) if counting else (), pins, counts, counting).devices
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
@@ -518,7 +518,7 @@ def place(
     shared = _Shared(sharable, ledger)
     over: list[SlotId] = []
     conflicts = [
-        *_pin_conflicts(ledger, pins, overcommit=overcommit, is_counted=bool(known)),
+        *_pin_conflicts(ledger, pins, overcommit=overcommit, is_counted=bool(counting)),
         *_closed_pins(runs, ledger, pins),
     ]
     closed_nodes = _ClosedNodes(ledger)
@@ -657,8 +657,8 @@ def _no_room(
         sentence = f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas find no"
         return f"{sentence} {_lacking_units(worker_set, counted, closed, counts)}{where}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
-    whole = worker_set.whole_gpus
-    size = f" of {whole} whole GPUs of one node" if whole > 1 else " of a whole device" if whole else size
+    number = worker_set.whole_gpus
+    size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
     slots, kind = list(ledger.slots.values()), "slot"
     if not pins:
         # Free slots of the other kind are no comfort: they are not counted.
@@ -702,8 +702,8 @@ def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str],
     text = f"{what} (free for the whole plan: {', '.join(parts)})"
     if pinned:
         # The scheduler would bind the pod, and the plugin would give it a GPU of somebody else.
-        shown = ", ".join(pinned[:_MAX_NAMES])
-        text += f"; pods on {shown} use GPUs of which the device plugin does not know: --overcommit shares them"
+        names_of = ", ".join(pinned[:_MAX_NAMES])
+        text += f"; pods on {names_of} use GPUs of which the device plugin does not know: --overcommit shares them"
     return text
 
 

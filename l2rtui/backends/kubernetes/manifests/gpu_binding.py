@@ -172,8 +172,8 @@ def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex
 
 def _by_plugin(pods: list[PodPlan]) -> str:
     numbers = sorted({pod.seat.units for pod in pods if pod.seat.units > 1})
-    each = f" ({' or '.join(map(str, numbers))} a pod)" if numbers else ""
-    return f"{_resources(pods, 'whole GPUs')} by the device plugin, which chooses them{each}"
+    of_each = f" ({' or '.join(map(str, numbers))} a pod)" if numbers else ""
+    return f"{_resources(pods, 'whole GPUs')} by the device plugin, which chooses them{of_each}"
 
 
 def _resources(pods: list[PodPlan], otherwise: str) -> str:

@@ -101,7 +101,7 @@ def read_gpu_usage(
     planned_slots: Sequence[int] | None = None,
     allocated: tuple[DeviceUsage, ...] | None = None,
     *,
-    known: Sequence[int] = (),
+    measured: Sequence[int] = (),
     config_maps: ConfigMaps | None = None,
 ) -> PodGpuUsage:
     """Read the GPU usage of a pod on its node.
@@ -109,7 +109,7 @@ def read_gpu_usage(
     Args:
         planned_slots: Slots that our own plan gave it; None for a foreign pod, or if its replica index is unknown.
         allocated: Allocations of its resource claims; None if they cannot be read.
-        known: Indices of the GPUs on which a measurement has seen it.
+        measured: Indices of the GPUs on which a measurement has seen it.
         config_maps: ConfigMaps that were read for it.
     """
     spec = pod.spec
@@ -131,8 +131,8 @@ def read_gpu_usage(
     # HAMi's requests name its own resources or none: its annotation is exact, so it replaces the others.
     elif by_hami := _by_hami(pod, devices):
         pinned, requested = dict.fromkeys(by_hami), 0
-    elif seen := _seen(known, requested, devices):
-        pinned, requested = pinned | dict.fromkeys(seen), 0
+    elif on_measured := _measured_usage(measured, requested, devices):
+        pinned, requested = pinned | dict.fromkeys(on_measured), 0
     usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
     usages += _plugin_usage(requests, devices) if has_requests else ()
     if labels.RUN_ID in (pod.metadata.labels or {}):
@@ -171,14 +171,14 @@ def _all_containers(pod: PodStruct) -> Iterator[Container]:
         yield from (item for item in pod.spec.ephemeral_containers if item.name not in ended)
 
 
-def _seen(known: Sequence[int], requested: int, devices: NodeDevices) -> list[DeviceUsage]:
+def _measured_usage(measured: Sequence[int], requested: int, devices: NodeDevices) -> list[DeviceUsage]:
     """Return the requested slots on GPUs where the pod was measured; empty where it was not seen on all of them."""
-    if not (known and requested):
+    if not (measured and requested):
         return []
     if devices.counts_shares:
-        return [DeviceUsage(known[0], None, requested)] if len(known) == 1 else []
+        return [DeviceUsage(measured[0], None, requested)] if len(measured) == 1 else []
     size = devices.slots_per_gpu
-    return [DeviceUsage(index, None, size) for index in known] if len(known) * size == requested else []
+    return [DeviceUsage(index, None, size) for index in measured] if len(measured) * size == requested else []
 
 
 def _own_pod_usage(
@@ -223,18 +223,18 @@ def _pins(
     is_hidden_claim = devices.has_gpus and not _is_of_daemon_set(pod)
     for source in container.env_from or () if is_hidden_claim and not _requests_gpu(container) else ():
         prefix = source.prefix or ""
-        wanted = [name for name in pins if name.startswith(prefix)]
+        names = [name for name in pins if name.startswith(prefix)]
         if source.config_map_ref is None:
-            pins.update(dict.fromkeys(wanted[:1], _UNREAD) if source.secret_ref is not None else {})
+            pins.update(dict.fromkeys(names[:1], _UNREAD) if source.secret_ref is not None else {})
             continue
         key = (pod.metadata.namespace, source.config_map_ref.name)
         data = config_maps.get(key)
         if data is None:
             if key not in config_maps:
                 unread[key] = None
-            pins.update(dict.fromkeys(wanted[:1], _UNREAD))
+            pins.update(dict.fromkeys(names[:1], _UNREAD))
             continue
-        pins |= {name: _pin(name, data[part]) for name in wanted if (part := name.removeprefix(prefix)) in data}
+        pins |= {name: _pin(name, data[part]) for name in names if (part := name.removeprefix(prefix)) in data}
     for variable in container.env or ():
         if variable.name in pins:
             value = _value(pod, variable, config_maps, unread)

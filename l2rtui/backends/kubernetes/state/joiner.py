@@ -367,7 +367,7 @@ class Joiner:
             devices,
             replica.slots if replica is not None else None,
             self._allocations.usage(pod, devices) if pod.spec.resource_claims else None,
-            known=self._measured.get((meta.namespace, meta.name), ()),
+            measured=self._measured.get((meta.namespace, meta.name), ()),
             config_maps=self._config_maps,
         )
         for key in usage.config_maps if pod.status.phase not in _OVER else ():

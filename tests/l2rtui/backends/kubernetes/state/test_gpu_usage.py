@@ -465,8 +465,11 @@ def test_cuda_beside_a_request_names_no_gpu_of_the_node_and_is_no_contradiction(
 
 def test_a_measurement_tells_which_gpus_a_pod_was_given():
     mine = pod(container(limits=GPUS))
-    assert read_gpu_usage(mine, EIGHT, known=(2, 5)).devices == (DeviceUsage(2, None, 4), DeviceUsage(5, None, 4))
-    assert read_gpu_usage(mine, EIGHT, known=(2,)).devices == (DeviceUsage(None, None, 8),)
+    assert read_gpu_usage(mine, EIGHT, measured=(2, 5)).devices == (
+        DeviceUsage(2, None, 4),
+        DeviceUsage(5, None, 4),
+    )
+    assert read_gpu_usage(mine, EIGHT, measured=(2,)).devices == (DeviceUsage(None, None, 8),)
 
 
 def test_our_own_pod_with_several_gpus_has_them_whole():
