@@ -316,7 +316,14 @@ class _Pool:
         if not fitting:
             return _Room()
         # min() is stable: without an order, devices fill in the order of the ledger.
-        key = min(fitting, key=lambda key: self._rank(key, self.devices[key][0], policy, on_cpu=on_cpu))
+        if policy is PlacementPolicy.PACK:  # the same order as that of _rank(), for each replica over all devices
+            cpus, order, is_exact = self.cpus, self.order, self.is_exact
+            key = min(
+                fitting,
+                key=lambda key: (not is_exact and (key in cpus) != on_cpu, order.get(devices[key][0], 0)),
+            )
+        else:
+            key = min(fitting, key=lambda key: self._rank(key, self.devices[key][0], policy, on_cpu=on_cpu))
         slots, count = self.devices[key], worker_set.slots
         chosen, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count

@@ -35,6 +35,7 @@ from l2rtui.domain.quantity import whole_number
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
+_NAMES = (NVIDIA, CUDA)
 _NOTHING = ("none", "void", "")
 _NO_DEVICE = ("none", "void", "", "-1", "NoDevFiles")
 _UUID_PREFIXES = ("GPU-", "MIG-")
@@ -53,6 +54,8 @@ _FRACTIONS: Final = (
     "hami.io/vgpu-",
 )
 """Beginnings of annotations on a pod that uses a part of a GPU which nothing else tells."""
+_KEYS: Final = (_CDI, *_INDICES, *_FRACTIONS)
+_PATHS: Final = ("/var/run/nvidia", "/dev/nvidia")
 ConfigMaps = Mapping[tuple[str, str], Mapping[str, str] | None]
 """ConfigMaps by namespace and name, as far as they are read; None for one that cannot be."""
 
@@ -116,8 +119,12 @@ def read_gpu_usage(
     flags: dict[str, None] = {}
     unread: dict[tuple[str, str], None] = {}
     has_requests = _has_requests(pod)
-    pinned = dict.fromkeys(_pinned(pod, devices, config_maps or {}, flags, unread))
-    if annotations := pod.metadata.annotations:
+    pinned: dict[DeviceUsage, None] = {}
+    if _may_name_gpu(pod):
+        in_containers = _pinned(pod, devices, config_maps or {}, flags, unread, has_requests=has_requests)
+        pinned = dict.fromkeys(in_containers)
+    annotations = pod.metadata.annotations
+    if annotations and any(key.startswith(_KEYS) for key in annotations):
         pinned |= dict.fromkeys(_annotated(annotations, devices, flags, has_requests=has_requests))
     requests = _requests(pod) if has_requests else {}
     requested = _requested(pod, devices) if has_requests else 0
@@ -142,22 +149,41 @@ def read_gpu_usage(
     return PodGpuUsage(usages, tuple(flags), tuple(requests.items()), tuple(unread))
 
 
+def _may_name_gpu(pod: PodStruct) -> bool:
+    """Return True if a container may name a GPU: nearly none of a cluster does, and this runs for every pod."""
+    spec = pod.spec
+    if spec.ephemeral_containers:
+        return True
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            if container.env_from:
+                return True
+            for variable in container.env or ():
+                if variable.name in _NAMES:
+                    return True
+            for mount in container.volume_mounts or ():
+                if mount.mount_path.startswith(_PATHS):
+                    return True
+    return False
+
+
 def _pinned(
     pod: PodStruct,
     devices: NodeDevices,
     config_maps: ConfigMaps,
     flags: dict[str, None],
     unread: dict[tuple[str, str], None],
+    *,
+    has_requests: bool,
 ) -> Iterator[DeviceUsage]:
     """Yield the GPUs that containers name by variables and mounts."""
     for container in _all_containers(pod):
         if container.env or container.env_from:
-            # Identity check: nearly all containers have neither variable, and this runs for every pod.
-            nvidia, cuda = _pins(pod, container, devices, config_maps, unread)
+            nvidia, cuda = _pins(pod, container, devices, config_maps, unread, has_requests=has_requests)
             if nvidia is not _UNSET or cuda is not _UNSET:
                 yield from _pinned_gpus(nvidia, cuda, devices, flags)
         for mount in container.volume_mounts or ():
-            if mount.mount_path.startswith(("/var/run/nvidia", "/dev/nvidia")):
+            if mount.mount_path.startswith(_PATHS):
                 yield from _mounted(mount.mount_path, devices, flags)
 
 
@@ -217,8 +243,12 @@ def _pins(
     devices: NodeDevices,
     config_maps: ConfigMaps,
     unread: dict[tuple[str, str], None],
+    *,
+    has_requests: bool,
 ) -> tuple[_Pin, _Pin]:
     """Read both variables of a container; of two with the same name the last one counts, as in the kubelet."""
+    if not container.env_from and not has_requests and not pod.spec.resource_claims:
+        return _plain_pins(pod, container.env or (), config_maps, unread)
     pins = {NVIDIA: _UNSET, CUDA: _UNSET}
     is_hidden_claim = devices.has_gpus and not _is_of_daemon_set(pod)
     for source in container.env_from or () if is_hidden_claim and not _requests_gpu(container) else ():
@@ -242,6 +272,23 @@ def _pins(
     if pins[CUDA].is_set and (_requests_gpu(container) or (pod.spec.resource_claims and not pins[NVIDIA].is_set)):
         pins[CUDA] = _UNSET  # it counts among the container's own devices
     return pins[NVIDIA], pins[CUDA]
+
+
+def _plain_pins(
+    pod: PodStruct, variables: Sequence[EnvVar], config_maps: ConfigMaps, unread: dict[tuple[str, str], None]
+) -> tuple[_Pin, _Pin]:
+    """Read both variables of a container that has nothing but variables, as nearly all have."""
+    nvidia = cuda = _UNSET
+    for variable in variables:
+        if variable.name in _NAMES:
+            value = variable.value or ""
+            if variable.value_from is None:
+                pin = _read_pin(value, variable.name == CUDA)
+            else:
+                text = _value(pod, variable, config_maps, unread)
+                pin = _HIDDEN if text is None else _read_pin(text, variable.name == CUDA)
+            nvidia, cuda = (nvidia, pin) if variable.name == CUDA else (pin, cuda)
+    return nvidia, cuda
 
 
 def _pin(name: str, value: str) -> _Pin:
