@@ -159,7 +159,9 @@ async def run_plan(session: Session) -> int:
     # What fits is worth a line here, too: by it people choose where a set sits, and the size of a replay.
     in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
     in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
-    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order):
+    # A field of a file that a run changes or drops must not be found out from its pods.
+    imported = (item for item in prepared.notes if item.severity is Severity.OK)
+    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order, *imported):
         session.talk.say(f"{finding.subject}: {finding.sentence}.")
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE
