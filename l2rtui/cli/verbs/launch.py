@@ -39,8 +39,8 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
     if getattr(args, "as_run", ""):
         return await _prepare_exactly(session)
-    path, limits = _spec_path(args), settings.default_limits
-    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits)
+    (path, *more), limits = _spec_paths(args), settings.default_limits
+    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits, more=more)
     # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
     session.require_answer(args.verb)
     return await launcher.prepare(
@@ -55,16 +55,16 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     )
 
 
-def _spec_path(args: Namespace) -> str:
+def _spec_paths(args: Namespace) -> list[str]:
     if args.file and args.template:
         raise UsageError("-f and -t both name the spec.", "Leave one out.")
     if args.template:
-        return str(template_path(args.template))
+        return [str(template_path(args.template))]
     if not args.file:
         again = ", or --as RUN for one of the past" if args.verb == "launch" else ""
         hint = f"Write `l2rtui {args.verb} -f SPEC`, -t NAME for a template{again}."
         raise UsageError(f"{args.verb} needs a spec.", hint)
-    return str(args.file)
+    return [str(path) for path in args.file]
 
 
 async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
