@@ -32,6 +32,7 @@ class PodView:
         ip: Its address inside the cluster or the Engine; empty while it has none.
         labels: Pairs of its own labels, where the backend's pods have them.
         context: Name of its context, where several are shown; else empty.
+        containers: Number of its main containers. containers_ready: those that are ready, where it has several.
     """
 
     uid: str
@@ -60,6 +61,8 @@ class PodView:
     ip: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     context: str = ""
+    containers: int = 1
+    containers_ready: int = 0
 
     @property
     def status(self) -> Status:

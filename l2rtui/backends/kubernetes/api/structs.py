@@ -131,6 +131,7 @@ class PodSpec(KubeStruct, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
     node_selector: dict[str, str] | None = None
     restart_policy: str | None = None
     termination_grace_period_seconds: int | None = None
@@ -200,6 +201,7 @@ class PodStatus(KubeStruct, frozen=True):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaimStatus] | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")  # camel case would make it podIp
     start_time: datetime | None = None

@@ -134,6 +134,8 @@ def pod_view(
         usage.flags,
         status.pod_ip or "",
         tuple((meta.labels or {}).items()),
+        containers=max(1, len(pod.spec.containers or ())),
+        containers_ready=sum(bool(status_item.ready) for status_item in statuses),
     )
 
 
