@@ -267,3 +267,22 @@ def test_the_chart_with_limits_passes_its_steps_and_folders(load):
         (patch,) = part.pod.templates
         assert json.loads(patch)["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "200m"}
     assert "is not used" not in said(request)
+
+
+# --- kubernetes/website#30499 -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ("{cpu: 1, memory: 512m}", "learner: resources.memory: '512m' is less than one byte: did you mean 512Mi?"),
+        ("{cpu: 2Gi}", "learner: resources.cpu: '2Gi' is .* did you mean 2?"),
+    ],
+)
+def test_an_amount_of_another_unit_is_refused(load, resources, words):
+    text = f"kind: learner-workers\nname: milli\nimage: i\nlearner: {{resources: {resources}}}\n"
+    with pytest.raises(SpecError, match=words):
+        load(text)
+
+
+def test_an_amount_of_another_unit_in_a_pod_is_named(load):
+    text = PLAIN.replace("image: i", "image: i, resources: {limits: {memory: 512m}}")
+    assert "c: limits.memory: '512m' is less than one byte: did you mean 512Mi?" in said(load(text))

@@ -25,7 +25,7 @@ from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, DEVICE_VARIAB
 from l2rtui.backends.kubernetes.manifests.import_fields import items, mapping, named
 from l2rtui.domain.containers import Binding, PodSettings, Scheduling, Security
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.quantity import counted, parse_quantity
+from l2rtui.domain.quantity import counted, parse_bytes, parse_cores, parse_quantity
 from l2rtui.domain.workload import MAX_NAME, MAX_SET_NAME, Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
 
@@ -255,6 +255,7 @@ def _read_workload(reading: _Import, document: dict[str, Any], *, is_learner: bo
     own_labels = _report_own_names(reading, subject, "labels", own_labels)
     annotations = _report_own_names(reading, subject, "annotations", mapping(template_meta, "annotations"))
     _report_pods(reading, subject, pod_spec, replicas)
+    _report_amounts(reading, subject, pod_spec)
     clean = {
         "metadata": {"labels": own_labels, "annotations": annotations},
         "spec": pod_spec,
@@ -526,6 +527,20 @@ def _whole(reading: _Import, subject: str, key: str, value: Any) -> int:
     if not 0 <= count <= 4096:
         raise SpecError(f"{reading.source}: {subject}: {key} is {count}: write 0 to 4096.")
     return count
+
+
+def _report_amounts(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> None:
+    """Warn of amounts that the API server takes and nobody means, such as ``memory: 512m``, half a byte."""
+    parsers = {"cpu": parse_cores, "memory": parse_bytes, "ephemeral-storage": parse_bytes}
+    for container in import_fields.containers(pod_spec):
+        for part in ("requests", "limits"):
+            amounts = mapping(mapping(container, "resources"), part)
+            for name in parsers.keys() & amounts.keys():
+                try:
+                    parsers[name](amounts[name])
+                except (ValueError, TypeError) as error:
+                    if not placeholders(amounts[name]):
+                        reading.warn(subject, f"{container.get('name')}: {part}.{name}: {error}")
 
 
 def _resources(containers: Iterable[Mapping[str, Any]]) -> Resources:
