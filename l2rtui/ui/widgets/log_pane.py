@@ -15,7 +15,18 @@ from l2rtui.errors import UsageError
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
 from l2rtui.ui.text import HUES, apart
-from l2rtui.ui.widgets.log_ring import BufferedLine, JsonMode, LogEntry, LogFilter, LogStore, bounded, name_of
+from l2rtui.ui.widgets.log_ring import (
+    BufferedLine,
+    JsonMode,
+    LogEntry,
+    LogFilter,
+    LogStore,
+    bounded,
+    is_newer_state,
+    name_of,
+    newest_states,
+    writer_of,
+)
 from l2rtui.ui.widgets.log_view import LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
@@ -58,6 +69,8 @@ class LogPane(LogView, can_focus=True):
         self._is_rush = False
         self._has_drawn = False
         self._table = RecordTable()
+        self._last: tuple[str, str] | None = None
+        """Pod and container of the newest line."""
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
         """Drop all lines and begin with another log.
@@ -69,6 +82,7 @@ class LogPane(LogView, can_focus=True):
         """
         self.ring.clear()
         self._all.clear()
+        self._last = None
         self._table = RecordTable()
         self._head()
         self.received = 0
@@ -83,7 +97,12 @@ class LogPane(LogView, can_focus=True):
         self.post_message(self.Changed())
 
     def extend(self, lines: Iterable[BufferedLine]) -> None:
-        """Append lines; they are drawn at the next repaint."""
+        """Append lines; they are drawn at the next repaint. A newer state of the last line takes its place."""
+        lines = newest_states(lines)
+        if lines and is_newer_state(lines[0], self._last) and self._all.drop_newest():
+            self.ring.drop_newest()
+            self.log_search.forget()  # the current match may have been in it
+        self._last = writer_of(lines[-1]) if lines else self._last
         entries = bounded(lines)
         # Once for each pod of a batch and not for each of its lines, of which thousands may come in a second.
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
@@ -219,7 +238,7 @@ class LogPane(LogView, can_focus=True):
         """Append a marker line with the present time, and go to it: what follows it is what it was set for."""
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
-        self.received += 1
+        self.received, self._last = self.received + 1, None
         self.ring.extend(self._all.extend([entry])[1])
         self._arrange()
         self._follow(True)
