@@ -134,7 +134,8 @@ def _say(session: Session, findings: Iterable[Finding]) -> None:
             groups.setdefault((heads[finding.severity], sentence, finding.hint), []).append(finding)
     for (head, _, hint), (first, *others) in groups.items():
         same = f" The same of {listed(finding.subject for finding in others)}." if others else ""
-        session.talk.say(f"{head}: {first.subject}: {first.sentence}.{same}{f' {hint}' if hint else ''}")
+        end = "" if first.sentence.endswith("?") else "."
+        session.talk.say(f"{head}: {first.subject}: {first.sentence}{end}{same}{f' {hint}' if hint else ''}")
 
 
 async def run_plan(session: Session) -> int:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import is_plugin_only
 from l2rtui.backends.kubernetes.manifests import import_fields
 from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU
@@ -46,8 +47,9 @@ _SWITCHES: Final = (
     "--with_etcd",
 )
 """Flags of torchrun without a value."""
-_RUN_OWNED: Final = ("nodeName", "nodeSelector", "hostname", "subdomain", "restartPolicy", "resourceClaims")
+_RUN_OWNED: Final = ("nodeName", "nodeSelector", "hostname", "subdomain", "resourceClaims")
 _MAIN: Final = "main"
+_RECOMMENDED: Final = "app.kubernetes.io/"
 
 
 class _Reading:
@@ -263,14 +265,18 @@ def _set(reading: _Reading, part: dict[str, Any], path: str, *, launcher: bool) 
     if not containers:
         raise SpecError(f"{reading.path}: {reading.subject} has no pod with containers in {path}.")
     data: dict[str, Any] = {"pod": {"security": "baseline"}}
-    policy = part.pop("restartPolicy", None) or pod_spec.get("restartPolicy")
+    inner, policy = pod_spec.pop("restartPolicy", None), part.pop("restartPolicy", None)
+    policy = policy or inner
     data["restart"] = "Never" if policy == "Never" else "OnFailure"
     if policy not in (None, "Never", "OnFailure"):
         reading.report(f"restartPolicy: {policy} becomes OnFailure")
+    if inner not in (None, policy):
+        reading.report(f"restartPolicy: {policy} counts, and the template's {inner} does not, as with the operator")
     for value, where in ((part, path), (template, f"{path}.template"), (meta, f"{path}.template.metadata")):
         read = ("template", "metadata", "spec", "labels", "annotations", "apiVersion", "kind")
         reading.left_out({key: inner for key, inner in value.items() if key not in read}, where)
     main, *others = containers
+    _devices(reading, pod_spec, data)
     _container(reading, main, data, path, launcher=launcher)
     _pod(reading, pod_spec, meta, main, others, data)
     return data
@@ -301,38 +307,50 @@ def _container(reading: _Reading, main: dict[str, Any], data: dict[str, Any], pa
     data["command"] = words
     variables = items(main, "env")
     main.pop("env", None)
-    plain = {str(item["name"]): str(item["value"]) for item in variables if "name" in item and "value" in item}
-    pinned = {key: plain.pop(key) for key in DEVICE_VARIABLES if key in plain}
-    reading.left_out(pinned, "env", "both variables get the GPU of the slot")
-    data["env"] = plain
+    data["env"] = {
+        str(item["name"]): str(item["value"]) for item in variables if "name" in item and "value" in item
+    }
     if rest := [item for item in variables if "value" not in item]:
         main["env"] = rest
-    _amounts(reading, main, data)
-
-
-def _amounts(reading: _Reading, main: dict[str, Any], data: dict[str, Any]) -> None:
-    devices = import_fields.device_requests({"containers": [main]})
-    resources = mapping(main, "resources")
-    for part in ("limits", "requests"):
-        for name in devices:
-            mapping(resources, part).pop(name, None)
-    amounts = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+    amounts = {**mapping(mapping(main, "resources"), "limits"), **mapping(mapping(main, "resources"), "requests")}
     data["resources"] = {key: amounts[key] for key in ("cpu", "memory") if key in amounts}
+
+
+def _devices(reading: _Reading, pod_spec: dict[str, Any], data: dict[str, Any]) -> None:
+    """Take what asks for devices out of all containers of a pod: a set asks for them by its slots."""
+    devices = import_fields.device_requests(pod_spec)
     data["slots"] = 0
+    for container in import_fields.containers(pod_spec):
+        _without_devices(reading, container, devices)
     for name, number in devices.items():
-        if name == WHOLE_GPU or is_plugin_only(name):
-            data["slots"], data["pod"]["binding"] = 1, "device-plugin"
-            if name != WHOLE_GPU:
-                data["pod"]["device"] = name
-            if number > 1:
-                sentence = f"each pod requests {name}: {number}, and a pod of a run gets one device"
-                hint = f"Write {name}: 1 and more replicas, or launch it with the operator."
-                reading.report(sentence, Severity.REFUSAL, hint)
-        else:
+        if name != WHOLE_GPU and not is_plugin_only(name):
             reading.left_out({name: number}, "resources", "no slot counts it")
+            continue
+        if data["slots"]:
+            reading.left_out({name: number}, "resources", "a pod of a run gets one device")
+            continue
+        data["slots"], data["pod"]["binding"] = 1, "device-plugin"
+        if name != WHOLE_GPU:
+            data["pod"]["device"] = name
+        if number > 1:
+            sentence = f"each pod requests {name}: {number}, and a pod of a run gets one device"
+            hint = f"Write {name}: 1 and more replicas, or launch it with the operator."
+            reading.report(sentence, Severity.REFUSAL, hint)
     if not data["slots"]:
         data["pod"]["binding"] = "cpu"
         reading.report("it asks for no GPU: its pods get none, and the scheduler chooses their node")
+
+
+def _without_devices(reading: _Reading, container: dict[str, Any], devices: Mapping[str, int]) -> None:
+    for part in ("limits", "requests"):
+        amounts = mapping(mapping(container, "resources"), part)
+        for name in devices:
+            amounts.pop(name, None)
+    pinned = [item for item in items(container, "env") if item.get("name") in DEVICE_VARIABLES]
+    if pinned:
+        container["env"] = [item for item in items(container, "env") if item not in pinned]
+        fields = {str(item["name"]): {key: item[key] for key in item if key != "name"} for item in pinned}
+        reading.left_out(fields, "env", "both variables get the GPU of the slot")
 
 
 def _pod(
@@ -352,23 +370,24 @@ def _pod(
     if secrets := items(pod_spec, "imagePullSecrets"):
         pod["pull_secrets"] = [str(secret.get("name")) for secret in secrets]
         pod_spec.pop("imagePullSecrets")
-    owned = {key: pod_spec.pop(key) for key in _RUN_OWNED if key in pod_spec and key != "restartPolicy"}
-    pod_spec.pop("restartPolicy", None)
+    owned = {key: pod_spec.pop(key) for key in _RUN_OWNED if key in pod_spec}
     reading.left_out(owned, "spec", "the plan chooses nodes, and the run names and devices")
+    if was := import_fields.node_fields(pod_spec):
+        reading.report(f"in place of its {was} the plan chooses nodes")
     import_fields.without_hostnames(pod_spec)
-    patch: dict[str, Any] = {key: value for key, value in pod_spec.items() if key != "containers" and value}
+    patch: dict[str, Any] = {
+        key: value for key, value in pod_spec.items() if key != "containers" and value not in (None, [], {})
+    }
     if main or others:
         patch["containers"] = [{"name": _MAIN, **main}, *others]
-    labels = {
-        part: {str(key): str(value) for key, value in mapping(meta, part).items()}
-        for part in ("labels", "annotations")
-    }
-    template = {
-        key: value
-        for key, value in (("metadata", {k: v for k, v in labels.items() if v}), ("spec", patch))
-        if value
-    }
-    if template:
+    metadata: dict[str, dict[str, str]] = {}
+    for part in ("labels", "annotations"):
+        theirs = {str(key): str(value) for key, value in mapping(meta, part).items()}
+        ours = {key: value for key, value in theirs.items() if key.startswith((labels.PREFIX, _RECOMMENDED))}
+        reading.left_out(ours, f"metadata.{part}", "a run sets them itself")
+        if kept := {key: value for key, value in theirs.items() if key not in ours}:
+            metadata[part] = kept
+    if template := {key: value for key, value in (("metadata", metadata), ("spec", patch)) if value}:
         pod["template"] = template
 
 

@@ -204,7 +204,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
     try:
         sets = sets_of(form, Path(path).parent)
     except ValueError as error:
-        raise SpecError(f"{path}: {error}.") from None
+        raise SpecError(f"{path}: {error}{'' if str(error).endswith('?') else '.'}") from None
     names = [set_spec.name for set_spec in sets]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise SpecError(f"{path}: two sets are named {double}.", "Give each set a name of its own.")

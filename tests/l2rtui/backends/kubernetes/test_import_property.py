@@ -14,6 +14,8 @@ from l2rtui.backends.kubernetes.manifests import import_fields
 from l2rtui.backends.kubernetes.manifests.import_yaml import read_kubernetes_yaml
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.errors import SpecError
+from l2rtui.services.spec import import_operators, spec_file
+from l2rtui.services.spec.yaml_lines import Locations
 from tests.l2rtui.backends.kubernetes.test_render import NUMBERS, objects, planned
 
 PROFILE = "nvidia.com/mig-1g.5gb"
@@ -85,7 +87,10 @@ CONTAINER = some(
     env=Made.lists(ENV, max_size=3, unique_by=lambda item: item["name"]),
     envFrom=Made.lists(some({"configMapRef": some({"name": WORDS})}), max_size=1),
     resources=some({}, limits=AMOUNTS, requests=AMOUNTS),
-    ports=Made.lists(some({"containerPort": SMALL}, hostPort=SMALL, name=WORDS), max_size=2),
+    ports=Made.lists(
+        some({"containerPort": SMALL}, hostPort=SMALL, name=WORDS),
+        unique_by=lambda port: port["containerPort"],  # merged by it
+    ),
     livenessProbe=PROBE,
     securityContext=some({}, runAsUser=SMALL),
     workingDir=WORDS,
@@ -184,6 +189,60 @@ WORKLOADS = (
         }
     ),
 )
+PARTS = some({"template": some({"metadata": some({}, labels=MAPS, annotations=MAPS), "spec": POD})}, replicas=SMALL,
+             restartPolicy=Made.sampled_from(["OnFailure", "Never", "ExitCode"]))  # fmt: skip
+POLICY = some({}, backoffLimit=SMALL, ttlSecondsAfterFinished=SMALL, cleanPodPolicy=WORDS)
+
+
+def operator(version, kind, **fields):
+    return some(
+        {"apiVersion": Made.just(version), "kind": Made.just(kind), "metadata": META, "spec": some(**fields)}
+    )
+
+
+OPERATORS = (
+    operator(
+        "elastic.pytorch.org/v1alpha1",
+        "ElasticJob",
+        required={"replicaSpecs": some({"Worker": PARTS})},
+        rdzvEndpoint=WORDS,
+        minReplicas=Made.just(1),
+        maxReplicas=Made.just(3),
+        runPolicy=POLICY,
+    ),
+    operator(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        required={"pytorchReplicaSpecs": some({"Worker": PARTS}, Master=PARTS)},
+        runPolicy=POLICY,
+        nprocPerNode=Made.sampled_from(["auto", "1"]),
+        elasticPolicy=some({}, minReplicas=Made.just(1), rdzvBackend=WORDS, maxRestarts=SMALL),
+    ),
+    operator(
+        "kubeflow.org/v1",
+        "TFJob",
+        required={"tfReplicaSpecs": some({"PS": PARTS, "Worker": PARTS}, Chief=PARTS, Evaluator=PARTS)},
+        runPolicy=POLICY,
+        successPolicy=WORDS,
+    ),
+    operator(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        required={
+            "trainer": some(
+                {"image": WORDS, "command": Made.lists(WORDS, min_size=1)},
+                args=Made.lists(WORDS),
+                numNodes=SMALL,
+                numProcPerNode=Made.sampled_from(["auto", 1]),
+                env=Made.lists(ENV, max_size=2, unique_by=lambda item: item["name"]),
+                resourcesPerNode=some({}, limits=AMOUNTS),
+            )
+        },
+        runtimeRef=some({"name": WORDS}),
+        suspend=BOOL,
+        podSpecOverrides=Made.lists(some({"serviceAccountName": WORDS})),
+    ),
+)
 SERVICE = some(
     {
         "apiVersion": Made.just("v1"),
@@ -200,12 +259,15 @@ SERVICE = some(
 )
 
 
+def keyed(value):
+    """Return key and text of each leaf of a value."""
+    keys = ((path.rpartition(".")[2].partition("[")[0], str(leaf)) for path, leaf in import_fields.leaves(value))
+    return {(ARGUMENTS.get(key, key), leaf) for key, leaf in keys}
+
+
 def rendered_leaves(spec):
-    """Return key and text of each leaf of the objects of a run, without the ConfigMap that holds the file."""
-    manifests = [item for item in objects(planned(spec, NODES)) if item["kind"] != "ConfigMap"]
-    return {
-        (path.rpartition(".")[2].partition("[")[0], str(value)) for path, value in import_fields.leaves(manifests)
-    }
+    """Return the leaves of the objects of a run, without the ConfigMap that holds the file."""
+    return keyed([item for item in objects(planned(spec, NODES)) if item["kind"] != "ConfigMap"])
 
 
 def missing(document, leaves, notes):
@@ -216,6 +278,7 @@ def missing(document, leaves, notes):
     lost = []
     for path, value in import_fields.leaves(document):
         key = path.rpartition(".")[2].partition("[")[0]
+        key = ARGUMENTS.get(key, key)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         keys = [part.partition("[")[0] for part in path.split(".")]
         is_named = any(
@@ -249,7 +312,9 @@ VAGUE = {
     "",
 }
 """Keys that a finding may hold for other reasons; such a leaf counts by its value alone."""
-COUNTS = ("replicas", "parallelism", "completions")
+ARGUMENTS = dict.fromkeys(("args", "nprocPerNode", "numProcPerNode"), "command")
+"""Keys whose values become words of a set's command."""
+COUNTS = ("numNodes", "replicas", "parallelism", "completions")
 
 
 def file_of(seed):
@@ -276,16 +341,7 @@ def test_every_field_of_a_file_is_in_an_object_or_in_a_finding(seed):
         return
     assert documents == before  # the file of a caller stays what it was
     if any(note.severity == "refusal" for note in notes):
-        leaves = {("", json.dumps(part.template)) for part in spec.sets}
-        leaves |= {
-            (path.rpartition(".")[2].partition("[")[0], str(value))
-            for part in spec.sets
-            for path, value in import_fields.leaves(json.loads(part.template))
-        }
-        leaves |= {
-            (path.rpartition(".")[2].partition("[")[0], str(value))
-            for path, value in import_fields.leaves(json.loads(spec.extras))
-        }
+        leaves = keyed([json.loads(spec.extras), *(json.loads(part.template) for part in spec.sets)])
     else:
         leaves = rendered_leaves(spec)
     lost = []
@@ -322,3 +378,23 @@ def _pods(document):
 def _job_pods(spec):
     pods = spec.get("parallelism", 1)
     return min(pods, spec.get("completions", pods)) if spec.get("completionMode") == "Indexed" else pods
+
+
+@settings(max_examples=2 * settings.default.max_examples)
+@given(st.integers(0, 2**32))
+def test_every_field_of_an_operators_job_is_in_an_object_or_in_a_finding(seed):
+    rng = random.Random(seed)
+    document = rng.choice(OPERATORS)(rng)
+    before = copy.deepcopy(document)
+    try:
+        data, notes = import_operators.spec_of([document], "file.yaml")
+        spec = spec_file._loaded(data, Locations("file.yaml"), "", spec_file.NO_LIMITS).spec
+    except SpecError:
+        return
+    assert document == before
+    leaves = rendered_leaves(spec)
+    lost = [
+        item for item in missing(document, leaves, notes) if item.partition(":")[0].rpartition(".")[2] not in COUNTS
+    ]
+    lost = [item for item in lost if not item.startswith(("apiVersion", "kind"))]
+    assert not lost, lost
