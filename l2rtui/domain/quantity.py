@@ -81,8 +81,8 @@ def parse_cores(text: str | float) -> float:
     number = _LOOSE.fullmatch(str(text))
     if value > _MOST_CORES:
         is_thousandths = number is None or number[2] in (None, "M")
-        meant = f"{number[1]}m" if number and is_thousandths else number[1] if number else "2"
-        raise ValueError(f"{text!r} is {value:.4g} cores: did you mean {meant}?")
+        unit = f"{number[1]}m" if number and is_thousandths else number[1] if number else "2"
+        raise ValueError(f"{text!r} is {value:.4g} cores: did you mean {unit}?")
     if 0 < value < 0.001:
         raise ValueError(f"{text!r} is less than a thousandth of a core, 1m")
     return value

@@ -52,7 +52,7 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
     cursor = _Cursor(folder)
     is_live = query.follow and not query.previous
     try:
-        shown = b""
+        seen_rest = b""
         """Unfinished line that was shown; what follows is a newer state of it."""
         if not is_live:
             cursor.stop_at_present()
@@ -65,11 +65,11 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
             is_quiet = True
             async for line in _parsed(cursor.advance(), pod, query.since):
                 is_quiet = False
-                yield _newer(line, shown)
-                shown = b""
-            for state in _open_states(cursor, shown, pod, query.since):
+                yield _newer(line, seen_rest)
+                seen_rest = b""
+            for state in _open_states(cursor, seen_rest, pod, query.since):
                 yield state
-                shown = cursor.rest
+                seen_rest = cursor.rest
             if is_last_poll:
                 break
             # A busy log is read often and an idle one rarely: hundreds of followers share one core.
@@ -79,8 +79,8 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
                 await asyncio.sleep(pause - clock() % pause)
                 checked_at, is_last_poll = _checked(clock(), checked_at, is_over)
         # The unfinished last line: nobody will end it any more.
-        if cursor.rest != shown and (last := _parse(cursor.rest, pod, query.since)):
-            yield _newer(last, shown)
+        if cursor.rest != seen_rest and (last := _parse(cursor.rest, pod, query.since)):
+            yield _newer(last, seen_rest)
     finally:
         cursor.close()
 
@@ -90,17 +90,17 @@ def _checked(now: float, checked_at: float, is_over: Callable[[], bool]) -> tupl
     return (now, is_over()) if now >= checked_at + _CHECK_SECONDS else (checked_at, False)
 
 
-def _open_states(cursor: _Cursor, shown: bytes, pod: str, since: float | None) -> Iterator[LogLine]:
-    """Yield the newest state of a bar that stands still, in a line that nobody ends, unless it was shown."""
-    if b"\r" in cursor.rest and cursor.rest != shown:
+def _open_states(cursor: _Cursor, seen_rest: bytes, pod: str, since: float | None) -> Iterator[LogLine]:
+    """Yield the newest state of a bar that stands still, in a line that nobody ends, unless it was seen."""
+    if b"\r" in cursor.rest and cursor.rest != seen_rest:
         state = _parse(cursor.rest, pod, since)
         if state is not None and state.text.strip():
-            yield _newer(state, shown)
+            yield _newer(state, seen_rest)
 
 
-def _newer(line: LogLine, shown: bytes) -> LogLine:
+def _newer(line: LogLine, seen_rest: bytes) -> LogLine:
     """Return a line as a newer state of what was shown of it before."""
-    return replace(line, replaces=True) if shown else line
+    return replace(line, replaces=True) if seen_rest else line
 
 
 class _Cursor:
@@ -278,19 +278,19 @@ def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
 
 async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> AsyncIterator[LogLine]:
     """Yield the parsed lines; of the states of one bar the newest."""
-    held: LogLine | None = None
+    newest: LogLine | None = None
     for number, line in enumerate(lines):
         if number % _YIELD_LINES == _YIELD_LINES - 1:
             await asyncio.sleep(0)
         if parsed := _parse(line, pod, since):
-            if held is not None:
+            if newest is not None:
                 if not parsed.replaces:
-                    yield held
-                elif not held.replaces:  # the line before this batch is not of the same bar
+                    yield newest
+                elif not newest.replaces:  # the line before this batch is not of the same bar
                     parsed = replace(parsed, replaces=False)
-            held = parsed
-    if held is not None:
-        yield held
+            newest = parsed
+    if newest is not None:
+        yield newest
 
 
 def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:

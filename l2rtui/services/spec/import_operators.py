@@ -385,15 +385,15 @@ def _pod(
         theirs = {str(key): str(value) for key, value in mapping(meta, part).items()}
         ours = {key: value for key, value in theirs.items() if key.startswith((labels.PREFIX, _RECOMMENDED))}
         reading.left_out(ours, f"metadata.{part}", "a run sets them itself")
-        if kept := {key: value for key, value in theirs.items() if key not in ours}:
-            metadata[part] = kept
+        if own := {key: value for key, value in theirs.items() if key not in ours}:
+            metadata[part] = own
     if template := {key: value for key, value in (("metadata", metadata), ("spec", patch)) if value}:
         pod["template"] = template
 
 
 def _program(reading: _Reading, words: list[str]) -> tuple[list[str], dict[str, Any]]:
     """Return the program behind a launcher of torch, and its processes per node: nodes launch torch themselves."""
-    launcher = next((found for found in _LAUNCHERS if _begins(words, found)), None)
+    launcher = next((prefix for prefix in _LAUNCHERS if _begins(words, prefix)), None)
     if launcher is None:
         return words, {}
     rest, is_module, has_python, gone, processes = words[len(launcher) :], False, True, [], None

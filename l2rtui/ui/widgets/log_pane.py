@@ -22,10 +22,7 @@ from l2rtui.ui.widgets.log_ring import (
     LogFilter,
     LogStore,
     bounded,
-    is_newer_state,
     name_of,
-    newest_states,
-    writer_of,
 )
 from l2rtui.ui.widgets.log_view import LogView
 from l2rtui.ui.widgets.record_table import RecordTable
@@ -69,8 +66,6 @@ class LogPane(LogView, can_focus=True):
         self._is_rush = False
         self._has_drawn = False
         self._table = RecordTable()
-        self._last: tuple[str, str] | None = None
-        """Pod and container of the newest line."""
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
         """Drop all lines and begin with another log.
@@ -82,7 +77,6 @@ class LogPane(LogView, can_focus=True):
         """
         self.ring.clear()
         self._all.clear()
-        self._last = None
         self._table = RecordTable()
         self._head()
         self.received = 0
@@ -98,12 +92,7 @@ class LogPane(LogView, can_focus=True):
 
     def extend(self, lines: Iterable[BufferedLine]) -> None:
         """Append lines; they are drawn at the next repaint. A newer state of the last line takes its place."""
-        lines = newest_states(lines)
-        if lines and is_newer_state(lines[0], self._last) and self._all.drop_newest():
-            self.ring.drop_newest()
-            self.log_search.forget()  # the current match may have been in it
-        self._last = writer_of(lines[-1]) if lines else self._last
-        entries = bounded(lines)
+        entries = bounded(self._all.newest_states(lines, self.ring))
         # Once for each pod of a batch and not for each of its lines, of which thousands may come in a second.
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
@@ -238,7 +227,7 @@ class LogPane(LogView, can_focus=True):
         """Append a marker line with the present time, and go to it: what follows it is what it was set for."""
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
-        self.received, self._last = self.received + 1, None
+        self.received += 1
         self.ring.extend(self._all.extend([entry])[1])
         self._arrange()
         self._follow(True)

@@ -292,6 +292,15 @@ class LogStore:
         self._lines: deque[BufferedLine] = deque()
         self._hides: deque[bool] = deque()
         self._characters = 0
+        self._writer: tuple[str, str] | None = None
+        """Pod and container of the newest line."""
+
+    def newest_states(self, lines: Iterable[BufferedLine], ring: LogRing) -> list[BufferedLine]:
+        """Return lines without older states of a bar; one that is the newest here is dropped, and from the ring."""
+        states = newest_states(lines)
+        if states and is_newer_state(states[0], self._writer) and self.drop_newest():
+            ring.drop_newest()
+        return states
 
     def extend(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
         """Append lines; return them as they are stored, and those of them that are displayed.
@@ -305,6 +314,8 @@ class LogStore:
             passing = self._filter.passing(entries)
             self._hides.extend(map(not_, passing))
             displayed = [*compress(entries, passing)]
+        if lines:
+            self._writer = writer_of(lines[-1])
         self._lines.extend(lines)
         self._characters += sum(len(line.text) for line in lines)
         while len(self._lines) > self._capacity or self._characters > self._most_characters:

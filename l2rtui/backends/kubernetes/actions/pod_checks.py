@@ -62,13 +62,13 @@ def check_host_ports(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[
         if item["kind"] in ("Job", "ReplicaSet")
     }
     ports = {key: set(import_fields.host_ports(template["spec"])) for key, template in templates.items()}
-    taken: dict[tuple[str, int, str], list[str]] = {}
+    users: dict[tuple[str, int, str], list[str]] = {}
     for run in plan.runs:
         for pod in run.pods:
             used = {(port, protocol) for port, protocol, _ in ports.get((run.spec.name, pod.set_spec.name), ())}
             for port, protocol in sorted(used) if pod.node else ():
-                taken.setdefault((pod.node, port, protocol), []).append(pod.name)
-    for (node, port, protocol), names in taken.items():
+                users.setdefault((pod.node, port, protocol), []).append(pod.name)
+    for (node, port, protocol), names in users.items():
         if len(names) > 1:
             who = ", ".join(names[:4])
             sentence = f"{len(names)} pods are to take port {port}/{protocol} of {node}, and one can: {who}"

@@ -64,9 +64,9 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
         elif not group and kind in _GROUPS and kind != "JobSet":
             pass  # a slip that is common in files: ``v1`` has neither Jobs nor Deployments
         elif group not in _GROUPS.get(kind, ()):
-            known = _GROUPS.get(kind)
-            called = f"{kind} of {document.get('apiVersion')}" if known else kind
-            own = f" It is not the {kind} of {known[0] or 'v1'}." if known else ""
+            groups = _GROUPS.get(kind)
+            called = f"{kind} of {document.get('apiVersion')}" if groups else kind
+            own = f" It is not the {kind} of {groups[0] or 'v1'}." if groups else ""
             instead = _REPLACED.get(kind, "")
             if kind == "Job" and group != "batch.volcano.sh":
                 instead = ""

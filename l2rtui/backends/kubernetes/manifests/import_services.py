@@ -35,20 +35,20 @@ def service_name(run: str, extra: Mapping[str, Any]) -> str:
 
 def own_fields(spec: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of a Service that a run keeps, and those that it leaves out."""
-    kept = {key: value for key, value in spec.items() if key not in _UNIQUE or value == "None"}
+    own = {key: value for key, value in spec.items() if key not in _UNIQUE or value == "None"}
     gone = {key: value for key, value in spec.items() if key in _UNIQUE and key != "selector" and value != "None"}
     if gone.get("clusterIPs") == ["None"]:  # a headless Service stays one
-        kept["clusterIPs"] = gone.pop("clusterIPs")
-    ports = items(kept, "ports")
+        own["clusterIPs"] = gone.pop("clusterIPs")
+    ports = items(own, "ports")
     node_ports = {
         f"ports[{number}].nodePort": port["nodePort"] for number, port in enumerate(ports) if "nodePort" in port
     }
     if node_ports:
-        kept["ports"] = [{key: value for key, value in port.items() if key != "nodePort"} for port in ports]
-    return kept, {**gone, **node_ports}
+        own["ports"] = [{key: value for key, value in port.items() if key != "nodePort"} for port in ports]
+    return own, {**gone, **node_ports}
 
 
-class Addresses:
+class ServiceAddresses:
     """Finds the addresses of one Service in the texts of containers."""
 
     def __init__(self, name: str, namespace: str = "") -> None:
@@ -126,7 +126,7 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, Any, Any, bool]]:
 def follow(pod_spec: dict[str, Any], run: str, extras: Sequence[Mapping[str, Any]]) -> None:
     """Write the names that Services have in one run into a pod template."""
     for extra in extras:
-        addresses = Addresses(str(extra["name"]), str(extra.get("namespace", "")))
+        addresses = ServiceAddresses(str(extra["name"]), str(extra.get("namespace", "")))
         new = service_name(run, extra)
         for _, holder, key, is_host in places(pod_spec):
             holder[key] = addresses.followed(holder[key], new, is_host=is_host)
@@ -134,7 +134,7 @@ def follow(pod_spec: dict[str, Any], run: str, extras: Sequence[Mapping[str, Any
 
 def named_places(pod_spec: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the places where a Service's addresses are followed, and those where its name is left as it is."""
-    addresses = Addresses(str(extra["name"]), str(extra.get("namespace", "")))
+    addresses = ServiceAddresses(str(extra["name"]), str(extra.get("namespace", "")))
     followed: dict[str, None] = {}
     left: dict[str, None] = {}
     for where, holder, key, is_host in places(pod_spec):
@@ -151,13 +151,13 @@ _SHORT_ADDRESS: Final = re.compile(r"(?:^|://|=)([a-z][a-z0-9-]*):\d{2,5}\b")
 
 def foreign_addresses(pod_spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
     """Return short names with a port, such as ``etcd:2379``, of which the file has no Service, with their place."""
-    known = {*names, "localhost"}
-    found: dict[str, str] = {}
+    own = {*names, "localhost"}
+    foreign: dict[str, str] = {}
     for where, holder, key, _ in places(pod_spec):
         for name in _SHORT_ADDRESS.findall(holder[key]):
-            if name not in known:
-                found.setdefault(name, where)
-    return found
+            if name not in own:
+                foreign.setdefault(name, where)
+    return foreign
 
 
 def own_variables(pod_spec: Mapping[str, Any]) -> list[str]:

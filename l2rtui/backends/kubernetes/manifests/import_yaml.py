@@ -352,8 +352,8 @@ _READ: Final = ("apiVersion", "kind", "metadata", "spec", "hosts", "indices", "s
 
 def _job_fields(reading: _Import, subject: str, document: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     """Take what a set keeps of a Job out of the rest of its fields; report what differs."""
-    kept = {key: rest.pop(key) for key in _JOB_FIELDS if rest.get(key) is not None}
-    controller: dict[str, Any] = {"spec": kept} if kept else {}
+    job = {key: rest.pop(key) for key in _JOB_FIELDS if rest.get(key) is not None}
+    controller: dict[str, Any] = {"spec": job} if job else {}
     mode, completions = rest.pop("completionMode", None), rest.pop("completions", None)
     if (after := rest.pop("ttlSecondsAfterFinished", None)) is not None:
         sentence = f"ttlSecondsAfterFinished: {after} is left out: a finished run stays until it is destroyed"
@@ -376,9 +376,9 @@ def _job_fields(reading: _Import, subject: str, document: dict[str, Any], rest: 
     elif completions is not None or mode is not None:
         fields = named({"completionMode": mode, "completions": completions})
         reading.report(subject, f"{fields}: each of its pods runs once, and the run ends with the last of them")
-    if kept:
-        verb = "hold" if len(kept) > 1 else "holds"
-        sentence = f"{', '.join(kept)} {verb} for each Job of the set: one for each GPU, or each index"
+    if job:
+        verb = "hold" if len(job) > 1 else "holds"
+        sentence = f"{', '.join(job)} {verb} for each Job of the set: one for each GPU, or each index"
         reading.report(subject, sentence)
     return controller
 
@@ -470,10 +470,10 @@ def _scheduling(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> 
         fields["affinity"] = None
     import_fields.without_hostnames(fields)
     try:
-        found = scheduling.of_pod(fields)
+        rules = scheduling.of_pod(fields)
     except ValueError as error:
         raise SpecError(f"{reading.source}: {subject}: {error}.") from None
-    return found if any(found.alternatives) else Scheduling((), found.tolerations)
+    return rules if any(rules.alternatives) else Scheduling((), rules.tolerations)
 
 
 def _restart(

@@ -409,5 +409,5 @@ def imported_controller(run: RunPlan, set_spec: SetSpec) -> dict[str, Any]:
     if not set_spec.template:
         return {}
     controller = json.loads(set_spec.template).get("controller") or {}
-    kept: dict[str, Any] = import_yaml.filled(controller, {"seed": str(run.spec.seed), "run": run.spec.name})
-    return kept
+    fields: dict[str, Any] = import_yaml.filled(controller, {"seed": str(run.spec.seed), "run": run.spec.name})
+    return fields

@@ -316,14 +316,14 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             # For a learner that hangs, and for kinds without one. Not for the pods of a ReplicaSet, which would
             # replace them: they end with their learner.
             spec["activeDeadlineSeconds"] = math.ceil(backstop) + LEARNER_RESTART_SECONDS
-    kept = imported_controller(run, set_spec)
+    own_fields = imported_controller(run, set_spec)
     if group.kind == "Job":
-        bounds = (part.get("activeDeadlineSeconds") for part in (spec, kept.get("spec") or {}))
+        bounds = (part.get("activeDeadlineSeconds") for part in (spec, own_fields.get("spec") or {}))
         deadline = min((bound for bound in bounds if isinstance(bound, int)), default=None)
-        spec |= kept.get("spec") or {}
+        spec |= own_fields.get("spec") or {}
         if deadline is not None:
             spec["activeDeadlineSeconds"] = deadline
-    theirs = kept.get("metadata") or {}
+    theirs = own_fields.get("metadata") or {}
     meta = {
         "labels": {**(theirs.get("labels") or {}), **own_labels},
         "annotations": {**(theirs.get("annotations") or {}), **annotations},
