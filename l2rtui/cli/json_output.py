@@ -185,8 +185,14 @@ def pod_document(
             }
             for gpu, share in sorted(shares.items())
         ],
+        **_several_containers(pod),
         **_context(pod),
     }
+
+
+def _several_containers(pod: PodView) -> dict[str, int]:
+    """Return the numbers of containers of a pod with several of them; ``ready`` says it all of one."""
+    return {"containers": pod.containers, "containers_ready": pod.containers_ready} if pod.containers > 1 else {}
 
 
 def _labels(pod: PodView) -> dict[str, str]:

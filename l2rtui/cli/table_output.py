@@ -228,6 +228,13 @@ RESERVED = View(
         Column("POD", _holders),
     ),
 )
+
+
+def _ready_containers(pod: Document) -> str:
+    """Return how many containers of a pod are ready, of how many: ``1/2``, as kubectl writes it."""
+    return f"{pod.get('containers_ready', int(pod['ready']))}/{pod.get('containers', 1)}"
+
+
 PODS = View(
     "pod",
     (
@@ -238,6 +245,7 @@ PODS = View(
         Column("RUN", "run"),
         Column("ROLE", "role"),
         Column("STATUS", "status", level=_level),
+        Column("READY", _ready_containers, is_number=True),
         Column("RESTARTS", "restarts", is_number=True),
         Column("AGE", _age, is_number=True, is_volatile=True),
         Column("IP", "ip", is_wide=True),

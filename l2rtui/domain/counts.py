@@ -23,8 +23,8 @@ def counted_resource(part: SetSpec, node: NodeLedger) -> str:
     Without a name in the spec it is that of NVIDIA's GPUs. A cluster may call them by their models.
     """
     counts = {name: count.resource for name, count in (node.counts or {}).items() if count.resource.allocatable}
-    if part.pod.device:
-        return part.pod.device if part.pod.device in counts else ""
+    if name := part.pod.device or (NVIDIA_GPU if part.template else ""):  # a template has its request already
+        return name if name in counts else ""
     if part.pod.binding is Binding.SHARED:
         names = [name for name, item in counts.items() if item.is_share and name.startswith("nvidia.com/")]
     else:

@@ -33,6 +33,7 @@ class PodView:
         labels: Pairs of its own labels, where the backend's pods have them.
         context: Name of its context, where several are shown; else empty.
         requests: Units of extended resources that the scheduler counts for it. is_bound: it has chosen its node.
+        containers: Number of its main containers. containers_ready: those that are ready, where it has several.
     """
 
     uid: str
@@ -63,6 +64,8 @@ class PodView:
     context: str = ""
     requests: tuple[tuple[str, int], ...] = ()
     is_bound: bool = True
+    containers: int = 1
+    containers_ready: int = 0
 
     @property
     def status(self) -> Status:

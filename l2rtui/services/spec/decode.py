@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from l2rtui.domain.containers import Binding, PodSettings
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
@@ -19,6 +19,7 @@ from runtime.base.contract import RENDEZVOUS_PORT
 RENDEZVOUS_SET = "rdzv"
 SERVERS_SET, WORKERS_SET = "ps", "worker"
 _HERE = Path()
+_Number = TypeVar("_Number", int, float)
 
 
 def kind_of(form: schema.SpecForm) -> Kind:
@@ -204,14 +205,14 @@ def _set_spec(form: schema.SetForm, name: str, role: Role, run: schema.PodForm) 
         env=variables(form.env),
         restart=RestartPolicy(form.restart),
         resources=Resources(
-            None if cpu is None else _quantity(cpu, f"{name}: resources.cpu"),
-            None if memory is None else int(_quantity(memory, f"{name}: resources.memory")),
+            None if cpu is None else _named(parse_cores, cpu, f"{name}: resources.cpu"),
+            None if memory is None else _named(parse_bytes, memory, f"{name}: resources.memory"),
         ),
         grace_seconds=form.grace_seconds,
         pod=pod,
         gpus=gpus,
         gpu_model=wish.model,
-        gpu_memory_bytes=int(_quantity(wish.memory or 0, f"{name}: gpu.memory")),
+        gpu_memory_bytes=_named(parse_bytes, wish.memory or 0, f"{name}: gpu.memory"),
     )
 
 
@@ -234,14 +235,12 @@ def _gpus(form: schema.SetForm, name: str) -> tuple[int, schema.GpuForm]:
     return gpus, wish
 
 
-def _quantity(value: str | float, field: str) -> float:
+def _named(parse: Callable[[str | float], _Number], value: str | float, field: str) -> _Number:
+    """Return a parsed quantity; a mistake names its field."""
     try:
-        number = parse_quantity(value)
+        return parse(value)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-    if number < 0:
-        raise ValueError(f"{field}: {value} is less than nothing")
-    return number
 
 
 def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_bytes
 from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
 
 _DEFAULT = PodSettings()
@@ -135,7 +135,7 @@ def _mount(form: MountForm, where: str) -> Mount:
 
 def _size(value: str | float, field: str) -> int:
     try:
-        size = int(parse_quantity(value))
+        size = parse_bytes(value)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
     if size <= 0:

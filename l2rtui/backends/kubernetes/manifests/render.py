@@ -19,9 +19,9 @@ import msgspec
 
 from l2rtui.backends.common.watch_env import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, programs
+from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, import_services, programs
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
-from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
@@ -275,8 +275,10 @@ def _services(run: RunPlan) -> list[dict[str, Any]]:
         }
         services.append(new_object("Service", labels.learner_service(run.spec.name, learner.name), spec=spec))
     for extra in json.loads(run.spec.extras):
-        spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, labels.SET: extra["set"]}}
-        services.append(new_object("Service", extra_name(run.spec.name, extra["name"]), spec=spec))
+        target = {labels.SET: extra["set"]} if extra["set"] else {}  # the Service of a JobSet selects all pods
+        spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, **target}}
+        name = import_services.service_name(run.spec.name, extra)
+        services.append(new_object("Service", name, meta=extra.get("metadata"), spec=spec))
     return services
 
 
@@ -318,7 +320,18 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             # For a learner that hangs, and for kinds without one. Not for the pods of a ReplicaSet, which would
             # replace them: they end with their learner.
             spec["activeDeadlineSeconds"] = math.ceil(backstop) + LEARNER_RESTART_SECONDS
-    meta = {"labels": own_labels, "annotations": annotations}
+    own_fields = imported_controller(run, set_spec)
+    if group.kind == "Job":
+        bounds = (part.get("activeDeadlineSeconds") for part in (spec, own_fields.get("spec") or {}))
+        deadline = min((bound for bound in bounds if isinstance(bound, int)), default=None)
+        spec |= own_fields.get("spec") or {}
+        if deadline is not None:
+            spec["activeDeadlineSeconds"] = deadline
+    theirs = own_fields.get("metadata") or {}
+    meta = {
+        "labels": {**(theirs.get("labels") or {}), **own_labels},
+        "annotations": {**(theirs.get("annotations") or {}), **annotations},
+    }
     return new_object(group.kind, group.name(run.spec.name), meta=meta, spec=spec)
 
 

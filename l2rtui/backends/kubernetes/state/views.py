@@ -138,6 +138,8 @@ def pod_view(
         tuple((meta.labels or {}).items()),
         requests=usage.requests,
         is_bound=bool(pod.spec.node_name) or status.phase == "Running",
+        containers=max(1, len(pod.spec.containers or ())),
+        containers_ready=sum(bool(status_item.ready) for status_item in statuses),
     )
 
 
