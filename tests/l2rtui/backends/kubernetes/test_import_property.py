@@ -19,7 +19,10 @@ from l2rtui.services.spec.yaml_lines import Locations
 from tests.l2rtui.backends.kubernetes.test_render import NUMBERS, objects, planned
 
 PROFILE = "nvidia.com/mig-1g.5gb"
-NODES = NUMBERS | {"mig": Node("mig", tuple(Gpu("mig", index, slots=1, resource=PROFILE) for index in range(64)))}
+NODES = NUMBERS | {
+    name: Node(name, tuple(Gpu(name, index, slots=1, resource=resource) for index in range(64)))
+    for name, resource in {"mig": PROFILE, "a100": "nvidia.com/a100", "whole": ""}.items()
+}
 
 
 class Made:
