@@ -100,7 +100,7 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     if len(documents) > 1:
         others = ", ".join(str(item.get("kind")) for item in documents if not is_operator_job(item))
         raise SpecError(
-            f"{path}: a {next(filter(is_operator_job, documents))['kind']} is a whole run, and the file has "
+            f"{path}: {next(filter(is_operator_job, documents))['kind']} is a whole run, and the file has "
             f"{others or 'several of them'} as well.",
             "Launch each from a file of its own; a run has its own rendezvous.",
         )

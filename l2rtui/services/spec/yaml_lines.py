@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +76,8 @@ def read_bytes(path: str) -> bytes:
         SpecError: it is missing, unreadable or too large.
     """
     try:
-        with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
+        # The standard input stays open: a question comes later, and finds its end.
+        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise SpecError(f"There is no spec file {path}.", "Examples are in manifests/.") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 
 import pytest
 
@@ -84,6 +85,7 @@ def test_a_spec_with_an_api_version_inside_stays_a_spec(load):
 def test_the_standard_input_and_several_files_are_read(load, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
     assert spec_file.load("-").spec.name == "p"
+    assert not sys.stdin.closed  # the question of a launch comes later
     first, second = tmp_path / "pod.yaml", tmp_path / "service.yaml"
     first.write_text(PLAIN.replace("name: p", "name: p, labels: {a: b}"))
     second.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {a: b}}\n")
