@@ -77,6 +77,18 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
         "memory_bytes": node.memory_bytes,
         "memory_used_bytes": node.memory_used_bytes,
         "gpus": gpus,
+        "resources": [
+            {
+                "resource": name,
+                "capacity": count.resource.capacity,
+                "allocatable": count.resource.allocatable,
+                "requested": count.requested,
+                "free": count.free,
+            }
+            for name, count in (ledger.nodes[node.name].counts or {}).items()
+        ]
+        if node.name in ledger.nodes
+        else [],
         "taints": [asdict(taint) for taint in node.taints],
         "labels": dict(node.labels),
         "ip": node.ip or None,
@@ -173,8 +185,14 @@ def pod_document(
             }
             for gpu, share in sorted(shares.items())
         ],
+        **_several_containers(pod),
         **_context(pod),
     }
+
+
+def _several_containers(pod: PodView) -> dict[str, int]:
+    """Return the numbers of containers of a pod with several of them; ``ready`` says it all of one."""
+    return {"containers": pod.containers, "containers_ready": pod.containers_ready} if pod.containers > 1 else {}
 
 
 def _labels(pod: PodView) -> dict[str, str]:

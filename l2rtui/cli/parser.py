@@ -61,8 +61,8 @@ def _plan(parser: Parser) -> None:
 
 
 def _spec(parser: Parser) -> None:
-    sentence = "spec file, or Kubernetes objects, in YAML"
-    parser.option("-f", "--file", default="", metavar="SPEC", help=sentence)
+    sentence = "spec file, or Kubernetes objects (repeatable), in YAML or JSON; - is the standard input"
+    parser.option("-f", "--file", action="append", default=[], metavar="SPEC", help=sentence)
     parser.option("-t", "--template", default="", metavar="NAME", help="template in place of -f: `l2rtui template`")
     parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")

@@ -83,6 +83,17 @@ def _gpus(document: Document) -> str:
     return str(len(devices)) if devices != ["cpu"] else "cpu"
 
 
+def _by_plugin(document: Document) -> str:
+    """Free and all units of what plugins hand out, ``gpu 7/8``; units that are not healthy are named."""
+    parts = []
+    for item in document["resources"]:
+        if item["capacity"]:
+            name = item["resource"].removeprefix("nvidia.com/")
+            ill = item["capacity"] - item["allocatable"]
+            parts.append(f"{name} {item['free']}/{item['allocatable']}{f' ({ill} unhealthy)' if ill > 0 else ''}")
+    return ", ".join(parts)
+
+
 def _cpu_slots(document: Document) -> str:
     """Free and all slots of the CPU beside the GPUs; nothing where SLOTS and FREE count those of the CPU."""
     return f"{document['cpu_free']}/{document['cpu_slots']}" if _gpus(document) != "cpu" else ""
@@ -172,6 +183,7 @@ NODES = View(
         Column("GPUS", _gpus, is_number=True),
         Column("SLOTS", "slots", is_number=True),
         Column("FREE", "free", is_number=True),
+        Column("BY PLUGIN", _by_plugin),
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
         Column("CPU SLOTS", _cpu_slots, is_number=True),
@@ -216,6 +228,13 @@ RESERVED = View(
         Column("POD", _holders),
     ),
 )
+
+
+def _ready_containers(pod: Document) -> str:
+    """Return how many containers of a pod are ready, of how many: ``1/2``, as kubectl writes it."""
+    return f"{pod.get('containers_ready', int(pod['ready']))}/{pod.get('containers', 1)}"
+
+
 PODS = View(
     "pod",
     (
@@ -226,6 +245,7 @@ PODS = View(
         Column("RUN", "run"),
         Column("ROLE", "role"),
         Column("STATUS", "status", level=_level),
+        Column("READY", _ready_containers, is_number=True),
         Column("RESTARTS", "restarts", is_number=True),
         Column("AGE", _age, is_number=True, is_volatile=True),
         Column("IP", "ip", is_wide=True),

@@ -16,8 +16,9 @@ from l2rtui.domain.node import Taint
 class Binding(StrEnum):
     """Mechanism by which a pod gets the device of its slot.
 
-    ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, by
-    limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's annotation with the GPU's UUID.
+    ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, or
+    what else a plugin counts, by limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's
+    annotation with the GPU's UUID.
     ``dra``: a claim by UUID that the pods of one device share. ``cpu``: no GPU; it sits on slots of a CPU.
     """
 
@@ -32,6 +33,11 @@ class Binding(StrEnum):
     def chooses_gpu(self) -> bool:
         """True where the plan chooses the device of the node; otherwise the cluster does."""
         return self in (Binding.ENV, Binding.HAMI, Binding.DRA, Binding.CPU)
+
+    @property
+    def is_counted(self) -> bool:
+        """True where pods request units of an extended resource, which the scheduler counts."""
+        return self in (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
 
 
 class Security(StrEnum):
@@ -155,8 +161,8 @@ class PodSettings:
         user: Number of the user that it runs as under ``restricted``.
         templates: Strategic merge patches of the Kubernetes pod template, JSON as text, in the order in which they
             apply. Only Kubernetes has such templates.
-        device: Extended resource of a device that its plugin alone hands out, such as ``amd.com/gpu``; empty for a
-            GPU of NVIDIA.
+        device: Extended resource that the pods request, such as ``amd.com/gpu`` or ``nvidia.com/a100``; empty for
+            the one of its node's GPUs of NVIDIA.
         patched_scheduling: Scheduling as the templates leave it; None where they do not touch it.
     """
 

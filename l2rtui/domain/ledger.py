@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId, SlotReservation, Taint, device_name
-from l2rtui.domain.row import row
+from l2rtui.domain import row
+from l2rtui.domain.node import CPU, Gpu, Node, Resource, SlotId, SlotReservation, Taint, device_name
 
 
 class SlotState(StrEnum):
@@ -53,6 +53,8 @@ class Holder:
 
     Attributes:
         flags: Inconsistencies, each a sentence without the pod's name: ``asks for all GPUs``.
+        requests: Units of extended resources that the scheduler counts for it.
+        is_bound: The scheduler has chosen its node; before that its requests count only where they fit.
     """
 
     uid: str
@@ -64,6 +66,8 @@ class Holder:
     devices: tuple[DeviceUsage, ...]
     is_failing: bool = False
     flags: tuple[str, ...] = ()
+    requests: tuple[tuple[str, int], ...] = ()
+    is_bound: bool = True
 
 
 @row(frozen=True, slots=True)
@@ -105,13 +109,32 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """Units of one extended resource of a node, as kube-scheduler counts them."""
+
+    resource: Resource
+    requested: int = 0
+
+    @property
+    def free(self) -> int:
+        """Units that another pod can have."""
+        return max(0, self.resource.allocatable - self.requested)
+
+    def __str__(self) -> str:
+        """``7 of 8 free``."""
+        return f"{self.free} of {self.resource.allocatable} free"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLedger:
     """Ledger of one node; successive ledgers share it while nothing on the node changes.
 
     Attributes:
         unplaced: Pods that use a device of the node whose index is unknown.
         unplaced_slots: Number of slots that they use together.
-        labels, taints: Of the node, by which placement chooses; empty where they are unknown.
+        labels, taints, devices: Of the node, by which placement chooses; empty where they are unknown.
+        counts: Units of each extended resource by its name; None where nobody counts.
+        is_use_known: All pods on it can be listed.
         mismatches: The problems of each pod that has any, by its uid.
     """
 
@@ -122,6 +145,24 @@ class NodeLedger:
     labels: tuple[tuple[str, str], ...] = ()
     taints: tuple[Taint, ...] = ()
     mismatches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    devices: tuple[Gpu, ...] = ()
+    counts: Mapping[str, Count] | None = None
+    is_use_known: bool = True
+
+    @property
+    def unseen(self) -> str:
+        """Clause on pods whose GPU cannot be told: ``1 of 8 GPUs in use through the device plugin (a)``."""
+        if not self.unplaced:
+            return ""
+        pods = tuple(dict.fromkeys(self.unplaced))
+        names = ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
+        used = [count for count in (self.counts or {}).values() if not count.resource.device and count.requested]
+        parts = [
+            f"{count.requested} of {count.resource.allocatable} "
+            f"{'shares of GPUs' if count.resource.is_share else 'GPUs'} in use through the device plugin"
+            for count in used
+        ]
+        return f"{' and '.join(parts) or 'GPUs are used that cannot be told apart'} ({names})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +202,7 @@ class Ledger:
         """Return the ledger with these slots busy: launches have taken them whose pods cannot be seen yet."""
         slots = dict(self.slots)
         for slot_id in slot_ids:
-            if (slot := slots.get(slot_id)) is not None and slot.state is SlotState.FREE:
+            if (slot := slots.get(slot_id)) is not None and slot.state in (SlotState.FREE, SlotState.UNKNOWN):
                 slots[slot_id] = replace(slot, state=SlotState.BUSY)
         return replace(self, slots=slots)
 
@@ -195,13 +236,14 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     unknown device turns all free slots of its node into unknown ones, however few it counts: a worker placed on an
     exact slot there may share it. Those of a CPU beside GPUs stay free, as the unknown device is a GPU. Devices
     that a plugin alone hands out are all alike to whoever asks for them: of these the last free ones count as used.
+    Whoever asks a plugin for a unit goes by the counts of the node, which no unknown device changes.
 
     Args:
         holders: With a basis, the holders on touched nodes suffice.
     """
     by_node: dict[str, list[Holder]] = {}
     for holder in holders:
-        if holder.devices or holder.flags:
+        if holder.devices or holder.flags or holder.requests:
             by_node.setdefault(holder.node, []).append(holder)
     parts: dict[str, NodeLedger] = {}
     for node in nodes:
@@ -251,8 +293,15 @@ class _Problems:
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     # Lists by device and number: hashing a SlotId at every access would cost more than all the rest.
+    holders = tuple(holders)
     devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
-    usages = [(holder, usage) for holder in holders for usage in holder.devices]
+    counts, waiting = _counts(node, holders)
+    usages = [
+        (holder, usage)
+        for holder in holders
+        for usage in holder.devices
+        if holder.uid not in waiting or usage.gpu is not None
+    ]
     # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
     usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
     problems = _Problems()
@@ -261,6 +310,10 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
             problems.add(f"{holder.pod} {flag}", holder.uid)
     unplaced: list[str] = []
     unplaced_slots = 0
+    last = [pair for pair in usages if pair[1].gpu is None and not pair[1].resource]
+    if len(last) == 1 and (all_gpus := _whole_node(*last[0], devices)):
+        # Whoever has requested every GPU of the node has each of them.
+        usages = [*(pair for pair in usages if pair is not last[0]), *((last[0][0], usage) for usage in all_gpus)]
     for holder, usage in usages:
         if usage.resource and devices:
             alike = [device for device in devices.values() if device and device[0].resource == usage.resource]
@@ -277,8 +330,48 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
                 slots[slot_id] = replace(slot, state=SlotState.UNKNOWN)
     mismatches = problems.by_pod()
     _flag(slots, mismatches)
-    node_facts = (node.labels, node.taints)
-    return NodeLedger(slots, problems.sentences, tuple(unplaced), unplaced_slots, *node_facts, mismatches)
+    return NodeLedger(
+        slots,
+        problems.sentences,
+        tuple(unplaced),
+        unplaced_slots,
+        node.labels,
+        node.taints,
+        mismatches,
+        node.devices,
+        counts,
+        node.is_use_known,
+    )
+
+
+def _counts(node: Node, holders: Iterable[Holder]) -> tuple[dict[str, Count] | None, frozenset[str]]:
+    """Count what pods request; also return the uids of pods that wait for this very node, and do not fit.
+
+    The counts are None where the node reports no resources.
+    """
+    if node.resources is None:
+        return None, frozenset()
+    left = {resource.name: resource.allocatable for resource in node.resources}
+    waiting = set()
+    # A pod that is not bound yet takes nothing until it fits, and then all that it requests.
+    for holder in sorted(holders, key=lambda item: (not item.is_bound, item.pod)):
+        if holder.is_bound or all(units <= left.get(name, 0) for name, units in holder.requests):
+            for name, units in holder.requests:
+                left[name] = left.get(name, 0) - units
+        else:
+            waiting.add(holder.uid)
+    counts = {item.name: Count(item, item.allocatable - left[item.name]) for item in node.resources}
+    return counts, frozenset(waiting)
+
+
+def _whole_node(holder: Holder, usage: DeviceUsage, devices: Mapping[int, list[Slot]]) -> list[DeviceUsage]:
+    """Return the uses of a pod that holds all GPUs of its node; empty where it holds fewer, or may."""
+    gpus = [slots for slots in devices.values() if slots and not slots[0].is_cpu and not slots[0].resource]
+    slots = [slot for device in gpus for slot in device]
+    is_all = holder.is_bound and not usage.is_unsure and usage.count == len(slots)
+    if not is_all or any(slot.state not in (SlotState.FREE, SlotState.OFF) for slot in slots):
+        return []
+    return [DeviceUsage(device[0].id.gpu, None, len(device)) for device in gpus]
 
 
 def _flag(slots: dict[SlotId, Slot], uids: Collection[str]) -> None:

@@ -36,6 +36,7 @@ class LogLine:
         is_mark: The backend wrote it, not the process: a restart with its exit code and reason.
         container: Container of the pod; empty where the pod has only one.
         is_seam: Separator without text: the backlog ends here, live lines follow; see ``LogQuery.seam``.
+        replaces: It is a newer state of the line before it from the same container, as a progress bar writes them.
     """
 
     time: float
@@ -44,6 +45,16 @@ class LogLine:
     is_mark: bool = False
     container: str = ""
     is_seam: bool = False
+    replaces: bool = False
+
+
+def visible_state(text: str) -> str:
+    """Return what a terminal shows of a line: the text behind its last carriage return, if one is followed by text.
+
+    Progress bars write all of their states into one line. A return at the end belongs to the line end of Windows.
+    """
+    at = text.rfind("\r", 0, len(text.rstrip("\r")))
+    return text[at + 1 :] if at >= 0 else text
 
 
 @dataclass(frozen=True, slots=True)

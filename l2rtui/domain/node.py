@@ -102,6 +102,31 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Resource:
+    """Extended resource of a node: units that a device plugin hands out, and that the scheduler counts.
+
+    Attributes:
+        capacity: Units that the plugin has registered. allocatable: Those of them that are healthy.
+        device: ``Gpu.resource`` of the devices that it counts; empty for GPUs of NVIDIA, whole or in shares.
+        is_share: A unit is a share of a GPU, one slot, and no whole device.
+    """
+
+    name: str
+    capacity: int
+    allocatable: int
+    device: str = ""
+    is_share: bool = False
+
+    @property
+    def health(self) -> str:
+        """``7 of 8 GPUs healthy`` where the plugin has withdrawn some; empty where it has not."""
+        if self.allocatable >= self.capacity:
+            return ""
+        kind = "shares of GPUs" if self.is_share else self.device or "GPUs"
+        return f"{self.allocatable} of {self.capacity} {kind} healthy"
+
+
+@dataclass(frozen=True, slots=True)
 class GpuShare:
     """Part of the use of a GPU that the processes of one pod cause.
 
@@ -197,6 +222,7 @@ class Node:
         created: Time at which it joined the cluster, or this machine was started, in seconds since the epoch; 0
             where it is unknown.
         reservations: Of its slots, in their order.
+        resources: What its plugins hand out by count; None where nobody counts.
     """
 
     name: str
@@ -219,6 +245,7 @@ class Node:
     context: str = ""
     created: float = 0.0
     reservations: tuple[SlotReservation, ...] = ()
+    resources: tuple[Resource, ...] | None = None
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

@@ -3,6 +3,9 @@
 A set that computes on no GPU goes to slots of a CPU, any other to those of GPUs; on a node without GPUs its CPU
 takes both. Slots that a person names are used whatever their kind.
 
+Where pods request units of an extended resource, the node's counts decide, as in kube-scheduler; which device a pod
+then gets is the plugin's choice. The slots of such a seat stand for units: they keep two launches apart.
+
 Nodes whose labels or taints would keep a set's pods Pending are left out, also of those that a person names.
 
 A conflict is a value for screens, not an exception: ``Placement.conflicts`` says in sentences why some
@@ -19,6 +22,7 @@ from enum import StrEnum
 from typing import Final
 
 from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
 from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
 from l2rtui.domain.node import CPU, Node, SlotId, device_index, device_name
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
@@ -45,12 +49,19 @@ class PlacementPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One replica and its slots, all on one device; none for a replica that needs no device."""
+    """One replica and its slots: of one device, or all of several whole GPUs of a node, or none.
+
+    Attributes:
+        resource: Extended resource that its pod requests; empty where nobody counts.
+        units: Number of units that it requests.
+    """
 
     run: str
     set_name: str
     index: int
     slots: tuple[SlotId, ...]
+    resource: str = ""
+    units: int = 0
 
     @property
     def pod(self) -> str:
@@ -197,6 +208,9 @@ def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | No
             text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
             reason = f"the taint {text}, which the set {part.name} does not tolerate"
             return Obstacle(reason, "Write it under pod.tolerations.")
+    if node.devices and part.gpu_wish and not any(map(part.suits, node.devices)):
+        reason = f"no {part.gpu_wish}, which the set {part.name} needs"
+        return Obstacle(reason, "`l2rtui nodes -o wide` lists the models.")
     return None
 
 
@@ -208,6 +222,15 @@ def obstacles(part: SetSpec, ledger: Ledger) -> dict[str, Obstacle]:
 
 Device = tuple[str, int]
 """Node and index of a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Slots for one replica, and the units that its pod requests; without slots there is no room."""
+
+    slots: tuple[SlotId, ...] = ()
+    resource: str = ""
+    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,28 +277,32 @@ class _Pool:
             uses already, 1 elsewhere.
         is_exact: The pins name single slots: each replica gets the next of them, whatever its kind.
         has_pins: A person named the slots.
+        is_shared: Its slots may have other pods.
         used: Number of slots assigned by this call, by device.
         closed: Nodes that the set cannot run on whose replicas are seated now.
         loads: Measured loads, where the policy goes by them.
+        counts: Units of counted resources, shared by all pools of a call.
+        unsure: Slots of unknown use on nodes that count: they stand for units as free ones do.
     """
 
     devices: dict[Device, list[SlotId]]
     sizes: Mapping[Device, int]
     cpus: Collection[Device]
+    counts: Counts
+    unsure: dict[Device, list[SlotId]] = field(default_factory=dict)
     resources: Mapping[Device, str] = field(default_factory=dict)
     order: dict[SlotId, int] = field(default_factory=dict)
     is_exact: bool = False
     has_pins: bool = False
+    is_shared: bool = False
     used: dict[Device, int] = field(default_factory=dict)
     closed: Collection[str] = ()
     loads: Mapping[Device, _Load] = field(default_factory=dict)
 
-    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
-        """Assign slots of one device to one replica; empty when no device has that many left.
-
-        A replica that gets its GPU from the device plugin needs the whole device.
-        """
-        is_whole = worker_set.pod.binding is Binding.DEVICE_PLUGIN
+    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> _Room:
+        """Assign slots to one replica; an empty room when no device, or no node, has that many left."""
+        if not on_cpu and (worker_set.pod.binding.is_counted or worker_set.gpus or worker_set.gpu_wish):
+            return self._assign_gpus(worker_set, policy)
         devices = self.devices
         if self.closed:  # seldom: the loop below runs for each replica over all devices
             devices = {key: slots for key, slots in devices.items() if key[0] not in self.closed}
@@ -284,33 +311,127 @@ class _Pool:
             for key, slots in devices.items()
             if self.suits(key, on_cpu=on_cpu)
             and (self.has_pins or on_cpu or self.resources.get(key, "") == worker_set.pod.device)
-            and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
+            and len(slots) >= worker_set.slots
         ]
         if not fitting:
-            return ()
-
-        def rank(key: Device) -> tuple[bool, bool, float]:
-            # A GPU before the CPU of a node without any, for a set that computes on one.
-            is_other_kind = not self.is_exact and (key in self.cpus) != on_cpu
-            if policy is PlacementPolicy.PACK:
-                return is_other_kind, False, self.order.get(self.devices[key][0], 0)
-            used, load = self.used.get(key, 0), self.loads.get(key)
-            if load is None or not policy.is_measured:
-                return is_other_kind, True, used
-            return is_other_kind, False, load.now + used * load.per_slot
-
+            return _Room()
         # min() is stable: without an order, devices fill in the order of the ledger.
-        key = min(fitting, key=rank)
-        slots = self.devices[key]
-        count = len(slots) if is_whole else worker_set.slots
+        if policy is PlacementPolicy.PACK:  # the same order as that of _rank(), for each replica over all devices
+            cpus, order, is_exact = self.cpus, self.order, self.is_exact
+            key = min(
+                fitting,
+                key=lambda key: (not is_exact and (key in cpus) != on_cpu, order.get(devices[key][0], 0)),
+            )
+        else:
+            key = min(fitting, key=lambda key: self._rank(key, self.devices[key][0], policy, on_cpu=on_cpu))
+        slots, count = self.devices[key], worker_set.slots
         chosen, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count
-        return chosen
+        return _Room(chosen)
+
+    def _rank(
+        self, key: Device, slot: SlotId, policy: PlacementPolicy, *, on_cpu: bool
+    ) -> tuple[bool, bool, float]:
+        # A GPU before the CPU of a node without any, for a set that computes on one.
+        is_other_kind = not self.is_exact and (key in self.cpus) != on_cpu
+        if policy is PlacementPolicy.PACK:
+            return is_other_kind, False, self.order.get(slot, 0)
+        used, load = self.used.get(key, 0), self.loads.get(key)
+        if load is None or not policy.is_measured:
+            return is_other_kind, True, used
+        return is_other_kind, False, load.now + used * load.per_slot
+
+    def _assign_gpus(self, worker_set: SetSpec, policy: PlacementPolicy) -> _Room:
+        """Assign whole GPUs of one node, units of a resource, or slots of a GPU of a certain model."""
+        rooms = []
+        for node, offered in self._offers(is_counted=worker_set.pod.binding.is_counted).items():
+            ranks = {key: self._rank(key, slots[0], policy, on_cpu=False) for key, slots in offered.items()}
+            ordered = {key: offered[key] for key in sorted(offered, key=ranks.__getitem__)}
+            if (room := self._room_on(worker_set, node, ordered)).slots:
+                rooms.append((ranks[room.slots[0].node, room.slots[0].gpu], room))
+        room = min(rooms, key=lambda pair: pair[0], default=((), _Room()))[1]
+        chosen = set(room.slots)
+        for key in {(slot.node, slot.gpu) for slot in room.slots}:
+            for offer in (self.devices, self.unsure):
+                if key in offer:
+                    offer[key] = [slot for slot in offer[key] if slot not in chosen]
+            self.used[key] = self.used.get(key, 0) + sum(slot.gpu == key[1] for slot in room.slots)
+        if room.resource:
+            self.counts.take(room.slots[0].node, room.resource, room.units)
+        return room
+
+    def _offers(self, *, is_counted: bool) -> dict[str, dict[Device, list[SlotId]]]:
+        """Return the slots of each GPU by node; where units are counted also those of unknown use."""
+        by_node: dict[str, dict[Device, list[SlotId]]] = {}
+        for key in {**self.devices, **self.unsure} if is_counted else self.devices:
+            if key[0] in self.closed or not self.suits(key, on_cpu=False):
+                continue
+            slots = self.devices.get(key, [])
+            if is_counted and key in self.unsure:
+                slots = sorted([*slots, *self.unsure[key]], key=lambda slot: (self.order.get(slot, 0), slot.slot))
+            if slots:
+                by_node.setdefault(key[0], {})[key] = slots
+        return by_node
+
+    def _room_on(self, part: SetSpec, node: str, offered: Mapping[Device, list[SlotId]]) -> _Room:
+        """Return the room of a node for one replica.
+
+        Args:
+            offered: Slots of its devices, in the order of preference.
+        """
+        ledger = self.counts.ledger_of(node)
+        gpus = {gpu.index: gpu for gpu in ledger.devices}
+        is_plugin = part.pod.binding is Binding.DEVICE_PLUGIN
+        if not self.counts.is_counted(part, node):
+            suiting = [
+                slots
+                for key, slots in offered.items()
+                if (self.has_pins or self.resources.get(key, "") == part.pod.device) and part.suits(gpus[key[1]])
+            ]
+            number = part.whole_gpus
+            return _Room(_whole(suiting, self.sizes, number) if number else _first(suiting, part.slots))
+        names = [counted_resource(part, ledger)]
+        if self.has_pins and is_plugin and not part.pod.device:  # a person named devices of some plugin
+            names += [gpus[index].resource for _, index in offered]
+        units = counted_units(part)
+        for name in dict.fromkeys(names):
+            count = (ledger.counts or {}).get(name)
+            if count is None or self.counts.left(node, name) < units:
+                continue
+            suiting = [
+                slots
+                for key, slots in offered.items()
+                if gpus[key[1]].resource == count.resource.device and part.suits(gpus[key[1]])
+            ]
+            if not (self.has_pins or self.is_shared or part.pod.binding is Binding.HAMI):
+                open_slots = self.counts.open_slots(node, count)
+                suiting = [[slot for slot in slots if slot in open_slots] for slots in suiting]
+            if part.pod.binding is Binding.HAMI:
+                slots = _whole(suiting, self.sizes, part.gpus) if part.gpus else _first(suiting, part.slots)
+            elif count.resource.is_share:
+                slots = tuple(slot for slots in suiting for slot in slots)[:units]
+                slots = slots if len(slots) == units else ()
+            else:
+                slots = _whole(suiting, self.sizes, units)
+            if slots:
+                return _Room(slots, name, units)
+        return _Room()
 
     def suits(self, key: Device, *, on_cpu: bool) -> bool:
         """Return True for a device whose kind suits a set, and for every device that a person named."""
         # The CPU of a node without GPUs has index 0 and takes every set, as there is nothing else on that node.
         return self.has_pins or (key in self.cpus if on_cpu else key[1] != CPU)
+
+
+def _whole(devices: Iterable[Sequence[SlotId]], sizes: Mapping[Device, int], number: int) -> tuple[SlotId, ...]:
+    """Return all slots of so many whole devices; empty where there are fewer."""
+    complete = [slots for slots in devices if slots and len(slots) == sizes[slots[0].node, slots[0].gpu]][:number]
+    return tuple(slot for slots in complete for slot in slots) if len(complete) == number else ()
+
+
+def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
+    """Return so many slots of the first device that has them."""
+    return next((tuple(slots[:number]) for slots in devices if len(slots) >= number), ())
 
 
 class _ClosedNodes:
@@ -343,16 +464,16 @@ class _Shared:
         self._open(on_cpu=False)
         self._open(on_cpu=True)
 
-    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
-        """Assign slots as ``_Pool`` does; empty when no device ever has as many."""
-        slots = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
-        most = 0 if slots else max(self._pods.values(), default=0)
-        while not slots and self._level[on_cpu] <= most:
+    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> _Room:
+        """Assign slots as ``_Pool`` does; an empty room when no device ever has as many."""
+        room = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
+        most = 0 if room.slots else max(self._pods.values(), default=0)
+        while not room.slots and self._level[on_cpu] <= most:
             self._level[on_cpu] += 1
             self._open(on_cpu=on_cpu)
-            slots = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
-        self._pods.update(slots)
-        return slots
+            room = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
+        self._pods.update(room.slots)
+        return room
 
     def count(self, slots: Sequence[SlotId]) -> None:
         """Count a pod on free slots that it was given; they are no longer the emptiest."""
@@ -391,15 +512,22 @@ def place(
     """
     existing = tuple(existing)
     existing_pods = {seat.pod for seat in existing}
-    free = _pool(ledger, (SlotState.FREE,), pins)
+    counts = Counts(ledger)
+    free = _pool(ledger, (SlotState.FREE,), pins, counts)
+    counting = _counting_nodes(runs, ledger)
+    free.unsure = _pool(ledger, (SlotState.UNKNOWN,) if counting else (), pins, counts, counting).devices
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
-    sharable = _pool(ledger, _SHARABLE if overcommit else (), pins)
+    sharable = _pool(ledger, _SHARABLE if overcommit else (), pins, counts)
+    sharable.is_shared = True
     free.loads = sharable.loads = _loads(policy, nodes)
     shared = _Shared(sharable, ledger)
     over: list[SlotId] = []
-    conflicts = [*_pin_conflicts(ledger, pins, overcommit=overcommit), *_closed_pins(runs, ledger, pins)]
+    conflicts = [
+        *_pin_conflicts(ledger, pins, overcommit=overcommit, is_counted=bool(counting)),
+        *_closed_pins(runs, ledger, pins),
+    ]
     closed_nodes = _ClosedNodes(ledger)
     seats: list[Seat] = []
     has_cpu = _has_cpu(ledger, pins, overcommit=overcommit)
@@ -419,33 +547,50 @@ def place(
                 if not needs_slots:
                     seats.append(Seat(run.name, worker_set.name, index, ()))
                     continue
-                slots = free.assign(worker_set, order, on_cpu=on_cpu)
-                if slots:  # free slots first, even of a device that fits worse
-                    shared.count(slots)
+                room = free.assign(worker_set, order, on_cpu=on_cpu)
+                if room.slots:  # free slots first, even of a device that fits worse
+                    shared.count(room.slots)
                 else:
-                    slots = shared.assign(worker_set, order, on_cpu=on_cpu)
-                    over.extend(slots)
-                if not slots:
+                    room = shared.assign(worker_set, order, on_cpu=on_cpu)
+                    over.extend(room.slots)
+                if not room.slots:
                     missing += 1
                     continue
-                seats.append(Seat(run.name, worker_set.name, index, slots))
+                seats.append(Seat(run.name, worker_set.name, index, room.slots, room.resource, room.units))
             if missing:
-                conflicts.append(_no_room(run, worker_set, missing, ledger, pins, closed))
+                conflicts.append(_no_room(run, worker_set, missing, ledger, pins, closed, counts))
     return Placement(tuple(seats), tuple(conflicts), tuple(dict.fromkeys(over)))
 
 
-_CLOSED: Final = (SlotState.OFF, SlotState.RESERVED)
-_SHARABLE: Final = tuple(state for state in SlotState if state not in _CLOSED)
+def _counting_nodes(runs: Iterable[RunSpec], ledger: Ledger) -> frozenset[str]:
+    """Return the nodes on which some set is placed by count, and all of whose pods can be listed."""
+    if not any(part.pod.binding.is_counted for run in runs for part in run.sets):
+        return frozenset()
+    return frozenset(name for name, part in ledger.nodes.items() if part.counts is not None and part.is_use_known)
 
 
-def _pool(ledger: Ledger, states: Collection[SlotState], pins: Sequence[Pin]) -> _Pool:
-    """The slots in these states by device; with pins only those, in the order of the pins."""
+_SHARABLE: Final = tuple(state for state in SlotState if state not in CLOSED)
+
+
+def _pool(
+    ledger: Ledger,
+    states: Collection[SlotState],
+    pins: Sequence[Pin],
+    counts: Counts,
+    nodes: Collection[str] | None = None,
+) -> _Pool:
+    """The slots in these states by device; with pins only those, in the order of the pins.
+
+    Args:
+        nodes: Just those of these nodes; None for all.
+    """
     is_shared = SlotState.BUSY in states
     slots = [
         # Of a slot that somebody else has reserved nobody takes a share either.
         slot
         for slot in ledger.slots.values()
         if slot.state in states and not (is_shared and slot.is_withheld)
+        if nodes is None or slot.id.node in nodes
     ]
     if pins:
         # dict.fromkeys twice: a pin may be named twice, and two pins may name the same slot.
@@ -460,6 +605,8 @@ def _pool(ledger: Ledger, states: Collection[SlotState], pins: Sequence[Pin]) ->
         devices,
         Counter((slot.node, slot.gpu) for slot in ledger.slots),
         {(slot.id.node, slot.id.gpu) for slot in slots if slot.is_cpu},
+        counts,
+        {},
         {(slot.id.node, slot.id.gpu): slot.resource for slot in slots if slot.resource},
         {slot: number for number, slot in enumerate(ids)} if pins else {},
         is_exact=bool(pins) and all(pin.slot is not None for pin in pins),
@@ -477,14 +624,15 @@ def pinned(ledger: Ledger, pins: Iterable[Pin]) -> list[SlotId]:
     return [slot.id for pin in pins for slot in ledger.slots.values() if _matches(pin, slot)]
 
 
-def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> list[str]:
+def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool, is_counted: bool) -> list[str]:
     conflicts = []
-    allowed = tuple(SlotState) if overcommit else (SlotState.FREE,)
+    # Where units are counted it is no matter which slots they use.
+    allowed = tuple(SlotState) if overcommit else (SlotState.FREE, *((SlotState.UNKNOWN,) if is_counted else ()))
     for pin in pins:
         named = [slot for slot in ledger.slots.values() if _matches(pin, slot)]
         if not named:
             conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
-        elif pin.slot is not None and (named[0].state not in allowed or named[0].state in _CLOSED):
+        elif pin.slot is not None and (named[0].state not in allowed or named[0].state in CLOSED):
             conflicts.append(f"slot {pin} is {named[0].use}")
     return conflicts
 
@@ -507,10 +655,17 @@ def _no_room(
     ledger: Ledger,
     pins: Sequence[Pin],
     closed: Mapping[str, Obstacle],
+    counts: Counts,
 ) -> str:
     where, other = f" among {', '.join(map(str, pins))}" if pins else "", ""
+    left_out = _left_out(closed, pins)
+    nodes = [name for name in ledger.nodes if not pins or any(pin.node == name for pin in pins)]
+    if counted := [name for name in nodes if counts.is_counted(worker_set, name)]:
+        sentence = f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas find no"
+        return f"{sentence} {_lacking_units(worker_set, counted, closed, counts)}{where}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
-    size = " of a whole device" if worker_set.pod.binding is Binding.DEVICE_PLUGIN else size
+    number = worker_set.whole_gpus
+    size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
     slots, kind = list(ledger.slots.values()), "slot"
     if not pins:
         # Free slots of the other kind are no comfort: they are not counted.
@@ -523,8 +678,53 @@ def _no_room(
         ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
     lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
-    counted = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots, pins)}"
-    return f"{run.name}/{worker_set.name}: {lacking} ({counted}{other}{_left_out(closed, pins)})"
+    total = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots, pins)}"
+    unseen = "" if worker_set.pod.binding is Binding.CPU else _unseen(ledger, nodes)
+    return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{left_out}{unseen})"
+
+
+def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str], counts: Counts) -> str:
+    """Return the units that a replica lacks, and how many each node has left for it."""
+    units = counted_units(part)
+    offers: dict[str, list[str]] = {}
+    names, pinned = [], []
+    for node in nodes:
+        ledger = counts.ledger_of(node)
+        name = counted_resource(part, ledger)
+        if not name or ledger.counts is None or node in closed:
+            continue
+        names.append(name)
+        left, count = counts.left(node, name), ledger.counts[name]
+        offers.setdefault(f"{left} of {count.resource.allocatable}", []).append(node)
+        if left >= units:
+            pinned.append(node)
+    resource = " or ".join(dict.fromkeys(names)) or part.pod.device or NVIDIA_GPU
+    what = f"{units} {resource} on one node" if units > 1 else resource
+    if not offers:
+        return f"{what}: no node offers it"
+    parts = [
+        f"{count} on {', '.join(where) if len(where) <= _MAX_NAMES else f'{len(where)} nodes'}"
+        for count, where in offers.items()
+    ]
+    text = f"{what} (free for the whole plan: {', '.join(parts)})"
+    if pinned:
+        # The scheduler would bind the pod, and the plugin would give it a GPU of somebody else.
+        names_of = ", ".join(pinned[:_MAX_NAMES])
+        text += f"; pods on {names_of} use GPUs of which the device plugin does not know: --overcommit shares them"
+    return text
+
+
+def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
+    """Return clauses on slots that nobody knows to be free, and on the way to a GPU of their nodes by count."""
+    clauses = []
+    for name in nodes:
+        part = ledger.nodes[name]
+        if part.unseen and any(slot.state is SlotState.UNKNOWN for slot in part.slots.values()):
+            has_free = any(count.free for count in (part.counts or {}).values() if not count.resource.device)
+            way = ", though --binding device-plugin takes one by count" if has_free else ""
+            clauses.append(f"; on {name} {part.unseen}: which ones is not known{way}")
+    more = f"; and {len(clauses) - _MAX_NAMES} more nodes" if len(clauses) > _MAX_NAMES else ""
+    return "".join(clauses[:_MAX_NAMES]) + more
 
 
 def _reserved(slots: Iterable[Slot], pins: Sequence[Pin]) -> str:

@@ -52,7 +52,8 @@ class PodPlan:
     Attributes:
         node: Empty where the backend chooses.
         env: The spec's variables and those that bind the device, in order; later ones win.
-        gpu: The device of its seat; None without one.
+        gpu: The device of its seat, or the first of several; None without one.
+        gpus: All devices of a seat that has several whole GPUs; empty for others.
     """
 
     name: str
@@ -62,12 +63,20 @@ class PodPlan:
     seat: Seat
     env: tuple[tuple[str, str], ...]
     gpu: Gpu | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """The devices of its seat."""
+        return self.gpus or ((self.gpu,) if self.gpu is not None else ())
 
 
 def gpu_count(pods: Sequence[PodPlan]) -> int:
     """Number of GPUs on which these replicas sit; one for each whose GPU the backend chooses."""
-    chosen = {(pod.gpu.node, pod.gpu.index) for pod in pods if pod.gpu is not None and not pod.gpu.is_cpu}
-    return len(chosen) + sum(pod.gpu is None and pod.set_spec.needs_device for pod in pods)
+    chosen = {(gpu.node, gpu.index) for pod in pods for gpu in pod.devices if not gpu.is_cpu}
+    return len(chosen) + sum(
+        (pod.set_spec.gpus or 1) for pod in pods if pod.gpu is None and pod.set_spec.needs_device
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +171,8 @@ def planned_view(
     )
 
 
-def device_env(gpu: Gpu | None) -> tuple[tuple[str, str], ...]:
-    """Environment variables that make one device, and no other, visible to a process.
+def device_env(gpu: Gpu | None, *more: Gpu) -> tuple[tuple[str, str], ...]:
+    """Environment variables that make one device, or several, and no other visible to a process.
 
     Both carry the GPU's UUID where it is known: an index in ``CUDA_VISIBLE_DEVICES`` counts among the visible
     devices only, so ``3`` finds none in a container that sees one GPU. A process without a GPU gets ``none``
@@ -172,7 +181,9 @@ def device_env(gpu: Gpu | None) -> tuple[tuple[str, str], ...]:
     # Both variables are set even without a GPU: images of NVIDIA set NVIDIA_VISIBLE_DEVICES=all by default.
     if gpu is None or gpu.is_cpu:
         return (("NVIDIA_VISIBLE_DEVICES", "none"), ("CUDA_VISIBLE_DEVICES", ""))
-    device = gpu.uuid or str(gpu.index)
+    # By index where one UUID is unknown: CUDA takes no list of both.
+    has_uuids = all(item.uuid for item in (gpu, *more))
+    device = ",".join(item.uuid if has_uuids else str(item.index) for item in (gpu, *more))
     return (("NVIDIA_VISIBLE_DEVICES", device), ("CUDA_VISIBLE_DEVICES", device))
 
 
@@ -198,9 +209,13 @@ def plan_launch(
 def plan_pod(spec: RunSpec, set_spec: SetSpec, seat: Seat, nodes: Mapping[str, Node]) -> PodPlan:
     """One replica on its seat, with the variables of its device."""
     node = nodes.get(seat.slots[0].node) if seat.slots else None
-    gpu = node.gpu(seat.slots[0].gpu) if node else None
+    devices = dict.fromkeys(slot.gpu for slot in seat.slots)
+    gpus = tuple(gpu for index in devices if node and (gpu := node.gpu(index)) is not None)
+    gpu = gpus[0] if gpus else None
     # Later entries win, so a spec cannot take away the device that the placement chose.
     # A set that is bound to the CPU sees no GPU, not even where a person has named a slot of one for it.
     visible = None if set_spec.pod.binding is Binding.CPU else gpu
-    env = (*spec.env, *set_spec.env, *device_env(visible))
-    return PodPlan(seat.pod, set_spec, seat.index, node.name if node else "", seat, env, gpu)
+    more = gpus[1:] if visible is not None else ()
+    env = (*spec.env, *set_spec.env, *device_env(visible, *more))
+    name = node.name if node else ""
+    return PodPlan(seat.pod, set_spec, seat.index, name, seat, env, gpu, gpus if len(gpus) > 1 else ())

@@ -81,6 +81,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     slots = plan.slots
     yield from _shared(plan, snapshot)
+    yield from _counted(plan, snapshot)
     yield from cpu_sets(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
@@ -109,6 +110,40 @@ def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         who = f"{' and '.join(sharing)} {verb} there too" if sharing else "others may sit there too"
         sentence = f"{slot_id} is over-committed: {who}"
         yield Finding(Severity.WARNING, str(slot_id), sentence, "Leave out --overcommit to refuse this.")
+
+
+def _counted(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    """Findings on GPUs that a plugin may hand out although a pod names them, or that are not healthy."""
+    pods = [pod for run in plan.runs for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu]
+    for name in dict.fromkeys(pod.node for pod in pods):
+        node, part = snapshot.nodes.get(name), snapshot.ledger.nodes.get(name)
+        if node is None or part is None:
+            continue
+        of_node = [pod for pod in pods if pod.node == name]
+        by_plugin = {pod.gpu.resource for pod in of_node if pod.seat.resource and pod.gpu is not None}
+        pinned = dict.fromkeys(
+            slot.pod
+            for slot in part.slots.values()
+            if slot.pod and not slot.is_cpu and slot.resource in by_plugin and _is_pinned(slot.pod_uid, snapshot)
+        )
+        if pinned:
+            names = ", ".join(list(pinned)[:3]) + (f" and {len(pinned) - 3} more" if len(pinned) > 3 else "")
+            sentence = (
+                f"the device plugin of {name} does not know that {names} names a GPU, and may give the same one"
+            )
+            yield Finding(Severity.WARNING, name, sentence, "Choose another node with --on, or --binding env.")
+        health = next((item.health for item in node.resources or () if item.health and not item.device), "")
+        if health and any(not pod.seat.resource for pod in of_node):
+            sentence = f"{health} on {name}, and a pod that names its GPU may get another one"
+            yield Finding(
+                Severity.WARNING, name, sentence, "The plugin gives healthy ones: --binding device-plugin."
+            )
+
+
+def _is_pinned(uid: str, snapshot: ClusterSnapshot) -> bool:
+    """Return True for a pod that has a GPU without a request."""
+    pod = snapshot.pods.get(uid)
+    return pod is not None and not pod.requests
 
 
 def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:

@@ -42,6 +42,61 @@ def _parse(text: str) -> float:
     return float(f"{number}e{exponent}") if exponent else float(number) * _SUFFIXES[suffix or ""]
 
 
+_LEAST_BYTES = 2**16
+_MOST_CORES = 4096
+_LOOSE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe])?i?(?:b|byte|bytes)?\s*", re.ASCII | re.IGNORECASE)
+"""A size as people write it: ``512mb``, ``2 GiB``."""
+
+
+def parse_bytes(text: str | float) -> int:
+    """Return the bytes that a quantity of memory or storage stands for.
+
+    Raises:
+        ValueError: it is not a quantity, negative, or so small that another unit must be meant: ``512m`` is half a
+            byte, and Kubernetes takes it as no limit.
+    """
+    try:
+        value = parse_quantity(text)
+    except ValueError as error:
+        if (size := _meant_size(text)) and "is not a quantity" in str(error):
+            raise ValueError(f"{text!r} is not a quantity: did you mean {size}?") from None
+        raise
+    if value < 0:
+        raise ValueError(f"{text} is less than nothing")
+    if 0 < value < _LEAST_BYTES:
+        amount = "less than one byte" if value < 1 else counted(int(value), "byte")
+        raise ValueError(f"{text!r} is {amount}: did you mean {_meant_size(text) or '512Mi'}?")
+    return int(value)
+
+
+def parse_cores(text: str | float) -> float:
+    """Return the cores that a quantity of CPU stands for.
+
+    Raises:
+        ValueError: it is not a quantity, negative, or of a unit that no CPU has: ``2Gi``, ``500M``.
+    """
+    value = parse_quantity(text)
+    if value < 0:
+        raise ValueError(f"{text} is less than nothing")
+    number = _LOOSE.fullmatch(str(text))
+    if value > _MOST_CORES:
+        is_thousandths = number is None or number[2] in (None, "M")
+        unit = f"{number[1]}m" if number and is_thousandths else number[1] if number else "2"
+        raise ValueError(f"{text!r} is {value:.4g} cores: did you mean {unit}?")
+    if 0 < value < 0.001:
+        raise ValueError(f"{text!r} is less than a thousandth of a core, 1m")
+    return value
+
+
+def _meant_size(text: str | float) -> str:
+    """Return the size that was probably meant, with a binary suffix; empty where nobody can tell."""
+    match = _LOOSE.fullmatch(str(text))
+    if match is None:
+        return ""
+    suffix = {"k": "Ki"}.get((match[2] or "m").lower(), f"{(match[2] or 'm').upper()}i")
+    return f"{match[1]}{suffix}"
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that up to 15 ASCII digits write; None for any other text.
 

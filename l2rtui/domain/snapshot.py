@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from l2rtui.domain import row
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import GpuShare, Node, SlotId
-from l2rtui.domain.row import row
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import DECISIVE_ROLES, Role
@@ -32,6 +32,8 @@ class PodView:
         ip: Its address inside the cluster or the Engine; empty while it has none.
         labels: Pairs of its own labels, where the backend's pods have them.
         context: Name of its context, where several are shown; else empty.
+        requests: Units of extended resources that the scheduler counts for it. is_bound: it has chosen its node.
+        containers: Number of its main containers. containers_ready: those that are ready, where it has several.
     """
 
     uid: str
@@ -60,6 +62,10 @@ class PodView:
     ip: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     context: str = ""
+    requests: tuple[tuple[str, int], ...] = ()
+    is_bound: bool = True
+    containers: int = 1
+    containers_ready: int = 0
 
     @property
     def status(self) -> Status:
@@ -95,7 +101,7 @@ class PodView:
     @property
     def holder(self) -> Holder | None:
         """Input of the ledger; None without devices and inconsistencies, or once the pod is over."""
-        if not (self.devices or self.flags) or self.phase.is_over:
+        if not (self.devices or self.flags or self.requests) or self.phase.is_over:
             return None
         return Holder(
             self.uid,
@@ -107,6 +113,8 @@ class PodView:
             self.devices,
             self.is_failing,
             self.flags,
+            self.requests,
+            self.is_bound,
         )
 
 

@@ -51,9 +51,13 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7
             9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}  # fmt: skip
 
 
+_LAST_SIGNAL = 64
+"""SIGRTMAX of Linux: exit codes beyond 128 + 64, such as 255 of ``sys.exit(-1)`` and of ssh, are no signals."""
+
+
 def exit_text(exit_code: int) -> str:
     """Return how a process ended. 128 + n stands for signal n, as shells and Kubernetes write it."""
-    if exit_code > 128:
+    if _is_signal(exit_code):
         number = exit_code - 128
         return f"killed by {_SIGNALS.get(number, f'signal {number}')} (exit {exit_code})"
     return f"exit {exit_code}"
@@ -61,7 +65,11 @@ def exit_text(exit_code: int) -> str:
 
 def _with(exit_code: int, verb: str) -> str:
     """Join ``ended`` or ``failed`` and the exit: ``failed with exit 1``, ``killed by SIGKILL (exit 137)``."""
-    return exit_text(exit_code) if exit_code > 128 else f"{verb} with {exit_text(exit_code)}"
+    return exit_text(exit_code) if _is_signal(exit_code) else f"{verb} with {exit_text(exit_code)}"
+
+
+def _is_signal(exit_code: int) -> bool:
+    return 128 < exit_code <= 128 + _LAST_SIGNAL
 
 
 def is_failing(phase: Phase, reason: str, *, is_terminating: bool) -> bool:

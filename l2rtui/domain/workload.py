@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.node import Gpu, SlotId
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sweeps.trial import Trial
 from runtime.base.alert_rules import AlertRule
 from runtime.base.limits import Limits
@@ -98,6 +101,8 @@ class SetSpec:
 
     Attributes:
         slots: Slots of one device that each replica takes; 0 places it on a node without a device.
+        gpus: Whole GPUs of one node that each replica takes in place of slots; 0 for slots.
+        gpu_model, gpu_memory_bytes: GPUs that suit it: words of their model, and the least memory.
         command: argv, never a shell line.
         env: Variables that the spec adds, in order.
         grace_seconds: Time between SIGTERM and SIGKILL.
@@ -127,6 +132,9 @@ class SetSpec:
     bounds: tuple[int, int] | None = None
     program: Program | None = None
     may_use_cpu: bool = False
+    gpus: int = 0
+    gpu_model: str = ""
+    gpu_memory_bytes: int = 0
 
     def scale_problem(self, replicas: int) -> str:
         """Return a sentence on why the set cannot have so many replicas; empty when it can."""
@@ -141,6 +149,32 @@ class SetSpec:
                 f"it was launched for {few}{f' to {many}' if many != few else ''} replica{'s' if many != 1 else ''}"
             )
         return "" if replicas >= 0 else f"a {self.role} set has 0 replicas or more"
+
+    @property
+    def gpu_wish(self) -> str:
+        """GPUs that suit it in words: ``GPU of model A100 with 40 GiB or more``; empty for any."""
+        model = f" of model {self.gpu_model}" if self.gpu_model else ""
+        memory = f" with {format_bytes(self.gpu_memory_bytes)} or more" if self.gpu_memory_bytes else ""
+        return f"GPU{model}{memory}" if model or memory else ""
+
+    @property
+    def whole_gpus(self) -> int:
+        """Whole GPUs that each replica takes; 0 where it takes slots of one. The device plugin gives whole ones."""
+        return self.gpus or int(self.pod.binding is Binding.DEVICE_PLUGIN)
+
+    def fills(self, slots: Collection[SlotId]) -> bool:
+        """Return True for as many slots, or devices, as a replica takes."""
+        devices = {(slot.node, slot.gpu) for slot in slots}
+        return len(devices) == self.whole_gpus if self.whole_gpus else len(slots) == self.slots
+
+    def suits(self, gpu: Gpu) -> bool:
+        """Return True for a device of the model, and with the memory, that the set needs."""
+        if not self.gpu_wish:
+            return True
+        words = _words(gpu.model)
+        # Drivers report less than the name says: 40,536 MiB of an A100 with 40 GB, 81,559 of an H100 with 80.
+        has_memory = gpu.memory_bytes >= 0.95 * self.gpu_memory_bytes
+        return not gpu.is_cpu and has_memory and all(word in words for word in _words(self.gpu_model))
 
     @property
     def needs_device(self) -> bool:
@@ -229,6 +263,11 @@ def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
         for part in spec.sets
     )
     return replace(spec, sets=tuple(sets))
+
+
+def _words(model: str) -> list[str]:
+    """Split a model into its words: that A10 is no A100 can be told by whole words alone."""
+    return re.findall(r"[a-z0-9.]+", model.lower(), re.ASCII)
 
 
 _GPU_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")

@@ -30,19 +30,23 @@ def _of_run(run: RunPlan) -> Iterable[Finding]:
         subject = f"{run.spec.name}/{set_spec.name}"
         pods: defaultdict[str, list[str]] = defaultdict(list)
         for pod in run.pods:
-            if pod.set_spec.name == set_spec.name and pod.gpu is not None and not pod.gpu.is_cpu:
-                pods[f"{pod.node}/{pod.gpu.index}"].append(pod.name)
-        # All slots of a replica are on one GPU, so more processes than one share it.
-        if pods and (elastic.processes or 1) > 1:
-            sentence = (
-                f"{elastic.processes} processes of each node would share its GPU, and NCCL takes one for each"
-            )
+            if pod.set_spec.name == set_spec.name:
+                for gpu in pod.devices:
+                    if not gpu.is_cpu:
+                        pods[f"{pod.node}/{gpu.index}"].append(pod.name)
+        # All slots of a replica are on one GPU, unless it has whole ones.
+        number = max(1, set_spec.gpus)
+        if pods and (elastic.processes or 1) > number:
+            its = "its GPU" if number == 1 else f"its {number} GPUs"
+            sentence = f"{elastic.processes} processes of each node would share {its}, and NCCL takes one for each"
             yield Finding(
                 Severity.WARNING, subject, sentence, f"Write more nodes with one process each. {_CPU_HINT}"
             )
-        for gpu, names in pods.items():
+        for device, names in pods.items():
             if len(names) > 1:
-                sentence = f"{' and '.join(names)} would share the GPU {gpu}, and NCCL takes one process for each"
+                sentence = (
+                    f"{' and '.join(names)} would share the GPU {device}, and NCCL takes one process for each"
+                )
                 yield Finding(Severity.WARNING, subject, sentence, f"Write fewer nodes. {_CPU_HINT}")
 
 

@@ -61,12 +61,14 @@ class CheckedPlan:
     Attributes:
         placing: Pins and policy with which it was placed.
         source: Spec file that it was made of, for the history; empty where there is none.
+        notes: Those of the findings that the import of a file has made.
     """
 
     plan: LaunchPlan
     findings: tuple[Finding, ...]
     source: str = ""
     placing: Placing = Placing()
+    notes: tuple[Finding, ...] = ()
 
 
 async def prepare(
@@ -142,7 +144,8 @@ async def prepare_runs(
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
     facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
-    return CheckedPlan(plan, preflight(plan, snapshot, facts), source, Placing(pins, policy, overcommit, excluded))
+    placing = Placing(pins, policy, overcommit, excluded)
+    return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
 
 
 async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError) -> CheckedPlan:

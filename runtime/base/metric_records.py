@@ -23,11 +23,13 @@ MAX_TEXT: Final = 200
 
 def parse_record(line: str) -> dict[str, Any] | None:
     """Return the metric record that a line holds, its kind under ``l2r``; None for any other line."""
-    # The prefix first: nearly every line of a log is refused here, before the JSON parser sees it.
-    if not line.startswith(METRIC_PREFIX) or len(line) > MAX_LINE:
+    # The prefix first: nearly every line of a log is refused here, before the JSON parser sees it. It may stand
+    # behind what another thread or a progress bar has written without a line end.
+    at = line.find(METRIC_PREFIX)
+    if at < 0 or len(line) - at > MAX_LINE:
         return None
     try:
-        record = json.loads(line)
+        record = json.loads(line[at:])
     except (ValueError, RecursionError):  # deep nesting ends in a RecursionError, not in a decoding error
         return None
     return record if isinstance(record, dict) and isinstance(record.get("l2r"), str) else None

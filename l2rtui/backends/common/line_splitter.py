@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 MAX_LINE_BYTES: Final = 16_384
 """Longest text of a line; the rest is cut, and its length is appended."""
 _STAMP_BYTES = 40
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\S{1,30} ")
+"""Time that servers put before a line; a progress bar returns behind it."""
 
 
 class LineSplitter:
@@ -31,6 +34,14 @@ class LineSplitter:
         return self._pop_line()
 
     def _append(self, part: bytes) -> None:
+        # Of the states of a progress bar the last one is seen; a line of all of them would lose it at the limit.
+        if b"\r" in part.rstrip(b"\r") or (self._rest.endswith(b"\r") and part.strip(b"\r")):
+            joined = bytes(self._rest) + part
+            stamp = _STAMP.match(joined)
+            at = joined.rfind(b"\r", 0, len(joined.rstrip(b"\r")))
+            self._rest.clear()
+            self._cut = 0
+            part = (stamp[0] if stamp else b"") + joined[at + 1 :]
         room = self._limit - len(self._rest)
         self._rest += part[:room]
         self._cut += max(0, len(part) - room)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,8 +53,12 @@ def refuse_taken_slots(
     allowed = set(overcommitted)
     planned: dict[SlotId, str] = {}
     problems: dict[SlotId, str] = {}
+    pods = tuple(pods)
+    problems |= _uncounted(pods, snapshot)
     for pod in pods:
-        for slot_id in pod.seat.slots:
+        # Slots that stand for units of a resource may have anything on them.
+        is_counted = pod.seat.resource and not pod.set_spec.pod.binding.chooses_gpu
+        for slot_id in () if is_counted else pod.seat.slots:
             slot = snapshot.ledger.slots.get(slot_id)
             if slot is None:
                 raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
@@ -68,3 +73,17 @@ def refuse_taken_slots(
             planned[slot_id] = pod.name
     if problems:
         raise SlotTakenError(next(iter(problems.values())), problems)
+
+
+def _uncounted(pods: Iterable[PodPlan], snapshot: ClusterSnapshot) -> dict[SlotId, str]:
+    """Return a sentence for the slots of pods that request more units of a resource than their node has left."""
+    requested: Counter[tuple[str, str]] = Counter()
+    problems: dict[SlotId, str] = {}
+    for pod in pods:
+        node, resource = snapshot.ledger.nodes.get(pod.node), pod.seat.resource
+        requested[pod.node, resource] += pod.seat.units
+        count = (node.counts or {}).get(resource) if node is not None else None
+        if count is not None and requested[pod.node, resource] > count.free:
+            sentence = f"{pod.node} has {count} of {resource}, so {pod.name} cannot sit there."
+            problems |= dict.fromkeys(pod.seat.slots, sentence)
+    return problems

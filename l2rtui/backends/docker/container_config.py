@@ -178,7 +178,8 @@ def _devices(pod: PodPlan) -> dict[str, Any]:
     gpu = pod.gpu
     if gpu is None or gpu.is_cpu:
         return {}
-    return {"DeviceRequests": [{"DeviceIDs": [gpu.uuid or str(gpu.index)], "Capabilities": [["gpu"]]}]}
+    ids = [item.uuid or str(item.index) for item in pod.devices]
+    return {"DeviceRequests": [{"DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
 
 
 def _mount(mount: Mount) -> dict[str, Any]:

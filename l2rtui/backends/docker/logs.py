@@ -12,7 +12,7 @@ from typing import Any, Final
 from l2rtui.backends.common.line_splitter import LineSplitter
 from l2rtui.backends.docker import containers, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
-from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.status import exit_text
 from runtime.base.docker_client import CONFLICT, take_frames
 
@@ -144,7 +144,7 @@ def _timed(raw: bytes) -> TimedLine:
         moment = views.nanoseconds_of(stamp.decode("ascii"))
     except ValueError:  # the Engine splits lines of more than 16 KiB and times the first piece
         moment, text = 0, raw
-    return moment, text.decode("utf-8", "surrogateescape").rstrip("\r")
+    return moment, visible_state(text.decode("utf-8", "surrogateescape").rstrip("\r"))
 
 
 def _engine_time(nanoseconds: int) -> str:

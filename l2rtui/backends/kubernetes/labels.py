@@ -7,9 +7,10 @@ that no label can hold (a user name with ``@``) is an annotation, and the label 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
-from l2rtui.domain.node import device_name
+from l2rtui.domain.node import device_index, device_name
 
 MANAGED_BY: Final = "l2rtui"
 PREFIX: Final = "l2rtui.io/"
@@ -92,6 +93,9 @@ GPU_MEMORY: Final = "nvidia.com/gpu.memory"
 GPU_COUNT: Final = "nvidia.com/gpu.count"
 GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
 """Number of shares that the device plugin makes of one GPU."""
+MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
+MIG_SLICES: Final = "nvidia.com/gpu.slices.gi"
+"""Slices of each MIG device; with strategy ``single`` it is set where the cards are divided."""
 GPUS: Final = f"{PREFIX}gpus"
 """On a node: number of its GPUs, where neither a device plugin nor GPU feature discovery gives it."""
 GPU_UUIDS: Final = f"{PREFIX}gpu-uuids"
@@ -128,6 +132,17 @@ def peers_service(run: str) -> str:
 def controller_name(run: str, set_name: str, group: int = 0) -> str:
     """Name of the Job or ReplicaSet of one set on one device; ``group`` counts the devices of the set from 0."""
     return f"{run}-{set_name}" if group == 0 else f"{run}-{set_name}-g{group}"
+
+
+def gpus_label(indices: Iterable[int]) -> str:
+    """Value of the label ``gpu``: the index of a device, or those of several whole GPUs, ``0_1_2``."""
+    return "_".join(map(device_name, indices))
+
+
+def gpu_indices(label: str) -> tuple[int, ...]:
+    """Indices in a value of the label ``gpu``; empty for any other text."""
+    indices = [device_index(part) for part in label.split("_")]
+    return tuple(index for index in indices if index is not None) if None not in indices else ()
 
 
 def slot_lease(node: str, gpu: int) -> str:

@@ -7,19 +7,21 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from l2rtui.backends.local.supervision.log_file import (
     MARK,
+    NEWER,
     STAMP_LENGTH,
     log_path,
     parse_stamp,
     rotated_path,
     serials,
 )
-from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.log import LogLine, LogQuery, visible_state
 
 _BLOCK = 65_536
 _MIN_PAUSE_SECONDS = 0.125
@@ -50,6 +52,8 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
     cursor = _Cursor(folder)
     is_live = query.follow and not query.previous
     try:
+        seen_rest = b""
+        """Unfinished line that was shown; what follows is a newer state of it."""
         if not is_live:
             cursor.stop_at_present()
         async for line in _parsed(_backlog(folder, query, cursor), pod, query.since):
@@ -61,7 +65,11 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
             is_quiet = True
             async for line in _parsed(cursor.advance(), pod, query.since):
                 is_quiet = False
-                yield line
+                yield _newer(line, seen_rest)
+                seen_rest = b""
+            for state in _open_states(cursor, seen_rest, pod, query.since):
+                yield state
+                seen_rest = cursor.rest
             if is_last_poll:
                 break
             # A busy log is read often and an idle one rarely: hundreds of followers share one core.
@@ -69,14 +77,30 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
             if is_quiet:
                 clock = asyncio.get_running_loop().time
                 await asyncio.sleep(pause - clock() % pause)
-                now = clock()
-                if now >= checked_at + _CHECK_SECONDS:
-                    checked_at, is_last_poll = now, is_over()
+                checked_at, is_last_poll = _checked(clock(), checked_at, is_over)
         # The unfinished last line: nobody will end it any more.
-        if last := _parse(cursor.rest, pod, query.since):
-            yield last
+        if cursor.rest != seen_rest and (last := _parse(cursor.rest, pod, query.since)):
+            yield _newer(last, seen_rest)
     finally:
         cursor.close()
+
+
+def _checked(now: float, checked_at: float, is_over: Callable[[], bool]) -> tuple[float, bool]:
+    """Return when it was last asked whether the pod is over, and the answer; False while it is not time to ask."""
+    return (now, is_over()) if now >= checked_at + _CHECK_SECONDS else (checked_at, False)
+
+
+def _open_states(cursor: _Cursor, seen_rest: bytes, pod: str, since: float | None) -> Iterator[LogLine]:
+    """Yield the newest state of a bar that stands still, in a line that nobody ends, unless it was seen."""
+    if b"\r" in cursor.rest and cursor.rest != seen_rest:
+        state = _parse(cursor.rest, pod, since)
+        if state is not None and state.text.strip():
+            yield _newer(state, seen_rest)
+
+
+def _newer(line: LogLine, seen_rest: bytes) -> LogLine:
+    """Return a line as a newer state of what was shown of it before."""
+    return replace(line, replaces=True) if seen_rest else line
 
 
 class _Cursor:
@@ -220,8 +244,12 @@ def _collect(path: Path, serial: int, query: LogQuery, cursor: _Cursor, backlog:
     unfinished = next(lines)  # the part after the last line feed: empty, or a line that is being written
     # From the end backwards, so a tail of a large log reads only its last blocks.
     is_newest = not (cursor.has_file or query.previous)
-    goes_on = True
+    goes_on, is_older = True, False
     for line in lines if is_newest or not unfinished else chain((unfinished,), lines):
+        if is_older:  # states of a bar before its newest one are not lines
+            is_older = line[STAMP_LENGTH : STAMP_LENGTH + 1] == NEWER
+            continue
+        is_older = line[STAMP_LENGTH : STAMP_LENGTH + 1] == NEWER
         stamp = parse_stamp(line[:STAMP_LENGTH])
         is_old = query.since is not None and stamp is not None and stamp <= query.since
         if is_old or (query.tail is not None and len(backlog) >= query.tail):
@@ -249,11 +277,20 @@ def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
 
 
 async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> AsyncIterator[LogLine]:
+    """Yield the parsed lines; of the states of one bar the newest."""
+    newest: LogLine | None = None
     for number, line in enumerate(lines):
         if number % _YIELD_LINES == _YIELD_LINES - 1:
             await asyncio.sleep(0)
         if parsed := _parse(line, pod, since):
-            yield parsed
+            if newest is not None:
+                if not parsed.replaces:
+                    yield newest
+                elif not newest.replaces:  # the line before this batch is not of the same bar
+                    parsed = replace(parsed, replaces=False)
+            newest = parsed
+    if newest is not None:
+        yield newest
 
 
 def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
@@ -262,7 +299,8 @@ def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
     if stamp is None or (since is not None and stamp <= since):
         return None
     kind, text = line[STAMP_LENGTH : STAMP_LENGTH + 1], line[STAMP_LENGTH + 1 :]
-    return LogLine(stamp, pod, text.decode("utf-8", "replace"), is_mark=kind == MARK)
+    state = visible_state(text.decode("utf-8", "replace"))
+    return LogLine(stamp, pod, state, is_mark=kind == MARK, replaces=kind == NEWER)
 
 
 def _parts(folder: Path, serial: int) -> tuple[Path, Path]:

@@ -39,8 +39,8 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
     if getattr(args, "as_run", ""):
         return await _prepare_exactly(session)
-    path, limits = _spec_path(args), settings.default_limits
-    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits)
+    (path, *more), limits = _spec_paths(args), settings.default_limits
+    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits, more=more)
     # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
     session.require_answer(args.verb)
     return await launcher.prepare(
@@ -55,16 +55,16 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     )
 
 
-def _spec_path(args: Namespace) -> str:
+def _spec_paths(args: Namespace) -> list[str]:
     if args.file and args.template:
         raise UsageError("-f and -t both name the spec.", "Leave one out.")
     if args.template:
-        return str(template_path(args.template))
+        return [str(template_path(args.template))]
     if not args.file:
         again = ", or --as RUN for one of the past" if args.verb == "launch" else ""
         hint = f"Write `l2rtui {args.verb} -f SPEC`, -t NAME for a template{again}."
         raise UsageError(f"{args.verb} needs a spec.", hint)
-    return str(args.file)
+    return [str(path) for path in args.file]
 
 
 async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
@@ -134,7 +134,8 @@ def _say(session: Session, findings: Iterable[Finding]) -> None:
             groups.setdefault((heads[finding.severity], sentence, finding.hint), []).append(finding)
     for (head, _, hint), (first, *others) in groups.items():
         same = f" The same of {listed(finding.subject for finding in others)}." if others else ""
-        session.talk.say(f"{head}: {first.subject}: {first.sentence}.{same}{f' {hint}' if hint else ''}")
+        end = "" if first.sentence.endswith("?") else "."
+        session.talk.say(f"{head}: {first.subject}: {first.sentence}{end}{same}{f' {hint}' if hint else ''}")
 
 
 async def run_plan(session: Session) -> int:
@@ -159,7 +160,9 @@ async def run_plan(session: Session) -> int:
     # What fits is worth a line here, too: by it people choose where a set sits, and the size of a replay.
     in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
     in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
-    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order):
+    # A field of a file that a run changes or drops must not be found out from its pods.
+    imported = (item for item in prepared.notes if item.severity is Severity.OK)
+    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order, *imported):
         session.talk.say(f"{finding.subject}: {finding.sentence}.")
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE

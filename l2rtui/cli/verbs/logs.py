@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -86,8 +87,15 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
     width = max(map(len, names))
     colours = {name: _PREFIX_COLOURS[number % len(_PREFIX_COLOURS)] for number, name in enumerate(names)}
     has_times = session.args.timestamps or out.form == "wide"
+    last: tuple[str, str, bool] = ("", "", False)
 
     def write(line: LogLine) -> None:
+        nonlocal last
+        # On a terminal a newer state of a progress bar takes the place of the older one, where that fits in a row.
+        if line.replaces and last == (line.pod, line.container, True):
+            out.stream.write("\x1b[1A\x1b[2K")
+        fits = len(line.text) + width + 32 < shutil.get_terminal_size().columns
+        last = (line.pod, line.container, out.has_colours and fits)
         parts = [f"{rfc3339(line.time)} "] if has_times else []
         # A pod that joined later gets the next colour.
         if line.pod not in colours:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from l2rtui.domain.containers import Binding, PodSettings
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
@@ -19,6 +19,7 @@ from runtime.base.contract import RENDEZVOUS_PORT
 RENDEZVOUS_SET = "rdzv"
 SERVERS_SET, WORKERS_SET = "ps", "worker"
 _HERE = Path()
+_Number = TypeVar("_Number", int, float)
 
 
 def kind_of(form: schema.SpecForm) -> Kind:
@@ -165,8 +166,9 @@ def _steps(steps: list[schema.StepForm], run: schema.PodForm, folder: Path) -> I
 def _elastic_step(
     form: schema.StepForm, nodes: schema.NodesForm, after: tuple[str, ...], run: schema.PodForm, folder: Path
 ) -> Iterable[SetSpec]:
-    if form.command or form.program or form.replicas != 1:
-        raise ValueError(f"{form.name}: command, program and replicas of an elastic step stand under its nodes")
+    if form.command or form.program or form.replicas != 1 or form.gpus or form.gpu or form.resources.gpu:
+        fields = "command, program, replicas and GPUs"
+        raise ValueError(f"{form.name}: {fields} of an elastic step stand under its nodes")
     rendezvous_form = form.rendezvous or schema.RendezvousForm()
     rendezvous, set_spec = _elastic(nodes, rendezvous_form, run, folder, form.name, f"{form.name}-{RENDEZVOUS_SET}")
     yield replace(rendezvous, command=runtime_commands.rendezvous(rendezvous_form.backend, form.name))
@@ -190,31 +192,55 @@ def _set_with_program(form: schema.SetForm, name: str, role: Role, run: schema.P
 
 def _set_spec(form: schema.SetForm, name: str, role: Role, run: schema.PodForm) -> SetSpec:
     cpu, memory = form.resources.cpu, form.resources.memory
+    pod = pod_settings(run, form.pod, name)
+    gpus, wish = _gpus(form, name)
+    if gpus and pod.binding in (Binding.CPU, Binding.SHARED):
+        raise ValueError(f"{name}: binding {pod.binding} gives no whole GPU: leave out gpus, or choose another")
     return SetSpec(
         name=name,
         role=role,
         command=tuple(form.command),
         replicas=1 if isinstance(form, schema.LearnerForm) else form.replicas,
-        slots=form.slots,
+        slots=max(1, form.slots) if gpus or wish.model or wish.memory else form.slots,
         env=variables(form.env),
         restart=RestartPolicy(form.restart),
         resources=Resources(
-            None if cpu is None else _quantity(cpu, f"{name}: resources.cpu"),
-            None if memory is None else int(_quantity(memory, f"{name}: resources.memory")),
+            None if cpu is None else _named(parse_cores, cpu, f"{name}: resources.cpu"),
+            None if memory is None else _named(parse_bytes, memory, f"{name}: resources.memory"),
         ),
         grace_seconds=form.grace_seconds,
-        pod=pod_settings(run, form.pod, name),
+        pod=pod,
+        gpus=gpus,
+        gpu_model=wish.model,
+        gpu_memory_bytes=_named(parse_bytes, wish.memory or 0, f"{name}: gpu.memory"),
     )
 
 
-def _quantity(value: str | float, field: str) -> float:
+def _gpus(form: schema.SetForm, name: str) -> tuple[int, schema.GpuForm]:
+    """Return the whole GPUs of each replica, 0 where it takes slots, and the GPUs that suit it."""
+    is_wish = isinstance(form.gpu, schema.GpuForm)
+    wish = form.gpu if isinstance(form.gpu, schema.GpuForm) else schema.GpuForm(count=0)
+    count = form.gpu if isinstance(form.gpu, int) else wish.count
+    written = {"gpus": form.gpus or 0, "gpu": count, "resources.gpu": form.resources.gpu or 0}
+    numbers = {field: number for field, number in written.items() if number}
+    # A mapping without a count says which GPUs, and another field how many.
+    if is_wish and count == 1 and len(numbers) > 1:
+        del numbers["gpu"]
+    if len(set(numbers.values())) > 1:
+        fields = " and ".join(f"{field} {number}" for field, number in numbers.items())
+        raise ValueError(f"{name}: {fields} do not agree: write one of them")
+    gpus = next(iter(numbers.values()), 0)
+    if gpus and form.slots not in (0, 1):
+        raise ValueError(f"{name}: write slots, parts of a GPU, or {next(iter(numbers))}, whole ones, but not both")
+    return gpus, wish
+
+
+def _named(parse: Callable[[str | float], _Number], value: str | float, field: str) -> _Number:
+    """Return a parsed quantity; a mistake names its field."""
     try:
-        number = parse_quantity(value)
+        return parse(value)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-    if number < 0:
-        raise ValueError(f"{field}: {value} is less than nothing")
-    return number
 
 
 def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:

@@ -152,6 +152,10 @@ def _common_fields(set_spec: SetSpec) -> dict[str, Any]:
         "grace_seconds": set_spec.grace_seconds,
         "pod": pod_form(set_spec.pod),
     }
+    if set_spec.gpus and not set_spec.gpu_wish:
+        fields["gpus"] = set_spec.gpus
+    elif set_spec.gpu_wish:
+        fields["gpu"] = schema.GpuForm(set_spec.gpus, set_spec.gpu_model, set_spec.gpu_memory_bytes or None)
     if set_spec.program is not None:
         fields["program"] = set_spec.program.url or set_spec.program.name
     return fields

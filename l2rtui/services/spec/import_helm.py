@@ -1,11 +1,13 @@
-"""Import of a values file of the Helm chart ``distributed-tensorflow`` as a run of parameter servers.
+"""Import of a values file of a Helm chart ``distributed-tensorflow`` as a run of parameter servers.
 
 The run does what the chart did, with two differences: the chart's StatefulSets restarted finished workers for ever,
 and Helm knows no slots. A finding tells each difference.
 
-The chart (helm/charts, incubator and later stable) runs ``python train_distributed.py`` in its own image, with two
-hyper-parameters as arguments; the program chooses the others. Besides the chart's values, these fields of a spec
-file may be added, or given by ``--set``: name, image, command, seed, env, placement, pod.
+Two charts of that name are public (helm/charts, incubator and later stable; Dysproz/distributed-tensorflow-helm).
+Both run ``python train_distributed.py`` in an image of their own with hyper-parameters as flags, each only where it
+is set: learning rate and batch size, and those of the second chart, which also has ``limit`` for each side. Its
+worker takes some of its limits from ``ps.limit``; here each side has its own. Besides the charts' values, these
+fields of a spec file may be added, or given by ``--set``: name, image, command, seed, env, placement, pod.
 """
 
 from __future__ import annotations
@@ -48,6 +50,13 @@ class ImageValues(Struct):
     pullPolicy: str = ""  # noqa: N815  (the chart's word)
 
 
+class LimitValues(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Limits of one side, which are its requests as well."""
+
+    cpu: str | int | float | None = None
+    memory: str | int | float | None = None
+
+
 class SideValues(Struct):
     """Values of the workers, or of the servers."""
 
@@ -57,6 +66,7 @@ class SideValues(Struct):
     gpuCount: Annotated[int, Meta(ge=0, le=64)] = 0  # noqa: N815  (the chart's word)
     env: dict[str, EnvValue] = {}
     resources: dict[str, dict[str, str | int | float]] = {}
+    limit: LimitValues = field(default_factory=LimitValues)
     privileged: bool = False
     podManagementPolicy: str = ""  # noqa: N815  (the chart's word)
 
@@ -135,7 +145,7 @@ def form_of(values: Values, data: Mapping[str, Any]) -> tuple[ParameterServerFor
         runs = "l2r-runtime" if values.image else "the chart's python train_distributed.py"
         say("command", f"the values name no command: {runs} is run")
     for where, unknown in _unknown(data):
-        sentence = f"{unknown} is not used: the chart's templates that are known here do not read it"
+        sentence = f"{unknown} is not used: the templates of both charts do not read it"
         say(where, sentence, Severity.WARNING)
     form = ParameterServerForm(
         name=values.name,
@@ -166,7 +176,15 @@ def _side(values: Values, side: SideValues, mounts: list[MountForm], own: str, s
         pod["binding"] = "device-plugin"
         say(own, f"{side.gpuCount} GPU of each pod comes from the device plugin, as in the chart")
     # Requests win over limits, as the scheduler counts them.
-    amounts = {**side.resources.get("limits", {}), **side.resources.get("requests", {})}
+    amounts: dict[str, Any] = {
+        "cpu": side.limit.cpu,
+        "memory": side.limit.memory,
+        **side.resources.get("limits", {}),
+        **side.resources.get("requests", {}),
+    }
+    if side.limit.cpu is not None:  # a run limits no CPU by itself
+        limits = {"limits": {"cpu": str(side.limit.cpu)}}
+        pod["template"] = {"spec": {"containers": [{"name": "main", "resources": limits}]}}
     return {
         "replicas": side.number,
         "port": side.port,
@@ -184,7 +202,14 @@ def _chart_command(values: Values, side: SideValues) -> list[str]:
     hyper = values.hyperparams
     gpus = ["--num_gpus", str(side.gpuCount)] if side.gpuCount else []
     numbers = ["--learning_rate", f"{hyper.learningrate:g}", "--batch_size", str(hyper.batchsize)]
-    return ["python", "train_distributed.py", *gpus, *numbers]
+    optional = {
+        "--train_steps": hyper.trainsteps,
+        "--data_dir": hyper.datadir,
+        "--log_dir": hyper.logdir,
+        "--hidden_units": hyper.hiddenunits,
+    }
+    others = [word for flag, value in optional.items() if value for word in (flag, str(value))]
+    return ["python", "train_distributed.py", *gpus, *numbers, *others]
 
 
 def _image(side: SideValues) -> str:

@@ -1,10 +1,16 @@
-"""Import of a file with Kubernetes objects: its placeholders, YAML documents and ``--set``."""
+"""Import of files with Kubernetes objects: their encoding, placeholders, YAML or JSON documents, and ``--set``.
+
+They are read as kubectl reads them: YAML in any style, JSON, several documents, UTF-8 with or without a byte order
+mark, UTF-16 with one.
+"""
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -14,18 +20,47 @@ from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
+from l2rtui.services.spec import import_operators
 from l2rtui.services.spec.yaml_lines import MAX_VALUES
 
 _MARK = "l2r-placeholder-{}-"
 _MARKED = re.compile(r"l2r-placeholder-(\d{1,7})-")
+_FIRST_COLUMN = re.compile(r"^apiVersion[ \t]*:", re.MULTILINE)
+_ENCODINGS: Final = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+Converted = tuple[dict[str, Any], tuple[Finding, ...]]
+"""Data of a spec file that an operator's job becomes, and findings."""
+
+
+def holds_objects(raw: bytes) -> bool:
+    """Return True for a file of Kubernetes objects: its first document has an apiVersion.
+
+    A file with one in the first column is such a file even where it is no YAML, so that the mistake is named.
+    """
+    if b"a\0p\0i\0V" not in raw and b"\0a\0p\0i\0V" not in raw and b"apiVersion" not in raw:
+        return False
+    try:
+        text = _decoded(raw, "")
+        if _FIRST_COLUMN.search(text):
+            return True
+        documents = _parsed(text, [])
+    except (SpecError, yaml.YAMLError):
+        return False
+    first = next((document for document in documents if document is not None), None)
+    return isinstance(first, dict) and isinstance(first.get("apiVersion"), str)
 
 
 def load_objects(
-    raw: bytes, path: str, overrides: Sequence[str] = (), name: str = ""
-) -> tuple[RunSpec, tuple[Finding, ...]]:
-    """Read the objects of a file as one run.
+    files: Sequence[tuple[str, bytes]], overrides: Sequence[str] = (), name: str = ""
+) -> tuple[RunSpec, tuple[Finding, ...]] | Converted:
+    """Read the objects of files as one run; the job of an operator becomes the data of a spec file.
 
     Args:
+        files: Path and contents of each.
         overrides: ``NAME=value`` for each placeholder ``{{NAME}}`` that no plan fills in; ``image=…`` and
             ``replicas=…`` for every workload.
 
@@ -35,27 +70,14 @@ def load_objects(
     values = dict(_override(override) for override in overrides)
     # Marks are numbered, since one placeholder may stand several times and inside longer words.
     names: list[str] = []
-
-    def mark(match: Any) -> str:
-        names.append(match[1])
-        return _MARK.format(len(names) - 1)
-
-    # ``{{NAME}}`` without quotes is not valid YAML, so a plain word replaces each placeholder until after parsing.
-    try:
-        text = import_yaml.PLACEHOLDER.sub(mark, raw.decode("utf-8"))
-        documents = bounded_yaml.load_all(text, max_values=MAX_VALUES)
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: not YAML: it is no text in UTF-8.") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path}: not YAML: {error}.") from None
+    documents = [document for path, raw in files for document in _documents(raw, path, names)]
+    path = files[0][0]
     # After parsing, so that a value is text whatever it contains: it cannot add YAML of its own.
     documents = [_unmarked(document, names, values) for document in documents]
     _refuse_unused(path, values, set(names))
-    # A plan fills in the rest later, when slots and seeds are known.
-    unfilled = sorted(import_yaml.placeholders(documents) - set(import_yaml.KNOWN))
+    # A plan fills in the rest later, when slots and seeds are known; a spec file has no placeholders.
+    is_operators = any(import_operators.is_operator_job(document) for document in documents)
+    unfilled = sorted(import_yaml.placeholders(documents) - set(() if is_operators else import_yaml.KNOWN))
     if unfilled:
         flags = " ".join(f"--set {name_left}=VALUE" for name_left in unfilled)
         raise SpecError(f"{path}: nothing is known for {', '.join(unfilled)}.", f"Add {flags}.")
@@ -66,7 +88,64 @@ def load_objects(
                 f"{path}: {'.'.join(map(str, keys))} looks like {what}, and specs are no place for it.",
                 "Keep it with `l2rtui secret create`, and refer to that: valueFrom: {secretKeyRef: ...}.",
             )
+    if is_operators:
+        data, notes = import_operators.spec_of(documents, path, name)
+        for part in (data[key] for key in ("nodes", "workers", "servers") if key in data and "image" in values):
+            part["pod"]["image"] = values["image"]
+        return data, notes
     return import_yaml.read_kubernetes_yaml(documents, path, name)
+
+
+def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:
+    try:
+        return _parsed(_decoded(raw, path), names)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not YAML: {error}.") from None
+
+
+def _decoded(raw: bytes, path: str) -> str:
+    encoding = next((encoding for mark, encoding in _ENCODINGS if raw.startswith(mark)), "utf-8")
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: not YAML: it is no text in UTF-8.") from None
+
+
+def _parsed(text: str, names: list[str]) -> list[Any]:
+    """Return the documents of a text, with a mark for each placeholder, whose name is appended."""
+
+    def mark(match: re.Match[str]) -> str:
+        names.append(match[1])
+        return _MARK.format(len(names) - 1)
+
+    # ``{{NAME}}`` without quotes is not valid YAML, so a plain word replaces each placeholder until after parsing.
+    text = import_yaml.PLACEHOLDER.sub(mark, text)
+    if text.lstrip().startswith("{") and (objects := _json_objects(text)) is not None:
+        return objects
+    return bounded_yaml.load_all(text, max_values=MAX_VALUES)
+
+
+def _json_objects(text: str) -> list[Any] | None:
+    """Return the objects of a JSON text, one after the other as kubectl takes them; None where it is no JSON.
+
+    PyYAML reads most JSON, but no tabs between values, and no second object without ``---``.
+    """
+    decoder, objects, at = json.JSONDecoder(), [], 0
+    try:
+        while at < len(text):
+            if text[at].isspace():
+                at += 1
+                continue
+            value, at = decoder.raw_decode(text, at)
+            objects.append(value)
+        for value in objects:  # within the bounds of YAML, too
+            bounded_yaml.check(json.dumps(value), yaml.SafeLoader, max_values=MAX_VALUES)
+    except (ValueError, RecursionError):
+        return None
+    return objects
 
 
 def _override(override: str) -> tuple[str, str]:
@@ -110,6 +189,11 @@ def _set_everywhere(document: Any, values: dict[str, str]) -> None:
     if "replicas" in values and document.get("kind") != "Pod":
         # Still text here: the import checks that it is a number, and names the object if it is not.
         spec["parallelism" if document.get("kind") == "Job" else "replicas"] = values["replicas"]
+    if "replicas" in values and document.get("kind") in ("ElasticJob", "PyTorchJob", "TFJob"):
+        for part in spec.values():
+            worker = part.get("Worker") if isinstance(part, dict) else None
+            if isinstance(worker, dict):
+                worker["replicas"] = values["replicas"]
     template = spec.get("template")
     pod = template.get("spec") if isinstance(template, dict) else spec
     if "image" in values and isinstance(pod, dict):

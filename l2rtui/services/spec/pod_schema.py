@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_bytes
 from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
 
 _DEFAULT = PodSettings()
@@ -112,10 +112,13 @@ def _template(settings: PodSettings) -> dict[str, Any] | list[dict[str, Any]] | 
 def _device(name: str | None, where: str) -> str:
     if not name:
         return ""
-    from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_plugin_only
+    from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_countable
 
-    if name != WHOLE and not is_plugin_only(name):
-        kinds = "amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe, or a MIG profile such as nvidia.com/mig-1g.5gb"
+    if not is_countable(name):
+        kinds = (
+            "amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe, a GPU by its model such as nvidia.com/a100, "
+            "or a MIG profile such as nvidia.com/mig-1g.5gb"
+        )
         raise ValueError(f"{where}: pod.device: {name!r} is no device that is counted here: write {kinds}")
     return "" if name == WHOLE else name
 
@@ -132,7 +135,7 @@ def _mount(form: MountForm, where: str) -> Mount:
 
 def _size(value: str | float, field: str) -> int:
     try:
-        size = int(parse_quantity(value))
+        size = parse_bytes(value)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
     if size <= 0:

@@ -33,6 +33,20 @@ class ResourcesForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     cpu: Annotated[Quantity, Meta(description="CPU cores: 2, 500m")] | None = None
     memory: Annotated[Quantity, Meta(description="bytes: 2Gi, 512Mi")] | None = None
+    gpu: Annotated[int, Meta(ge=1, le=64, description="whole GPUs; the same as `gpus` of the set")] | None = None
+
+
+Gpus = Annotated[int, Meta(ge=1, le=64, description="whole GPUs of one node for each replica, in place of slots")]
+
+
+class GpuForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """GPUs that suit a set: nodes without one are left out."""
+
+    count: Annotated[
+        int, Meta(ge=0, le=64, description="whole GPUs for each replica; 0: as many slots as said")
+    ] = 1
+    model: Annotated[str, Meta(description="words of the model's name: A100, RTX A6000")] = ""
+    memory: Annotated[Quantity, Meta(description="least memory: 40Gi")] | None = None
 
 
 class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -78,7 +92,13 @@ class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
         None
     )
     device: (
-        Annotated[str, Meta(description="device of a plugin: amd.com/gpu, gpu.intel.com/xe, nvidia.com/mig-1g.5gb")]
+        Annotated[
+            str,
+            Meta(
+                description="extended resource that pods request: amd.com/gpu, gpu.intel.com/xe, nvidia.com/a100, "
+                "nvidia.com/mig-1g.5gb"
+            ),
+        ]
         | None
     ) = None
     template: (
@@ -94,6 +114,8 @@ class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
     """Fields of every set of processes."""
 
     slots: Slots = 1
+    gpus: Gpus | None = None
+    gpu: Annotated[Gpus | GpuForm, Meta(description="whole GPUs, or which ones suit")] | None = None
     env: dict[str, EnvValue] = {}
     restart: Restart = "OnFailure"
     resources: ResourcesForm = field(default_factory=ResourcesForm)

@@ -7,7 +7,6 @@ msgspec checks values and names the path of a wrong one; ``yaml_lines`` knows th
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,6 @@ from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, p
 from runtime.base.limits import Limits
 
 NO_LIMITS = Limits()
-_KUBERNETES = re.compile(rb"^apiVersion[ \t]*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,19 @@ class LaunchRequest:
 
 
 def load(
-    path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "", limits: Limits = NO_LIMITS
+    path: str,
+    overrides: Sequence[str] = (),
+    name: str = "",
+    *,
+    binding: str = "",
+    limits: Limits = NO_LIMITS,
+    more: Sequence[str] = (),
 ) -> LaunchRequest:
-    """Read a spec file, a values file of the Helm chart, or a file with Kubernetes objects.
+    """Read a spec file, a values file of the Helm chart, or files with Kubernetes objects.
 
     Args:
+        path: ``-`` reads the standard input.
+        more: Further files, whose Kubernetes objects belong to the same run.
         overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
         name: Replaces the file's ``name``.
         binding: Binding mode where the file names none.
@@ -83,12 +89,8 @@ def load(
         SpecError: the file is missing or wrong; names file, line and field.
     """
     raw = read_bytes(path)
-    # Decided by the raw text: placeholders in braces make such a file no YAML until they are replaced.
-    if _KUBERNETES.search(raw):
-        from l2rtui.services.spec.import_kubernetes import load_objects
-
-        spec, changes = load_objects(raw, path, overrides, name)
-        return LaunchRequest(spec, source=path, notes=changes)
+    if (request := _objects_request(path, raw, overrides, name, binding, limits, more)) is not None:
+        return request
     data, locations = parse_yaml(raw, path)
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
@@ -111,6 +113,32 @@ def load(
         spec = _loaded(*with_values(data, trial, locations), binding, limits).spec
         trials.append(renamed(replace(spec, trial=trial), spec.experiment))
     return replace(request, trials=tuple(trials), seeds=sweep.seeds)
+
+
+def _objects_request(
+    path: str,
+    raw: bytes,
+    overrides: Sequence[str],
+    name: str,
+    binding: str,
+    limits: Limits,
+    more: Sequence[str],
+) -> LaunchRequest | None:
+    """Return the request of files with Kubernetes objects; None where the first is a spec file."""
+    if b"apiVersion" in raw.replace(b"\0", b""):  # the import takes a moment, and few files have one
+        from l2rtui.services.spec import import_kubernetes
+
+        if import_kubernetes.holds_objects(raw):
+            files = [(path, raw), *((other, read_bytes(other)) for other in more)]
+            made, changes = import_kubernetes.load_objects(files, overrides, name)
+            if isinstance(made, RunSpec):
+                return LaunchRequest(made, source=path, notes=changes)
+            request = _loaded(made, Locations(path), binding, limits)
+            return replace(request, notes=(*changes, *request.notes))
+    if more:
+        sentence = f"{path} is a spec of a whole run: several files with -f are for Kubernetes objects."
+        raise SpecError(sentence, "Launch each spec by itself.")
+    return None
 
 
 def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Limits) -> LaunchRequest:
@@ -138,7 +166,13 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
 def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
     """Return the spec with the sets marked that placement may bind to the CPU, because they compute on no GPU."""
     sets = (
-        replace(part, may_use_cpu=part.name in unbound and part.needs_device and bool(cpu_reason(spec, part)))
+        replace(
+            part,
+            may_use_cpu=part.name in unbound
+            and part.needs_device
+            and not (part.gpus or part.gpu_wish)
+            and bool(cpu_reason(spec, part)),
+        )
         for part in spec.sets
     )
     return replace(spec, sets=tuple(sets))
@@ -176,7 +210,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
     try:
         sets = sets_of(form, Path(path).parent)
     except ValueError as error:
-        raise SpecError(f"{path}: {error}.") from None
+        raise SpecError(f"{path}: {error}{'' if str(error).endswith('?') else '.'}") from None
     names = [set_spec.name for set_spec in sets]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise SpecError(f"{path}: two sets are named {double}.", "Give each set a name of its own.")

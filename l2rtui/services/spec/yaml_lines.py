@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -68,13 +70,14 @@ _Loader.add_implicit_resolver(
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a spec file.
+    """Read a spec file; ``-`` is the standard input.
 
     Raises:
         SpecError: it is missing, unreadable or too large.
     """
     try:
-        with Path(path).open("rb") as file:
+        # The standard input stays open: a question comes later, and finds its end.
+        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise SpecError(f"There is no spec file {path}.", "Examples are in manifests/.") from None

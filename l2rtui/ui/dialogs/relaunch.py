@@ -147,7 +147,7 @@ def pins_of(spec: RunSpec, pods: Sequence[PodView]) -> tuple[Pin, ...]:
         for index in range(set_spec.replicas if set_spec.slots else 0):
             slots = slots_of.get((set_spec.name, index), ())
             # Pins are matched to replicas by order alone, so one gap would shift all that follow.
-            if len(slots) != set_spec.slots:
+            if not set_spec.fills(slots):
                 return ()
             pins.extend(Pin(slot.node, slot.gpu, slot.slot) for slot in slots)
     return tuple(pins)

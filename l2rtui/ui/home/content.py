@@ -297,6 +297,7 @@ class PaneContent:
                     node,
                     [slot for gpu in node.devices for slot in ledger.of_gpu(node.name, gpu.index)],
                     snapshot.num_pods_on(node),
+                    ledger.nodes[node.name].unseen,
                 ),
             )
             for node in snapshot.nodes.values()

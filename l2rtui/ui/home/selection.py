@@ -147,7 +147,8 @@ class Selection:
                 node, holder = snapshot.nodes.get(self.slot.node), self.pod(snapshot)
                 facts = (record, metrics, old.get(entry.pod_uid, ""), mismatches.get(entry.pod_uid, ()))
                 shares = snapshot.gpu_shares(holder) if holder is not None else {}
-                return about_slot(entry, node, holder, now, *facts, shares)
+                unseen = snapshot.ledger.nodes[entry.id.node].unseen
+                return about_slot(entry, node, holder, now, *facts, shares, unseen)
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
             facts = (records.get(pod.uid), metrics, old.get(pod.uid, ""), mismatches.get(pod.uid, ()))

@@ -79,19 +79,21 @@ class PlacementDraft:
     def put(self, set_name: str, slots: Iterable[SlotId], ledger: Ledger) -> PlacementDraft:
         """Put the next replicas of a set on slots, one replica on each slot, as many as there is room for.
 
-        A replica of several slots takes the slot that is named and the next free ones on the same device.
+        A replica of several slots takes the slot that is named and the next free ones on the same device; one of
+        whole GPUs takes that of the slot, and the next ones of its node.
         """
         staged, seats, waiting = set(self.taken()), dict(self.seats), iter(self.missing(set_name))
         closed = self.closed_nodes(set_name, ledger)
+        is_counted = any(part.name == set_name and part.pod.binding.is_counted for part in self.sets)
         for slot in slots:
-            if slot in staged or slot.node in closed or not _is_free(ledger, slot):
+            if slot in staged or slot.node in closed or not _is_free(ledger, slot, is_counted=is_counted):
                 continue
             replica = next(waiting, None)
             if replica is None:  # a range may be longer than the set
                 break
             run, set_spec, index = replica
-            seat = Seat(run, set_spec.name, index, _room_at(slot, set_spec.slots, staged, ledger))
-            if len(seat.slots) == set_spec.slots:
+            seat = Seat(run, set_spec.name, index, _room_for(set_spec, slot, staged, ledger))
+            if set_spec.fills(seat.slots):
                 staged.update(seat.slots)
                 seats[seat.pod] = seat
         return replace(self, seats=MappingProxyType(seats))
@@ -129,13 +131,18 @@ class PlacementDraft:
     def with_specs(self, specs: tuple[RunSpec, ...]) -> PlacementDraft:
         """Return a draft of other specs; seats stay where the replica still exists and needs as many slots."""
         draft = replace(self, specs=specs)
-        sizes = {pod_name(run, set_spec.name, index): set_spec.slots for run, set_spec, index in draft.replicas()}
-        seats = {pod: seat for pod, seat in self.seats.items() if sizes.get(pod) == len(seat.slots)}
+        sets = {pod_name(run, set_spec.name, index): set_spec for run, set_spec, index in draft.replicas()}
+        seats = {pod: seat for pod, seat in self.seats.items() if pod in sets and sets[pod].fills(seat.slots)}
         return replace(draft, seats=MappingProxyType(seats))
 
     def still_free(self, ledger: Ledger) -> PlacementDraft:
         """Return the draft without the seats whose slots are no longer free."""
-        lost = [slot for slot in self.taken() if not _is_free(ledger, slot)]
+        counted = {part.name for part in self.sets if part.pod.binding.is_counted}
+        lost = [
+            slot
+            for slot, seat in self.taken().items()
+            if not _is_free(ledger, slot, is_counted=seat.set_name in counted)
+        ]
         return self.take(lost) if lost else self
 
     def placement(self) -> Placement:
@@ -160,15 +167,33 @@ class PlacementDraft:
         return next((own for own in policies if seats == place(self.specs, ledger, policy=own).seats), None)
 
 
+def _room_for(part: SetSpec, slot: SlotId, staged: Collection[SlotId], ledger: Ledger) -> tuple[SlotId, ...]:
+    """Return the slots of a replica from a slot on, as many as there are."""
+    if not part.whole_gpus:
+        return _room_at(slot, part.slots, staged, ledger)
+    is_counted = part.pod.binding.is_counted
+    chosen: list[SlotId] = []
+    for gpu in ledger.nodes[slot.node].devices if slot.node in ledger.nodes else ():
+        ids = gpu.slot_ids()
+        is_open = all(other not in staged and _is_free(ledger, other, is_counted=is_counted) for other in ids)
+        if not gpu.is_cpu and gpu.index >= slot.gpu and is_open:
+            chosen += ids
+            if part.fills(chosen):
+                break
+    return tuple(chosen)
+
+
 def _room_at(slot: SlotId, number: int, staged: Collection[SlotId], ledger: Ledger) -> tuple[SlotId, ...]:
     """Return so many free slots of one device from a slot on, or as many as there are."""
     device = [other.id for other in ledger.of_gpu(slot.node, slot.gpu)[slot.slot :]]
     return tuple([other for other in device if other not in staged and _is_free(ledger, other)][:number])
 
 
-def _is_free(ledger: Ledger, slot: SlotId) -> bool:
-    entry = ledger.slots.get(slot)
-    return entry is not None and entry.state is SlotState.FREE
+def _is_free(ledger: Ledger, slot: SlotId, *, is_counted: bool = False) -> bool:
+    """Return True for a slot that a draft may use; where units are counted, its own use may be unknown."""
+    entry, node = ledger.slots.get(slot), ledger.nodes.get(slot.node)
+    is_unit = is_counted and node is not None and node.counts is not None and node.is_use_known
+    return entry is not None and (entry.state is SlotState.FREE or (is_unit and entry.state is SlotState.UNKNOWN))
 
 
 def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:

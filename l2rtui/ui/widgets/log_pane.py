@@ -15,7 +15,15 @@ from l2rtui.errors import UsageError
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
 from l2rtui.ui.text import HUES, apart
-from l2rtui.ui.widgets.log_ring import BufferedLine, JsonMode, LogEntry, LogFilter, LogStore, bounded, name_of
+from l2rtui.ui.widgets.log_ring import (
+    BufferedLine,
+    JsonMode,
+    LogEntry,
+    LogFilter,
+    LogStore,
+    bounded,
+    name_of,
+)
 from l2rtui.ui.widgets.log_view import LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
@@ -83,8 +91,8 @@ class LogPane(LogView, can_focus=True):
         self.post_message(self.Changed())
 
     def extend(self, lines: Iterable[BufferedLine]) -> None:
-        """Append lines; they are drawn at the next repaint."""
-        entries = bounded(lines)
+        """Append lines; they are drawn at the next repaint. A newer state of the last line takes its place."""
+        entries = bounded(self._all.newest_states(lines, self.ring))
         # Once for each pod of a batch and not for each of its lines, of which thousands may come in a second.
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped

@@ -15,7 +15,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import compress
@@ -83,6 +83,27 @@ BufferedLine = LogLine | LogEntry
 def bounded(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
     """Return the lines; those that are too long become entries, so that their cut end does not stay in memory."""
     return [line if len(line.text) <= MAX_LINE else entry_of(line) for line in lines]
+
+
+def newest_states(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
+    """Return lines without those that the next one is a newer state of, as a progress bar writes them."""
+    states: list[BufferedLine] = []
+    for line in lines:
+        if isinstance(line, LogLine) and is_newer_state(line, writer_of(states[-1]) if states else None):
+            older = states.pop()
+            line = replace(line, replaces=isinstance(older, LogLine) and older.replaces)  # noqa: PLW2901
+        states.append(line)
+    return states
+
+
+def is_newer_state(line: BufferedLine, writer: tuple[str, str] | None) -> bool:
+    """Return True where a line takes the place of the one before it, which this container has written."""
+    return isinstance(line, LogLine) and line.replaces and writer_of(line) == writer
+
+
+def writer_of(line: BufferedLine) -> tuple[str, str]:
+    """Return pod and container of a line."""
+    return (line.pod, line.container if isinstance(line, LogLine) else "")
 
 
 def entry_of(line: BufferedLine) -> LogEntry:
@@ -271,6 +292,15 @@ class LogStore:
         self._lines: deque[BufferedLine] = deque()
         self._hides: deque[bool] = deque()
         self._characters = 0
+        self._writer: tuple[str, str] | None = None
+        """Pod and container of the newest line."""
+
+    def newest_states(self, lines: Iterable[BufferedLine], ring: LogRing) -> list[BufferedLine]:
+        """Return lines without older states of a bar; one that is the newest here is dropped, and from the ring."""
+        states = newest_states(lines)
+        if states and is_newer_state(states[0], self._writer) and self.drop_newest():
+            ring.drop_newest()
+        return states
 
     def extend(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
         """Append lines; return them as they are stored, and those of them that are displayed.
@@ -284,6 +314,8 @@ class LogStore:
             passing = self._filter.passing(entries)
             self._hides.extend(map(not_, passing))
             displayed = [*compress(entries, passing)]
+        if lines:
+            self._writer = writer_of(lines[-1])
         self._lines.extend(lines)
         self._characters += sum(len(line.text) for line in lines)
         while len(self._lines) > self._capacity or self._characters > self._most_characters:
@@ -291,6 +323,13 @@ class LogStore:
             if self._hides:
                 self._hides.popleft()
         return lines, displayed
+
+    def drop_newest(self) -> bool:
+        """Drop the newest line, of which a newer state has come; return True if it was displayed."""
+        if not self._lines:
+            return False
+        self._characters -= len(self._lines.pop().text)
+        return not (self._hides and self._hides.pop())
 
     def displayed(self) -> Sequence[BufferedLine]:
         """Return the lines that the patterns do not hide."""
@@ -360,6 +399,12 @@ class LogRing:
             self._characters += len(line.text)
             self._sums.append(self._characters)
         return self._drop(self._excess())
+
+    def drop_newest(self) -> None:
+        """Drop the newest line, of which a newer state has come."""
+        if len(self):
+            self._characters -= len(self._entries.pop().text)
+            del self._ends[-1], self._sums[-1]
 
     def _excess(self) -> int:
         """Return the number of lines to drop, so that the others are within lines and characters."""

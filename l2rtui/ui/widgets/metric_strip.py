@@ -262,12 +262,21 @@ def about_slot(
     old: str = "",
     mismatches: Sequence[str] = (),
     shares: Mapping[int, GpuShare | None] = MappingProxyType({}),
+    unseen: str = "",
 ) -> tuple[Line, ...]:
-    """Describe a slot: its holder and its device."""
+    """Describe a slot: its holder and its device.
+
+    Args:
+        unseen: Clause on pods of its node of which nobody knows the GPU.
+    """
     states = {
         SlotState.FREE: (" · ", TextStyle.DIM, "is free"),
         SlotState.RESERVED: (" = ", TextStyle.WAIT, f"is {sanitize(slot.use)}"),
-        SlotState.UNKNOWN: (" ? ", TextStyle.WARN, "may be in use: not all pods of its node can be listed"),
+        SlotState.UNKNOWN: (
+            " ? ",
+            TextStyle.WARN,
+            f"may be in use: {sanitize(unseen) or 'not all pods of its node can be listed'}",
+        ),
         SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
         SlotState.BUSY: (" ● ", TextStyle.OK, f"is held by {sanitize(slot.pod)}"),
         SlotState.FAILED: (" ✖ ", TextStyle.FAULT, f"is held by {sanitize(slot.pod)}"),

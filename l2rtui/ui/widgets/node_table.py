@@ -57,11 +57,12 @@ def _share(uses: Iterable[tuple[float | None, float]]) -> tuple[Span, float]:
     return Span(percent(sum(used), sum(total for _, total in pairs))), sum(used)
 
 
-def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None) -> Row:
+def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None, unseen: str = "") -> Row:
     """One node with its slots; those of a CPU beside GPUs stand behind a plus sign.
 
     Args:
         num_pods: Pods on it; None where it is unknown.
+        unseen: Clause on its pods of which nobody knows the GPU.
     """
     beside = Counter(slot.state for slot in slots if slot.id.gpu == CPU)
     states = Counter(slot.state for slot in slots if slot.id.gpu != CPU)
@@ -77,6 +78,7 @@ def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None) -> 
         state = Span("● ready", TextStyle.OK)
     model = next((gpu.model for gpu in node.gpus if gpu.model), "cpu" if node.gpus else NOTHING)
     taints = " ".join(f"{taint.key}:{taint.effect}" for taint in node.taints)
+    note = "; ".join(filter(None, (node.message, unseen)))
     gpus = sum(not gpu.is_cpu for gpu in node.gpus)
     return make_row(
         node.name,
@@ -102,7 +104,7 @@ def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None) -> 
         (Span(format_bytes(node.memory_bytes), TextStyle.DIM), node.memory_bytes),
         (Span(sanitize(model), TextStyle.DIM), model),
         (Span(sanitize(taints) or NOTHING, TextStyle.DIM), taints),
-        (Span(sanitize(node.message), TextStyle.DIM), node.message),
+        (Span(sanitize(note), TextStyle.DIM), note),
         is_fault=not (node.ready and node.is_schedulable) or bool(failing),
         hidden=_gpu_cells(node, slots),
     )

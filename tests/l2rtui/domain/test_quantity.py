@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from math import inf, isfinite, nan
 
@@ -9,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity, rfc3339, whole_number
+from l2rtui.domain.quantity import (
+    age,
+    format_bytes,
+    format_cores,
+    parse_bytes,
+    parse_cores,
+    parse_quantity,
+    rfc3339,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +158,53 @@ def test_a_time_is_written_in_utc_or_not_at_all(seconds, text):
 )
 def test_a_whole_number_is_short_and_of_ascii(text, number):
     assert whole_number(text) == number
+
+
+# --- kubernetes/website#30499, kubernetes/kubernetes#103761, bentoml/Yatai#485 -----------------------------------
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("512m", "'512m' is less than one byte: did you mean 512Mi?"),
+        ("2000m", "'2000m' is 2 bytes: did you mean 2000Mi?"),
+        ("512u", "is less than one byte"),
+        (512, "512 is 512 bytes: did you mean 512Mi?"),
+        ("0.5", "is less than one byte: did you mean 0.5Mi?"),
+        ("512MB", "is not a quantity: did you mean 512Mi?"),
+        ("2GB", "did you mean 2Gi?"),
+        ("2 GiB", "did you mean 2Gi?"),
+        ("2gi", "did you mean 2Gi?"),
+        ("64kb", "did you mean 64Ki?"),
+        ("much", "'much' is not a quantity: write"),
+        ("-1Gi", "is less than nothing"),
+    ],
+)
+def test_memory_of_another_unit_is_refused_with_the_one_that_is_meant(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("512Mi", 2**29), (0, 0), ("1e9", 10**9), ("64Ki", 2**16), ("128974848000m", 128974848)]
+)
+def test_memory_of_a_plausible_size_is_taken(text, number):
+    assert parse_bytes(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2Gi", "'2Gi' is 2.147e+09 cores: did you mean 2?"),
+        ("500M", "did you mean 500m?"),
+        (8000, "8000 is 8000 cores: did you mean 8000m?"),
+        ("5u", "'5u' is less than a thousandth of a core"),
+        ("-1", "is less than nothing"),
+    ],
+)
+def test_cores_of_another_unit_are_refused(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_cores(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("500m", 0.5), (2, 2), ("1m", 0.001), (0, 0), ("128", 128)])
+def test_cores_of_a_plausible_number_are_taken(text, number):
+    assert parse_cores(text) == number

@@ -43,6 +43,14 @@ def test_what_is_written_is_read(kind: str, fields: dict[str, object]) -> None:
     assert set(parsed) == {"l2r", "time", *fields}
 
 
+@pytest.mark.parametrize("before", ["half a line", "Epoch 3:  5%|#  | ", "\r", '{"l2r', "\x1b[0m"])
+def test_a_record_behind_half_a_line_is_read(before: str) -> None:
+    parsed = parse_record(before + record("learner", {"updates": 7}))
+    assert parsed is not None
+    assert parsed["updates"] == 7
+    assert parse_record('{"inner": ' + record("learner", {"updates": 7}) + "}") is None
+
+
 @given(st.text() | st.builds(METRIC_PREFIX.__add__, st.text()))
 def test_no_line_breaks_the_parser(line: str) -> None:
     parsed = parse_record(line)

@@ -24,6 +24,7 @@ from l2rtui.backends.kubernetes.actions.waves import WavePart
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
 from l2rtui.errors import BackendError, RefusedError
 
@@ -69,14 +70,14 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
 def _claims(plan: LaunchPlan, namespace: str) -> dict[Device, dict[int, Claimant]]:
     """Return the slots to claim, in the order of claiming; without those that are over-committed on purpose."""
     overcommitted = set(plan.overcommitted)
-    return slots_by_device(
-        {
-            Claimant(run.spec.name, run.uid, namespace): [
-                slot for pod in run.pods for slot in pod.seat.slots if slot not in overcommitted
-            ]
-            for run in plan.runs
-        }
-    )
+    claimants: dict[Claimant, list[SlotId]] = {}
+    for run in plan.runs:
+        for pod in run.pods:
+            is_counted = bool(pod.seat.resource) and not pod.set_spec.pod.binding.chooses_gpu
+            claimant = Claimant(run.spec.name, run.uid, namespace, is_counted=is_counted)
+            slots = [slot for slot in pod.seat.slots if slot not in overcommitted]
+            claimants.setdefault(claimant, []).extend(slots)
+    return slots_by_device(claimants)
 
 
 class _Launch:

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import host_folders, pod_patch, podspec, runtime_class, sidecars
+from l2rtui.backends.kubernetes.manifests import (
+    host_folders,
+    import_fields,
+    pod_patch,
+    podspec,
+    runtime_class,
+    sidecars,
+)
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
@@ -45,6 +52,28 @@ def _endless(job: Manifest, set_name: str, reported: dict[str, None]) -> Iterabl
             reported[sentence] = None
             hint = "Make it an init container with restartPolicy: Always (Kubernetes 1.29 and later)."
             yield Finding(Severity.WARNING, job["metadata"]["labels"][labels.RUN], sentence, hint)
+
+
+def check_host_ports(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[Finding]:
+    """Refuse pods of one node that take the same port of it: all but one of them would wait for ever."""
+    templates = {
+        (item["metadata"]["labels"][labels.RUN], item["metadata"]["labels"][labels.SET]): item["spec"]["template"]
+        for item in objects
+        if item["kind"] in ("Job", "ReplicaSet")
+    }
+    ports = {key: set(import_fields.host_ports(template["spec"])) for key, template in templates.items()}
+    users: dict[tuple[str, int, str], list[str]] = {}
+    for run in plan.runs:
+        for pod in run.pods:
+            used = {(port, protocol) for port, protocol, _ in ports.get((run.spec.name, pod.set_spec.name), ())}
+            for port, protocol in sorted(used) if pod.node else ():
+                users.setdefault((pod.node, port, protocol), []).append(pod.name)
+    for (node, port, protocol), names in users.items():
+        if len(names) > 1:
+            who = ", ".join(names[:4])
+            sentence = f"{len(names)} pods are to take port {port}/{protocol} of {node}, and one can: {who}"
+            hint = "Place them on nodes of their own: --on NODE1/0,NODE2/0, or take hostPort out of the file."
+            yield Finding(Severity.REFUSAL, node, sentence, hint)
 
 
 def explain_runtime(

@@ -67,6 +67,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         for manifest in render.as_sent(run, manifests)
     ]
     findings += pod_checks.check_templates(plan, objects)
+    findings += pod_checks.check_host_ports(plan, objects)
     findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
     findings += pod_checks.explain_host_folders(plan)
     parts: list[Awaitable[Iterable[Finding]]] = [

@@ -20,7 +20,7 @@ from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, Slo
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
-from l2rtui.domain.node import SlotId, device_index, device_name
+from l2rtui.domain.node import SlotId, device_index
 from l2rtui.domain.plan import PodPlan, RunPlan, ScalePlan
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
@@ -89,7 +89,10 @@ class _Scale:
         if not any(pod.seat.slots for pod in self._plan.added):
             return
         if slots and await self._leases.is_permitted():
-            claimant = Claimant(self._plan.run, self._run.uid, self._namespace, is_scaling=True)
+            is_counted = self._set_spec.pod.binding.is_counted and not self._set_spec.pod.binding.chooses_gpu
+            claimant = Claimant(
+                self._plan.run, self._run.uid, self._namespace, is_scaling=True, is_counted=is_counted
+            )
             await self._leases.claim(slots_by_device({claimant: slots}))
         try:
             refuse_taken_slots(self._plan.added, await self._context.snapshot(), shared)
@@ -163,14 +166,14 @@ class _Scale:
             by_device[own_labels.get(labels.HOST, ""), own_labels.get(labels.GPU, "")] = controller
         missing: list[PodPlan] = []
         for group in render.groups_of(self._run.pods):
-            key = (labels.label_value(group.node), "" if group.gpu is None else device_name(group.gpu))
+            key = (labels.label_value(group.node), labels.gpus_label(group.gpus))
             existing = by_device.get(key)
             if existing is None:
                 missing.extend(group.pods)
                 continue
             # Read again: _shrink() may have changed the seats of this controller.
             latest = await self._api.read(existing["kind"], self._namespace, existing["metadata"]["name"])
-            added = [(pod.index, tuple(slot.slot for slot in pod.seat.slots)) for pod in group.pods]
+            added = [render.seat_of(pod) for pod in group.pods]
             await self._resize(latest, sorted((*seats_of(latest), *added)))
         # Numbers of deleted controllers are not used again, so a name never means two controllers at once.
         run, set_name = self._plan.run, self._plan.set_name

@@ -37,6 +37,8 @@ _AT_ONCE: Final = 8
 _ATTEMPTS: Final = 50
 _SCALING: Final = "scaling"
 """Key of a claim by a scale."""
+_COUNTED: Final = "counted"
+"""Key of a claim on a unit of a counted resource."""
 _SELECTOR: Final = f"{labels.MANAGED},{labels.APP_COMPONENT}=slot-claims"
 
 Device = tuple[str, int]
@@ -52,12 +54,14 @@ class Claimant:
 
     Attributes:
         is_scaling: The run is there already, and gets another controller.
+        is_counted: The slots stand for units that the cluster counts, until it counts the pods.
     """
 
     run: str
     run_id: str
     namespace: str
     is_scaling: bool = False
+    is_counted: bool = False
 
 
 SlotsByDevice = Mapping[Device, Mapping[int, Claimant]]
@@ -202,6 +206,7 @@ class SlotLeases:
         added: Claims = {
             str(slot): {"run": holder.run, "run_id": holder.run_id, "namespace": holder.namespace, "until": until}
             | ({_SCALING: True} if holder.is_scaling else {})
+            | ({_COUNTED: True} if holder.is_counted else {})
             for slot, holder in claimants.items()
         }
 
@@ -234,9 +239,12 @@ class SlotLeases:
         until = claim.get("until")
         is_in_time = isinstance(until, int | float) and time.time() < until
         run, run_id, namespace = (str(claim.get(key, "")) for key in ("run", "run_id", "namespace"))
-        host = labels.label_value(device[0])
-        selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={host},{labels.GPU}={device_name(device[1])}"
+        selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={labels.label_value(device[0])}"
         try:
+            if claim.get(_COUNTED):
+                # Once its pods are there the node's counts have them, and the slot stands for another unit.
+                pods = await self._api.list("Pod", namespace, labels=selector) if is_in_time else ()
+                return is_in_time and not any(labels.GPU not in _labels_of(pod) for pod in pods)
             run_object = await self._api.read("ConfigMap", namespace, labels.run_object(run))
             if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
                 return is_in_time  # another launch under the same name
@@ -244,7 +252,7 @@ class SlotLeases:
                 controller
                 for kind in ("Job", "ReplicaSet")
                 for controller in await self._api.list(kind, namespace, labels=selector)
-                if any(int(slot) in slots for _, slots in seats_of(controller))
+                if _has_slot(controller, device[1], int(slot))
             ]
         except ApiError as error:
             if error.is_not_found:
@@ -338,6 +346,17 @@ def seats_of(controller: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...]]]
         return [(int(index), tuple(map(int, slots))) for index, slots in json.loads(text)]
     except (ValueError, TypeError):
         return []
+
+
+def _labels_of(item: Mapping[str, Any]) -> Mapping[str, str]:
+    return (item.get("metadata") or {}).get("labels") or {}
+
+
+def _has_slot(controller: Mapping[str, Any], gpu: int, slot: int) -> bool:
+    """Return True for a controller that would start a pod on a slot."""
+    gpus = labels.gpu_indices(_labels_of(controller).get(labels.GPU, ""))
+    # Pods with several GPUs have all slots of each.
+    return gpu in gpus and (len(gpus) > 1 or any(slot in slots for _, slots in seats_of(controller)))
 
 
 def _has_ended(controller: Mapping[str, Any]) -> bool:

@@ -8,11 +8,12 @@ from l2rtui.backends.kubernetes.api.structs import KubeObject, KubeStruct, Prese
 
 
 class DeviceResult(KubeStruct, frozen=True):
-    """A device allocated to a claim, by the name that its driver gives it."""
+    """A device allocated to a claim, by its driver's name; ``admin_access`` takes it from nobody."""
 
     driver: str = ""
     pool: str = ""
     device: str = ""
+    admin_access: bool | None = None
 
 
 class DeviceResults(KubeStruct, frozen=True):

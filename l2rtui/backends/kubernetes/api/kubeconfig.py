@@ -364,6 +364,11 @@ def _checked_headers(pairs: list[tuple[str, str]]) -> tuple[tuple[str, str], ...
     return tuple(pairs)
 
 
+def _plain(value: Any) -> str:
+    """Return an argument or a value of a variable; null is an empty text, as kubectl reads it."""
+    return "" if value is None else str(value)
+
+
 def _exec(user: _Entry) -> ExecPlugin | None:
     body = user.body.get("exec")
     if not isinstance(body, dict):
@@ -378,8 +383,8 @@ def _exec(user: _Entry) -> ExecPlugin | None:
     env = body.get("env") or []
     return ExecPlugin(
         command,
-        tuple(str(item) for item in body.get("args") or []),
-        tuple((str(item.get("name", "")), str(item.get("value", ""))) for item in env if isinstance(item, dict)),
+        tuple(map(_plain, body.get("args") or [])),
+        tuple((str(item.get("name") or ""), _plain(item.get("value"))) for item in env if isinstance(item, dict)),
         entry.text("apiVersion") or "client.authentication.k8s.io/v1beta1",
         body.get("provideClusterInfo") is True,
         entry.text("installHint"),

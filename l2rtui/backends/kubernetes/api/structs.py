@@ -82,12 +82,46 @@ class PresenceMarker(KubeStruct, frozen=True):
     """Object of which only the presence matters; its content is not decoded."""
 
 
+class KeyReference(KubeStruct, frozen=True):
+    """Reference to a ConfigMap or a Secret, or to one of its keys."""
+
+    name: str = ""
+    key: str = ""
+
+
+class FieldReference(KubeStruct, frozen=True):
+    """Reference to a field of the pod (downward API)."""
+
+    field_path: str = ""
+
+
+class EnvSource(KubeStruct, frozen=True):
+    """Source of a variable's value; all fields are None for one that only the container knows."""
+
+    config_map_key_ref: KeyReference | None = None
+    field_ref: FieldReference | None = None
+
+
 class EnvVar(KubeStruct, frozen=True):
-    """Environment variable; the value of one with ``value_from`` is known in the container only."""
+    """Environment variable: a value, or the source of one."""
 
     name: str = ""
     value: str | None = None
-    value_from: PresenceMarker | None = None
+    value_from: EnvSource | None = None
+
+
+class EnvFrom(KubeStruct, frozen=True):
+    """ConfigMap or Secret whose keys become variables."""
+
+    prefix: str | None = None
+    config_map_ref: KeyReference | None = None
+    secret_ref: KeyReference | None = None
+
+
+class VolumeMount(KubeStruct, frozen=True):
+    """Mount of a container, by its path alone."""
+
+    mount_path: str = ""
 
 
 Quantities = dict[str, str | int | float]
@@ -106,6 +140,8 @@ class Container(KubeStruct, frozen=True):
     name: str = ""
     image: str | None = None
     env: list[EnvVar] | None = None
+    env_from: list[EnvFrom] | None = None
+    volume_mounts: list[VolumeMount] | None = None
     resources: ContainerResources | None = None
     restart_policy: str | None = None
     stdin: bool | None = None
@@ -131,6 +167,7 @@ class PodSpec(KubeStruct, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
     node_selector: dict[str, str] | None = None
     restart_policy: str | None = None
     termination_grace_period_seconds: int | None = None
@@ -200,6 +237,7 @@ class PodStatus(KubeStruct, frozen=True):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaimStatus] | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")  # camel case would make it podIp
     start_time: datetime | None = None

@@ -11,6 +11,7 @@ The device plugin, DRA and HAMi set the variables themselves, so these modes wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -27,7 +28,6 @@ NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 DEVICE_VARIABLES: Final = (NVIDIA, CUDA)
 WHOLE_GPU: Final = WHOLE
-SHARED_GPU: Final = SHARED
 HAMI_MEMORY: Final = "nvidia.com/gpumem-percentage"
 DEVICE_CLASS: Final = "gpu.nvidia.com"
 CLAIM_NAME: Final = "gpu"
@@ -67,40 +67,54 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
         # Set even without a GPU: images of CUDA ask for all devices by default.
         return GpuBinding(env=NO_GPU)
     if mode is Binding.DEVICE_PLUGIN:
-        return GpuBinding(limits={gpu.resource or WHOLE_GPU: "1"})
+        units = pod.seat.units or pod.set_spec.gpus or 1
+        return GpuBinding(
+            limits={pod.seat.resource or gpu.resource or pod.set_spec.pod.device or WHOLE: str(units)}
+        )
+    if gpu.resource == WHOLE:
+        raise RefusedError(
+            f"{gpu.node}/{gpu.index} is a slice of a card (MIG strategy single), and a variable names cards, not "
+            f"slices ({pod.name}).",
+            "Choose --binding device-plugin, which gets a slice by count.",
+        )
     if gpu.resource:
         raise RefusedError(
             f"{gpu.node}/{gpu.index} is of {gpu.resource}, which its device plugin alone hands out ({pod.name}).",
             f"Write `device: {gpu.resource}` under pod, or choose --binding device-plugin.",
         )
     if mode is Binding.SHARED:
-        return GpuBinding(limits={SHARED_GPU: str(len(pod.seat.slots))})
+        return GpuBinding(limits={pod.seat.resource or SHARED: str(len(pod.seat.slots))})
     if mode is Binding.HAMI:
         # HAMi counts memory in percent of one GPU; a seat gets the same share as its slots.
-        share = max(1, 100 * len(pod.seat.slots) // max(1, gpu.slots))
+        share = max(1, 100 * len(pod.seat.slots) // max(1, gpu.slots * len(pod.devices)))
+        uuids = ",".join(_uuid(item, mode, pod) for item in pod.devices)
         return GpuBinding(
-            limits={WHOLE_GPU: "1", HAMI_MEMORY: str(share)}, annotations={HAMI_GPU_UUID: _uuid(gpu, mode, pod)}
+            limits={WHOLE: str(len(pod.devices)), HAMI_MEMORY: str(share)}, annotations={HAMI_GPU_UUID: uuids}
         )
     if mode is Binding.DRA:
-        _uuid(gpu, mode, pod)
-        return GpuBinding(claim=claim_name(run.spec.name, gpu))
-    return GpuBinding(env=device_variables(gpu, cuda))
+        for item in pod.devices:
+            _uuid(item, mode, pod)
+        return GpuBinding(claim=claim_name(run.spec.name, pod.devices))
+    return GpuBinding(env=device_variables(pod.devices, cuda))
 
 
-def device_variables(gpu: Gpu, cuda: CudaIndex) -> tuple[tuple[str, str], ...]:
-    """Return both variables for a GPU."""
-    if gpu.uuid:
-        return ((NVIDIA, gpu.uuid), (CUDA, gpu.uuid))
-    return ((NVIDIA, str(gpu.index)), (CUDA, str(gpu.index) if cuda is CudaIndex.SAME else "0"))
+def device_variables(gpus: Sequence[Gpu], cuda: CudaIndex) -> tuple[tuple[str, str], ...]:
+    """Return both variables for the GPUs of a pod."""
+    if all(gpu.uuid for gpu in gpus):  # by index where one is unknown: CUDA takes no list of both
+        uuids = ",".join(gpu.uuid for gpu in gpus)
+        return ((NVIDIA, uuids), (CUDA, uuids))
+    indices = ",".join(str(gpu.index) for gpu in gpus)
+    return ((NVIDIA, indices), (CUDA, indices if cuda is CudaIndex.SAME else ",".join(map(str, range(len(gpus))))))
 
 
-def claim_name(run: str, gpu: Gpu) -> str:
-    """Return the name of the ResourceClaim that the pods of one run share on one GPU."""
-    return f"{run}-{slot_lease(gpu.node, gpu.index).removeprefix('l2r-claim-')}"[:253].rstrip("-.")
+def claim_name(run: str, gpus: Sequence[Gpu]) -> str:
+    """Return the name of the ResourceClaim that the pods of one run share on the same GPUs."""
+    device = slot_lease(gpus[0].node, gpus[0].index).removeprefix("l2r-claim-")
+    return "-".join([f"{run}-{device}", *(str(gpu.index) for gpu in gpus[1:])])[:253].rstrip("-.")
 
 
-def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, Any]:
-    """Return the ResourceClaim on one GPU by its UUID, in the newest API version that the server has.
+def resource_claim(name: str, gpus: Sequence[Gpu], version: tuple[int, int]) -> dict[str, Any]:
+    """Return the ResourceClaim on GPUs by their UUIDs, in the newest API version that the server has.
 
     Raises:
         RefusedError: the server has no DRA.
@@ -111,15 +125,18 @@ def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, A
             f"Binding mode dra needs Kubernetes 1.32 or newer; this server is {version[0]}.{version[1]}.",
             "Choose another with --binding.",
         )
-    expression = f'device.attributes["{DEVICE_CLASS}"].uuid == "{gpu.uuid}"'
-    device = {"deviceClassName": DEVICE_CLASS, "selectors": [{"cel": {"expression": expression}}]}
-    # v1beta1 has the fields in the request itself; later versions put them under ``exactly``.
-    request = {"name": CLAIM_NAME, **(device if api == "v1beta1" else {"exactly": device})}
+    requests = []
+    for number, gpu in enumerate(gpus):
+        expression = f'device.attributes["{DEVICE_CLASS}"].uuid == "{gpu.uuid}"'
+        device = {"deviceClassName": DEVICE_CLASS, "selectors": [{"cel": {"expression": expression}}]}
+        # v1beta1 has the fields in the request itself; later versions put them under ``exactly``.
+        request_name = f"{CLAIM_NAME}-{number}" if number else CLAIM_NAME
+        requests.append({"name": request_name, **(device if api == "v1beta1" else {"exactly": device})})
     return {
         "apiVersion": f"resource.k8s.io/{api}",
         "kind": "ResourceClaim",
         "metadata": {"name": name},
-        "spec": {"devices": {"requests": [request]}},
+        "spec": {"devices": {"requests": requests}},
     }
 
 
@@ -138,12 +155,12 @@ def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex
     if mode is not Binding.ENV:
         how = {
             Binding.DEVICE_PLUGIN: _by_plugin(pods),
-            Binding.SHARED: f"shares by {SHARED_GPU}; the cluster chooses the GPU",
+            Binding.SHARED: f"shares by {_resources(pods, SHARED)}; the cluster chooses the GPU",
             Binding.HAMI: "HAMi, by the GPU's UUID",
             Binding.DRA: "claims by UUID that the pods of a GPU share",
         }[mode]
         return Finding(Severity.OK, subject, f"binding {mode}: {how}")
-    if all(pod.gpu is not None and pod.gpu.uuid for pod in pods):
+    if all(gpu.uuid for pod in pods for gpu in pod.devices):
         return Finding(Severity.OK, subject, f"binding env: {NVIDIA} and {CUDA} carry the GPU's UUID")
     if cuda is CudaIndex.ZERO:
         why = f"{NVIDIA} is the GPU's index and {CUDA} is 0: cuda_index says that the runtime hides the other GPUs"
@@ -154,8 +171,14 @@ def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex
 
 
 def _by_plugin(pods: list[PodPlan]) -> str:
-    names = dict.fromkeys(pod.gpu.resource for pod in pods if pod.gpu is not None and pod.gpu.resource)
-    return f"{' and '.join(names) or 'whole GPUs'} by the device plugin, which chooses them"
+    numbers = sorted({pod.seat.units for pod in pods if pod.seat.units > 1})
+    of_each = f" ({' or '.join(map(str, numbers))} a pod)" if numbers else ""
+    return f"{_resources(pods, 'whole GPUs')} by the device plugin, which chooses them{of_each}"
+
+
+def _resources(pods: list[PodPlan], otherwise: str) -> str:
+    names = (pod.seat.resource or (pod.gpu.resource if pod.gpu is not None else "") for pod in pods)
+    return " and ".join(dict.fromkeys(name for name in names if name not in ("", WHOLE))) or otherwise
 
 
 def _uuid(gpu: Gpu, mode: Binding, pod: PodPlan) -> str:

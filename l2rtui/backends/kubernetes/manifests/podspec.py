@@ -16,19 +16,21 @@ from typing import Any, Final
 from l2rtui.backends.common.peer_env import joined_variables
 from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.extended_resources import MIG
+from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE
 from l2rtui.backends.kubernetes.manifests import (
     dns_names,
     gang,
     gpu_binding,
     host_folders,
+    import_fields,
+    import_services,
     import_yaml,
     pod_patch,
     programs,
     scheduling,
     sidecars,
 )
-from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, CudaIndex, GpuBinding
+from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
 from l2rtui.backends.kubernetes.manifests.pod_parts import (
     resource_requirements,
     restricted_container,
@@ -38,7 +40,7 @@ from l2rtui.domain.containers import GPU_TOLERATION, Binding, Mount, PodSettings
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import Role, SetSpec
 from runtime.base import contract
 
 CONTAINER: Final = "main"
@@ -67,11 +69,6 @@ class ServerFacts:
     def hostname(self, node: str) -> str:
         """Value of the node's label ``kubernetes.io/hostname``."""
         return self.hostnames.get(node, node)
-
-
-def extra_name(run: str, name: str) -> str:
-    """Name of an imported Service in one run."""
-    return f"{run}-{name}"[:63].rstrip("-")
 
 
 def pod_template(
@@ -287,7 +284,7 @@ def _runtime(pod: PodPlan, server: ServerFacts) -> dict[str, Any]:
 def uses_nvidia(pod: PodPlan) -> bool:
     """Return True for a pod that gets a GPU of NVIDIA, or a part of one."""
     gpu, binding = pod.gpu, pod.set_spec.pod.binding
-    is_gpu = gpu is not None and not gpu.is_cpu and (not gpu.resource or gpu.resource.startswith(MIG))
+    is_gpu = gpu is not None and not gpu.is_cpu and (gpu.resource in ("", WHOLE) or gpu.resource.startswith(MIG))
     return is_gpu and binding is not Binding.CPU and bool(pod.seat.slots)
 
 
@@ -325,36 +322,29 @@ def _imported(
         "seed": str(run.spec.seed),
         "run": run.spec.name,
         "node": pod.node,
-        "gpu": "" if pod.gpu is None else str(pod.gpu.index),
+        "gpu": ",".join(str(gpu.index) for gpu in pod.devices),
     }
     template: dict[str, Any] = import_yaml.filled(json.loads(pod.set_spec.template), values)
-    spec = template["spec"]
+    spec, controller = template["spec"], template.get("controller") or {}
     added = {**_identity(run, [pod]), "SEED": str(run.spec.seed), **dict(run.spec.env), **dict(pod.set_spec.env)}
-    added.pop(contract.ENV_INDEX)  # one template for all replicas
-    if extras := json.loads(run.spec.extras):
-        added["L2R_LEARNER_HOST"] = extra_name(run.spec.name, extras[0]["name"])
-    for container in spec["containers"]:
-        env = container.get("env") or []
-        theirs = [variable for variable in env if variable.get("name") not in DEVICE_VARIABLES]
-        names = {variable.get("name") for variable in theirs}
-        plain = {key: value for key, value in added.items() if key not in names}
-        container["env"] = [
-            *theirs,
-            *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
-            *_from_pod(),
-        ]
-        if run.spec.image:
-            container["image"] = run.spec.image
-    first = spec["containers"][0]
-    if bound.limits:
-        resources = first.setdefault("resources", {})
-        resources["limits"] = {**(resources.get("limits") or {}), **bound.limits}
-    if bound.claim:
-        first.setdefault("resources", {})["claims"] = [{"name": gpu_binding.CLAIM_NAME}]
-        spec["resourceClaims"] = [{"name": gpu_binding.CLAIM_NAME, "resourceClaimName": bound.claim}]
-    if pod.node:
-        spec["nodeSelector"] = {labels.HOSTNAME: server.hostname(pod.node)}
+    if not pod.set_spec.stable:
+        added.pop(contract.ENV_INDEX)  # one template for all replicas
+    extras = json.loads(run.spec.extras)
+    if extras:
+        added["L2R_LEARNER_HOST"] = import_services.service_name(run.spec.name, extras[0])
     meta = template.get("metadata") or {}
+    if "hosts" in controller:
+        own, marks = _indexed(controller, pod.index)
+        added |= own
+        meta["annotations"] = {**(meta.get("annotations") or {}), **marks}
+        spec.setdefault("hostname", _host(controller["hosts"], pod.index))
+    import_services.follow(spec, run.spec.name, extras)
+    _bind_imported(spec, pod, bound, added)
+    if run.spec.image:
+        for container in spec["containers"]:
+            container["image"] = run.spec.image
+    if pod.node:
+        import_fields.bind_node(spec, server.hostname(pod.node))
     return {
         "metadata": {
             "labels": {**(meta.get("labels") or {}), **own_labels},
@@ -362,3 +352,62 @@ def _imported(
         },
         "spec": spec,
     }
+
+
+def _bind_imported(spec: dict[str, Any], pod: PodPlan, bound: GpuBinding, added: Mapping[str, str]) -> None:
+    """Write variables, limits and claims of a seat into the containers of an imported template."""
+    binding = pod.set_spec.pod.binding
+    # A device that the cluster hands out by a request of the file: our variables would take it away again.
+    is_theirs = bound.env == gpu_binding.NO_GPU and import_fields.claims_devices(spec)
+    device_env = {} if is_theirs else dict(bound.env)
+    every = import_fields.containers(spec)
+    # Beside a request CUDA's variable counts among the container's own devices.
+    names = {variable.get("name") for container in every for variable in container.get("env") or []}
+    is_relative = binding is Binding.DEVICE_PLUGIN and gpu_binding.NVIDIA not in names
+    replaced = () if is_theirs or is_relative else DEVICE_VARIABLES
+    for container in every:
+        theirs = [variable for variable in container.get("env") or [] if variable.get("name") not in replaced]
+        names = {variable.get("name") for variable in theirs}
+        plain = {key: value for key, value in added.items() if key not in names}
+        own = [{"name": key, "value": value} for key, value in {**plain, **device_env}.items()]
+        container["env"] = [*theirs, *own, *(item for item in _from_pod() if item["name"] not in names)]
+    if pod.gpu is not None and binding not in (Binding.DEVICE_PLUGIN, Binding.HAMI) and not is_theirs:
+        for container in every:  # another binding was chosen for a file that requests whole GPUs
+            for part in ("limits", "requests"):
+                import_fields.mapping(import_fields.mapping(container, "resources"), part).pop(WHOLE_GPU, None)
+    for name, amount in bound.limits.items():
+        # A container that requests the device already has it by its own number.
+        if not any(name in import_fields.requested(container) for container in every):
+            resources = spec["containers"][0].setdefault("resources", {})
+            resources["limits"] = {**(resources.get("limits") or {}), name: amount}
+    if bound.claim:
+        resources = spec["containers"][0].setdefault("resources", {})
+        resources["claims"] = [*(resources.get("claims") or []), {"name": gpu_binding.CLAIM_NAME}]
+        claim = {"name": gpu_binding.CLAIM_NAME, "resourceClaimName": bound.claim}
+        spec["resourceClaims"] = [*(spec.get("resourceClaims") or []), claim]
+
+
+_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+
+
+def _indexed(controller: Mapping[str, Any], index: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return variables and annotations by which a pod of an Indexed Job or a JobSet knows its place."""
+    pods = int(controller.get("indices") or 0)
+    own = index % pods if pods else index
+    marks = {_INDEX: str(own)}
+    if pods:
+        marks["jobset.sigs.k8s.io/job-index"] = str(index // pods)
+    return {"JOB_COMPLETION_INDEX": str(own)}, marks
+
+
+def _host(hosts: Any, index: int) -> str:
+    return str(hosts[index]) if isinstance(hosts, list) and index < len(hosts) else f"{hosts}-{index}"
+
+
+def imported_controller(run: RunPlan, set_spec: SetSpec) -> dict[str, Any]:
+    """Return the fields that the controllers of an imported set keep of the file's: metadata and spec of a Job."""
+    if not set_spec.template:
+        return {}
+    controller = json.loads(set_spec.template).get("controller") or {}
+    fields: dict[str, Any] = import_yaml.filled(controller, {"seed": str(run.spec.seed), "run": run.spec.name})
+    return fields

@@ -19,11 +19,10 @@ import msgspec
 
 from l2rtui.backends.common.watch_env import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, programs
+from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, import_services, programs
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
-from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.node import device_name
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime.base.contract import DATA_PORT
@@ -42,13 +41,13 @@ class Group:
     Attributes:
         number: Counts the devices of the set from 0.
         node: Empty where the cluster chooses it.
-        gpu: Index of the device; None where the cluster chooses it.
+        gpus: Indices of its device, or of several whole GPUs; empty where the cluster chooses.
     """
 
     set_spec: SetSpec
     number: int
     node: str
-    gpu: int | None
+    gpus: tuple[int, ...]
     pods: tuple[PodPlan, ...]
 
     def name(self, run: str) -> str:
@@ -64,9 +63,8 @@ class Group:
 
     @property
     def seats(self) -> str:
-        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``."""
-        chooses = self.set_spec.pod.binding.chooses_gpu
-        seats = [[pod.index, [slot.slot for slot in pod.seat.slots] if chooses else []] for pod in self.pods]
+        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``; no slots of whole GPUs."""
+        seats = [seat_of(pod) for pod in self.pods]
         return json.dumps(seats, separators=(",", ":"))
 
 
@@ -92,21 +90,27 @@ def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
     Args:
         first: Number of the first group.
     """
-    by_device: dict[tuple[str, int | None, int], list[PodPlan]] = {}
+    by_device: dict[tuple[str, tuple[int, ...], int], list[PodPlan]] = {}
     for pod in pods:
         by_device.setdefault((*device_of(pod), pod.index if pod.set_spec.stable else 0), []).append(pod)
     return tuple(
-        Group(members[0].set_spec, number, node, gpu, tuple(members))
-        for number, ((node, gpu, _), members) in enumerate(by_device.items(), first)
+        Group(members[0].set_spec, number, node, gpus, tuple(members))
+        for number, ((node, gpus, _), members) in enumerate(by_device.items(), first)
     )
 
 
-def device_of(pod: PodPlan) -> tuple[str, int | None]:
-    """Return node and device to which a replica is pinned; "" and None where the cluster chooses."""
+def device_of(pod: PodPlan) -> tuple[str, tuple[int, ...]]:
+    """Return node and devices to which a replica is pinned; "" and none where the cluster chooses."""
     if not pod.seat.slots:
-        return (pod.node, None)
-    slot = pod.seat.slots[0]
-    return (slot.node, slot.gpu if pod.set_spec.pod.binding.chooses_gpu else None)
+        return (pod.node, ())
+    gpus = tuple(dict.fromkeys(slot.gpu for slot in pod.seat.slots))
+    return (pod.seat.slots[0].node, gpus if pod.set_spec.pod.binding.chooses_gpu else ())
+
+
+def seat_of(pod: PodPlan) -> tuple[int, tuple[int, ...]]:
+    """Return index and slots of a replica; no slots where it has whole GPUs, or where the cluster chooses."""
+    is_numbered = pod.set_spec.pod.binding.chooses_gpu and len(device_of(pod)[1]) == 1
+    return (pod.index, tuple(slot.slot for slot in pod.seat.slots) if is_numbered else ())
 
 
 def run_groups(run: RunPlan) -> tuple[Group, ...]:
@@ -213,9 +217,9 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
         own_labels[labels.HOST] = labels.label_value(group.node)
     if set_spec.port:
         own_labels[labels.STABLE] = "true"
-    if group.gpu is not None:
-        own_labels[labels.GPU] = device_name(group.gpu)
-    if len(group.pods) == 1 and group.gpu is not None:
+    if group.gpus:
+        own_labels[labels.GPU] = labels.gpus_label(group.gpus)
+    if len(group.pods) == 1 and len(group.gpus) == 1:
         own_labels[labels.SLOT] = str(group.pods[0].seat.slots[0].slot)
     return own_labels
 
@@ -271,8 +275,10 @@ def _services(run: RunPlan) -> list[dict[str, Any]]:
         }
         services.append(new_object("Service", labels.learner_service(run.spec.name, learner.name), spec=spec))
     for extra in json.loads(run.spec.extras):
-        spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, labels.SET: extra["set"]}}
-        services.append(new_object("Service", extra_name(run.spec.name, extra["name"]), spec=spec))
+        target = {labels.SET: extra["set"]} if extra["set"] else {}  # the Service of a JobSet selects all pods
+        spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, **target}}
+        name = import_services.service_name(run.spec.name, extra)
+        services.append(new_object("Service", name, meta=extra.get("metadata"), spec=spec))
     return services
 
 
@@ -281,8 +287,8 @@ def _claims(run: RunPlan, server: ServerFacts) -> list[dict[str, Any]]:
     claims = {}
     for pod in run.pods:
         name = gpu_binding.bind(run, pod, server.cuda).claim
-        if name and pod.gpu is not None:
-            claims[name] = gpu_binding.resource_claim(name, pod.gpu, server.version)
+        if name:
+            claims[name] = gpu_binding.resource_claim(name, pod.devices, server.version)
     return list(claims.values())
 
 
@@ -314,7 +320,18 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             # For a learner that hangs, and for kinds without one. Not for the pods of a ReplicaSet, which would
             # replace them: they end with their learner.
             spec["activeDeadlineSeconds"] = math.ceil(backstop) + LEARNER_RESTART_SECONDS
-    meta = {"labels": own_labels, "annotations": annotations}
+    own_fields = imported_controller(run, set_spec)
+    if group.kind == "Job":
+        bounds = (part.get("activeDeadlineSeconds") for part in (spec, own_fields.get("spec") or {}))
+        deadline = min((bound for bound in bounds if isinstance(bound, int)), default=None)
+        spec |= own_fields.get("spec") or {}
+        if deadline is not None:
+            spec["activeDeadlineSeconds"] = deadline
+    theirs = own_fields.get("metadata") or {}
+    meta = {
+        "labels": {**(theirs.get("labels") or {}), **own_labels},
+        "annotations": {**(theirs.get("annotations") or {}), **annotations},
+    }
     return new_object(group.kind, group.name(run.spec.name), meta=meta, spec=spec)
 
 
@@ -331,7 +348,7 @@ def _without_pods(run: RunPlan) -> list[PlanStep]:
     services = (service["metadata"]["name"] for service in _services(run))
     steps += [_creation("Service", name, "how the pods find each other") for name in services]
     names = dict.fromkeys(
-        gpu_binding.claim_name(run.spec.name, pod.gpu)
+        gpu_binding.claim_name(run.spec.name, pod.devices)
         for pod in run.pods
         if pod.gpu is not None and pod.set_spec.pod.binding is Binding.DRA and pod.gpu.uuid and pod.seat.slots
     )

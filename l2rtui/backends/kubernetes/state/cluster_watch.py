@@ -44,6 +44,8 @@ _NO_METRICS_SECONDS = 300.0
 _SAMPLES_SECONDS = 10.0
 _SNAPSHOT_SAMPLES_SECONDS = 2.0
 """For all exporters together: a user waits for the snapshot, and the API server may not reach them at all."""
+_AT_ONCE = 16
+_MOST_CONFIG_MAPS = 512
 _METRICS: Final = Scope("NodeMetrics")
 
 
@@ -107,9 +109,12 @@ class ClusterWatch:
             # If none has answered, later snapshots of this connection do not wait for them again.
             self._api.has_exporters = bool(samples)
             joiner.set_samples(samples)
+        made = [*lists.changes, *joiner.changes()]
+        if unread := joiner.unread_config_maps():
+            joiner.set_config_maps(await self._config_maps(unread))
         problems += visibility_problems(visibility)
         last = ProblemsChanged(tuple(dict.fromkeys(problems)))
-        return apply(EMPTY_SNAPSHOT, [*lists.changes, *joiner.changes(), last])
+        return apply(EMPTY_SNAPSHOT, [*made, *joiner.changes(), last])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes as they happen, for ever; the first batch builds all rows.
@@ -140,7 +145,8 @@ class ClusterWatch:
         self._reflectors = [self._reflector(scope, joiner, wake, gate, liveness) for scope in scopes(visibility)]
         early = await self._begin(joiner)
         metrics, samples = self._follow_metrics(joiner, wake, gate, liveness), self._follow_samples(joiner, wake)
-        others = (metrics, samples, self._follow_permissions(visibility), liveness.run())
+        config_maps = self._follow_config_maps(joiner, wake)
+        others = (metrics, samples, config_maps, self._follow_permissions(visibility), liveness.run())
         async with _running([*(reflector.run() for reflector in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
@@ -319,6 +325,37 @@ class ClusterWatch:
             joiner.set_samples(samples)
             wake.set()
             await asyncio.sleep(_NO_METRICS_SECONDS if is_silent else _METRICS_SECONDS)
+
+    async def _follow_config_maps(self, joiner: Joiner, wake: asyncio.Event) -> None:
+        """Read the ConfigMaps that may hold the GPU of a new pod, each once: a container reads it once, too."""
+        await self._settled()
+        while True:
+            if unread := joiner.unread_config_maps():
+                joiner.set_config_maps(await self._config_maps(unread))
+                wake.set()
+            await asyncio.sleep(_RECHECK_SECONDS)
+
+    async def _config_maps(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str] | None]:
+        """Read ConfigMaps; None for one that the user may not read, and for all beyond a bound."""
+        read: dict[tuple[str, str], dict[str, str] | None] = dict.fromkeys(keys)
+        gate = asyncio.Semaphore(_AT_ONCE)
+        denied: set[str] = set()
+
+        async def read_one(namespace: str, name: str) -> None:
+            async with gate:
+                if namespace in denied:
+                    return
+                try:
+                    data = (await self._api.read("ConfigMap", namespace, name)).get("data") or {}
+                    read[namespace, name] = {str(key): str(value) for key, value in data.items()}
+                except ApiError as error:
+                    if error.is_not_found:
+                        read[namespace, name] = {}
+                    elif error.is_forbidden:
+                        denied.add(namespace)
+
+        await asyncio.gather(*(read_one(*key) for key in keys[:_MOST_CONFIG_MAPS]))
+        return read
 
 
 @contextlib.asynccontextmanager

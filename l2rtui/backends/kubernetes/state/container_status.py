@@ -31,14 +31,15 @@ class ContainerProcess:
 
 
 def container_names(pod: PodStruct) -> tuple[str, ...]:
-    """Return the names of all containers, init containers first."""
+    """Return the names of all containers: init containers first, those of `kubectl debug` last."""
     spec = pod.spec
-    return tuple(container.name for container in (*(spec.init_containers or ()), *(spec.containers or ())))
+    parts = (spec.init_containers, spec.containers, spec.ephemeral_containers)
+    return tuple(container.name for part in parts for container in part or ())
 
 
 def newest_process(pod: PodStruct, container: str) -> ContainerProcess | None:
     """Return the newest process of a container; None if none has started and none will."""
-    statuses = (*pod.init_statuses, *pod.statuses)
+    statuses = (*pod.init_statuses, *pod.statuses, *(pod.status.ephemeral_container_statuses or ()))
     status = next((status for status in statuses if status.name == container), None)
     is_over = (pod.status.phase or "") in (Phase.SUCCEEDED, Phase.FAILED)
     if status is None or status.state is None:
@@ -57,7 +58,8 @@ def newest_process(pod: PodStruct, container: str) -> ContainerProcess | None:
 
 
 def _restarts(pod: PodStruct, status: ContainerStatus, ending: Terminated) -> bool:
-    if pod.metadata.deletion_timestamp is not None:
+    is_ephemeral = any(item.name == status.name for item in pod.spec.ephemeral_containers or ())
+    if pod.metadata.deletion_timestamp is not None or is_ephemeral:
         return False
     policy = pod.spec.restart_policy or "Always"
     init_containers = pod.spec.init_containers or ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -57,6 +58,7 @@ class GpuSample:
         index: By the driver's count; None if not given. uuid: empty if not given.
         percent: Share of time in which a kernel ran, 0 to 100. used_bytes, free_bytes: of its memory.
         watts: Power draw. celsius: Temperature of the chip.
+        pods: Namespace and name of the pods to which the kubelet says it was given.
     """
 
     index: int | None
@@ -66,6 +68,7 @@ class GpuSample:
     free_bytes: int | None = None
     watts: float | None = None
     celsius: float | None = None
+    pods: frozenset[tuple[str, str]] = frozenset()
 
 
 Samples = Mapping[str, tuple[GpuSample, ...]]
@@ -89,7 +92,14 @@ def parse_metrics(text: str) -> tuple[GpuSample, ...]:
         if (key not in samples and len(samples) >= _MOST_GPUS) or value > most:
             continue
         figure: Any = converted(value)
-        samples[key] = replace(samples.get(key) or GpuSample(*key), **{field: figure})
+        before = samples.get(key) or GpuSample(*key)
+        # A Prometheus that relabels calls the pods exported_pod; the exporter itself calls them pod.
+        pod = (
+            labels.get("exported_namespace") or labels.get("namespace", ""),
+            labels.get("exported_pod") or labels.get("pod", ""),
+        )
+        pods = before.pods | {pod} if all(pod) else before.pods
+        samples[key] = replace(before, **{field: figure}, pods=pods)
     return tuple(samples.values())
 
 
@@ -109,6 +119,19 @@ def gpu_uses(devices: NodeDevices, samples: Iterable[GpuSample]) -> tuple[GpuUse
         figures = (sample.percent, sample.used_bytes, memory, sample.watts, sample.celsius)
         use_by_index[gpu.index] = GpuUse(gpu.index, *figures)
     return tuple(use_by_index[index] for index in sorted(use_by_index))
+
+
+def pods_by_gpu(samples: Samples, devices: Mapping[str, NodeDevices]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the indices of the GPUs that each pod was given, as far as exporters tell; lowest first."""
+    indices: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for node, of_node in samples.items():
+        uuids = devices[node].uuids if node in devices else {}
+        for sample in of_node:
+            index = uuids.get(sample.uuid, sample.index)
+            if index is not None:
+                for pod in sample.pods:
+                    indices[pod].add(index)
+    return {pod: tuple(sorted(own)) for pod, own in indices.items()}
 
 
 def exporters(pods: Iterable[PodStruct]) -> list[PodStruct]:

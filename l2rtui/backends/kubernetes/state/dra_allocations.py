@@ -2,6 +2,7 @@
 
 A pod names its claims, a claim names its allocated devices, and only the driver's slices tell which GPU such a
 device is. A claim that is not allocated yet, or that we may not read, counts as an unknown GPU.
+Access of an administrator (a monitor) is no use: others get the device as well.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class DraAllocations:
             # A claim may be shared by pods: together they use all slots of its device, each an equal part.
             share = max(1, devices.slots_per_gpu // max(1, len(claim.status.reserved_for or ())))
             for result in allocation.devices.results or ():
-                if result.driver == DRIVER:
+                if result.driver == DRIVER and not result.admin_access:
                     usages.append(self._usage_of_result(result, devices, share))
         return tuple(usages)
 

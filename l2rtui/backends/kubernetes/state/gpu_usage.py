@@ -5,25 +5,29 @@ Pods get GPUs in two independent ways: by an environment variable that the NVIDI
 appear in the pod. The rules:
 
 - A pod counts as one worker: a GPU that it pins costs one slot, however many of its containers name it.
-- A requested GPU costs all slots of one GPU, a share costs one; which GPU it is, is unknown.
+- A requested GPU costs all slots of one GPU, a share costs one; which GPU it is, is unknown, unless something else
+  tells: HAMi's annotation, dcgm-exporter, a resource claim.
 - A MIG slice, or a device of another maker, costs one of the devices that its plugin hands out.
+- CUDA_VISIBLE_DEVICES counts among the GPUs that a container has: beside a request it names none of the node.
 - Of two variables that contradict each other both may count: it depends on the container runtime. Their GPUs are
   unknown.
 - Containers add up, as in Kubernetes; init containers count if they need more than all others together.
-- A variable whose value only the container knows (``valueFrom``) counts as an unknown GPU.
+- Whatever may hold a GPU and cannot be read counts as an unknown GPU: variables from a Secret, a fraction in an
+  annotation, memory of a GPU as a resource.
 - A pod that mentions no GPU uses none, although its image may see all: most pods of a cluster are like that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
-from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, is_device, plugin_only
+from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, Unit, is_device, unit_of
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
@@ -31,18 +35,44 @@ from l2rtui.domain.quantity import whole_number
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
+_NAMES = (NVIDIA, CUDA)
 _NOTHING = ("none", "void", "")
 _NO_DEVICE = ("none", "void", "", "-1", "NoDevFiles")
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _HAMI_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
+_MOUNT: Final = re.compile(r"/var/run/nvidia-container-devices(?:/(?P<token>[^/]*))?/?|/dev/nvidia(?P<index>\d+)")
+_CDI: Final = "cdi.k8s.io/"
+_INDICES: Final = ("ALIYUN_COM_GPU_MEM_IDX", "volcano.sh/gpu-index", "tencent.com/predicate-gpu-idx-0")
+"""Annotations with the indices of the GPUs that a scheduler of shares chose."""
+_FRACTIONS: Final = (
+    "gpu-fraction",
+    "gpu-memory",
+    "runai-gpu",
+    "run.ai/",
+    "runai.ai/",
+    "volcano.sh/vgpu-",
+    "hami.io/vgpu-",
+)
+"""Beginnings of annotations on a pod that uses a part of a GPU which nothing else tells."""
+_KEYS: Final = (_CDI, *_INDICES, *_FRACTIONS)
+_PATHS: Final = ("/var/run/nvidia", "/dev/nvidia")
+ConfigMaps = Mapping[tuple[str, str], Mapping[str, str] | None]
+"""ConfigMaps by namespace and name, as far as they are read; None for one that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodGpuUsage:
-    """GPU usage of a pod, and its inconsistencies as sentences without the pod's name."""
+    """GPU usage of a pod, and its inconsistencies as sentences without the pod's name.
+
+    Attributes:
+        requests: Units of extended resources that the scheduler counts.
+        config_maps: ConfigMaps that may hold a variable, and are not read yet.
+    """
 
     devices: tuple[DeviceUsage, ...] = ()
     flags: tuple[str, ...] = ()
+    requests: tuple[tuple[str, int], ...] = ()
+    config_maps: tuple[tuple[str, str], ...] = ()
 
 
 NO_GPU_USAGE = PodGpuUsage()
@@ -63,6 +93,9 @@ class _Pin:
 
 
 _UNSET = _Pin()
+_HIDDEN = _Pin(is_set=True, is_hidden=True)
+_UNREAD = _Pin(is_set=True, is_hidden=True, tokens=("?",))
+"""Value of a variable that a ConfigMap or Secret may hold, or may not."""
 
 
 def read_gpu_usage(
@@ -70,25 +103,32 @@ def read_gpu_usage(
     devices: NodeDevices,
     planned_slots: Sequence[int] | None = None,
     allocated: tuple[DeviceUsage, ...] | None = None,
+    *,
+    measured: Sequence[int] = (),
+    config_maps: ConfigMaps | None = None,
 ) -> PodGpuUsage:
     """Read the GPU usage of a pod on its node.
 
     Args:
         planned_slots: Slots that our own plan gave it; None for a foreign pod, or if its replica index is unknown.
         allocated: Allocations of its resource claims; None if they cannot be read.
+        measured: Indices of the GPUs on which a measurement has seen it.
+        config_maps: ConfigMaps that were read for it.
     """
     spec = pod.spec
     flags: dict[str, None] = {}
-    pinned: dict[DeviceUsage, None] = {}
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        if container.env:
-            # Identity check: nearly all containers have neither variable, and this runs for every pod.
-            nvidia, cuda = _pins(container.env)
-            if nvidia is not _UNSET or cuda is not _UNSET:
-                pinned.update(dict.fromkeys(_pinned_gpus(nvidia, cuda, devices, flags)))
+    unread: dict[tuple[str, str], None] = {}
     has_requests = _has_requests(pod)
+    pinned: dict[DeviceUsage, None] = {}
+    if _may_name_gpu(pod):
+        in_containers = _pinned(pod, devices, config_maps or {}, flags, unread, has_requests=has_requests)
+        pinned = dict.fromkeys(in_containers)
+    annotations = pod.metadata.annotations
+    if annotations and any(key.startswith(_KEYS) for key in annotations):
+        pinned |= dict.fromkeys(_annotated(annotations, devices, flags, has_requests=has_requests))
+    requests = _requests(pod) if has_requests else {}
     requested = _requested(pod, devices) if has_requests else 0
-    if pinned and requested:
+    if pinned and requested and not spec.resource_claims:
         flags["names a GPU and requests one too: it may hold two"] = None
     if spec.resource_claims and allocated is None:
         requested += len(spec.resource_claims)
@@ -98,11 +138,73 @@ def read_gpu_usage(
     # HAMi's requests name its own resources or none: its annotation is exact, so it replaces the others.
     elif by_hami := _by_hami(pod, devices):
         pinned, requested = dict.fromkeys(by_hami), 0
+    elif on_measured := _measured_usage(measured, requested, devices):
+        pinned, requested = pinned | dict.fromkeys(on_measured), 0
     usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
-    usages += _plugin_usage(pod, devices) if has_requests else ()
+    usages += _plugin_usage(requests, devices) if has_requests else ()
     if labels.RUN_ID in (pod.metadata.labels or {}):
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
-    return PodGpuUsage(usages, tuple(flags)) if usages or flags else NO_GPU_USAGE
+    if not (usages or flags or requests or unread):
+        return NO_GPU_USAGE
+    return PodGpuUsage(usages, tuple(flags), tuple(requests.items()), tuple(unread))
+
+
+def _may_name_gpu(pod: PodStruct) -> bool:
+    """Return True if a container may name a GPU: nearly none of a cluster does, and this runs for every pod."""
+    spec = pod.spec
+    if spec.ephemeral_containers:
+        return True
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            if container.env_from:
+                return True
+            for variable in container.env or ():
+                if variable.name in _NAMES:
+                    return True
+            for mount in container.volume_mounts or ():
+                if mount.mount_path.startswith(_PATHS):
+                    return True
+    return False
+
+
+def _pinned(
+    pod: PodStruct,
+    devices: NodeDevices,
+    config_maps: ConfigMaps,
+    flags: dict[str, None],
+    unread: dict[tuple[str, str], None],
+    *,
+    has_requests: bool,
+) -> Iterator[DeviceUsage]:
+    """Yield the GPUs that containers name by variables and mounts."""
+    for container in _all_containers(pod):
+        if container.env or container.env_from:
+            nvidia, cuda = _pins(pod, container, devices, config_maps, unread, has_requests=has_requests)
+            if nvidia is not _UNSET or cuda is not _UNSET:
+                yield from _pinned_gpus(nvidia, cuda, devices, flags)
+        for mount in container.volume_mounts or ():
+            if mount.mount_path.startswith(_PATHS):
+                yield from _mounted(mount.mount_path, devices, flags)
+
+
+def _all_containers(pod: PodStruct) -> Iterator[Container]:
+    """Yield the containers that may use a GPU: all but ephemeral ones that have ended."""
+    yield from pod.spec.containers or ()
+    yield from pod.spec.init_containers or ()
+    if pod.spec.ephemeral_containers:  # they stay in the spec for ever
+        statuses = pod.status.ephemeral_container_statuses or ()
+        ended = {item.name for item in statuses if item.state is not None and item.state.terminated is not None}
+        yield from (item for item in pod.spec.ephemeral_containers if item.name not in ended)
+
+
+def _measured_usage(measured: Sequence[int], requested: int, devices: NodeDevices) -> list[DeviceUsage]:
+    """Return the requested slots on GPUs where the pod was measured; empty where it was not seen on all of them."""
+    if not (measured and requested):
+        return []
+    if devices.counts_shares:
+        return [DeviceUsage(measured[0], None, requested)] if len(measured) == 1 else []
+    size = devices.slots_per_gpu
+    return [DeviceUsage(index, None, size) for index in measured] if len(measured) * size == requested else []
 
 
 def _own_pod_usage(
@@ -118,6 +220,10 @@ def _own_pod_usage(
     if host and node and host != labels.label_value(node):
         flags[f"is on {node}, its plan says {host}"] = None
         return usages
+    if "_" in label:  # several whole GPUs
+        gpus = [devices.gpu(index) for index in labels.gpu_indices(label)]
+        slots = (DeviceUsage(item.index, slot) for item in gpus if item is not None for slot in range(item.slots))
+        return tuple(slots) or usages
     gpu = device_index(label)
     if gpu is None:
         return usages
@@ -131,35 +237,116 @@ def _own_pod_usage(
 
 
 # --- by variable ------------------------------------------------------------------------------------------------
-def _pins(variables: Sequence[EnvVar]) -> tuple[_Pin, _Pin]:
+def _pins(
+    pod: PodStruct,
+    container: Container,
+    devices: NodeDevices,
+    config_maps: ConfigMaps,
+    unread: dict[tuple[str, str], None],
+    *,
+    has_requests: bool,
+) -> tuple[_Pin, _Pin]:
+    """Read both variables of a container; of two with the same name the last one counts, as in the kubelet."""
+    if not container.env_from and not has_requests and not pod.spec.resource_claims:
+        return _plain_pins(pod, container.env or (), config_maps, unread)
+    pins = {NVIDIA: _UNSET, CUDA: _UNSET}
+    is_hidden_claim = devices.has_gpus and not _is_of_daemon_set(pod)
+    for source in container.env_from or () if is_hidden_claim and not _requests_gpu(container) else ():
+        prefix = source.prefix or ""
+        names = [name for name in pins if name.startswith(prefix)]
+        if source.config_map_ref is None:
+            pins.update(dict.fromkeys(names[:1], _UNREAD) if source.secret_ref is not None else {})
+            continue
+        key = (pod.metadata.namespace, source.config_map_ref.name)
+        data = config_maps.get(key)
+        if data is None:
+            if key not in config_maps:
+                unread[key] = None
+            pins.update(dict.fromkeys(names[:1], _UNREAD))
+            continue
+        pins |= {name: _pin(name, data[part]) for name in names if (part := name.removeprefix(prefix)) in data}
+    for variable in container.env or ():
+        if variable.name in pins:
+            value = _value(pod, variable, config_maps, unread)
+            pins[variable.name] = _HIDDEN if value is None else _pin(variable.name, value)
+    if pins[CUDA].is_set and (_requests_gpu(container) or (pod.spec.resource_claims and not pins[NVIDIA].is_set)):
+        pins[CUDA] = _UNSET  # it counts among the container's own devices
+    return pins[NVIDIA], pins[CUDA]
+
+
+def _plain_pins(
+    pod: PodStruct, variables: Sequence[EnvVar], config_maps: ConfigMaps, unread: dict[tuple[str, str], None]
+) -> tuple[_Pin, _Pin]:
+    """Read both variables of a container that has nothing but variables, as nearly all have."""
     nvidia = cuda = _UNSET
-    for variable in variables:  # of two with the same name the last one counts, as in the kubelet
-        if variable.name == NVIDIA:
-            nvidia = _read_pin(variable.value or "", variable.value_from is not None, _NOTHING)
-        elif variable.name == CUDA:
-            cuda = _read_pin(variable.value or "", variable.value_from is not None, _NO_DEVICE)
+    for variable in variables:
+        if variable.name in _NAMES:
+            value = variable.value or ""
+            if variable.value_from is None:
+                pin = _read_pin(value, variable.name == CUDA)
+            else:
+                text = _value(pod, variable, config_maps, unread)
+                pin = _HIDDEN if text is None else _read_pin(text, variable.name == CUDA)
+            nvidia, cuda = (nvidia, pin) if variable.name == CUDA else (pin, cuda)
     return nvidia, cuda
 
 
+def _pin(name: str, value: str) -> _Pin:
+    return _read_pin(value, name == CUDA)
+
+
+def _is_of_daemon_set(pod: PodStruct) -> bool:
+    """Return True for a pod that runs on every node: its variables are settings of a service, and name no GPU."""
+    owner = pod.metadata.controller
+    return owner is not None and owner.kind == "DaemonSet"
+
+
+def _value(
+    pod: PodStruct, variable: EnvVar, config_maps: ConfigMaps, unread: dict[tuple[str, str], None]
+) -> str | None:
+    """Return the value of a variable; None where only the container knows it."""
+    source = variable.value_from
+    if source is None:
+        return variable.value or ""
+    if (reference := source.config_map_key_ref) is not None:
+        key = (pod.metadata.namespace, reference.name)
+        if key not in config_maps:
+            unread[key] = None
+        data = config_maps.get(key)
+        return None if data is None else data.get(reference.key, "")
+    if source.field_ref is not None and (match := _FIELD.fullmatch(source.field_ref.field_path)):
+        of_pod = pod.metadata.annotations if match[1] == "annotations" else pod.metadata.labels
+        return (of_pod or {}).get(match[2])  # None as well where the scheduler will write it later
+    return None
+
+
+_FIELD: Final = re.compile(r"metadata\.(annotations|labels)\['([^']+)'\]")
+
+
 @lru_cache(maxsize=1024)  # ten thousand pods have the same few values
-def _read_pin(text: str, is_hidden: bool, none: tuple[str, ...]) -> _Pin:
+def _read_pin(text: str, is_cuda: bool) -> _Pin:
     value = text.strip()
-    if is_hidden or "$(" in value:  # $(NAME) is expanded in the container
-        return _Pin(is_set=True, is_hidden=True)
-    if value in none:
+    if "$(" in value:  # $(NAME) is expanded in the container
+        return _HIDDEN
+    if value in (_NO_DEVICE if is_cuda else _NOTHING):
         return _Pin(is_set=True)
     if value == "all":
         return _Pin(is_set=True, is_all=True)
     tokens = [token.strip() for token in value.split(",")]
-    if "-1" in tokens:  # CUDA ignores everything after the first invalid index
-        tokens = tokens[: tokens.index("-1")]
+    invalid = [number for number, token in enumerate(tokens) if not _TOKEN.fullmatch(token)]
+    if is_cuda and invalid:  # CUDA ignores the first invalid entry and all behind it
+        tokens = tokens[: invalid[0]]
     return _Pin(is_set=True, tokens=tuple(dict.fromkeys(token for token in tokens if token)))
+
+
+_TOKEN: Final = re.compile(r"\d+|(GPU|MIG)-[-0-9a-zA-Z/]+", re.ASCII)
 
 
 def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str, None]) -> tuple[DeviceUsage, ...]:
     """Combine the two variables of one container; the runtime's NVIDIA_VISIBLE_DEVICES limits what CUDA can see."""
     if nvidia.is_hidden or (cuda.is_hidden and not nvidia.is_set):
-        flags["takes its GPU from a value that only the container knows"] = None
+        if nvidia is not _UNREAD:
+            flags["takes its GPU from a value that only the container knows"] = None
         return (DeviceUsage(None),)
     if nvidia.is_none:
         if cuda.tokens or cuda.is_all:
@@ -167,7 +354,7 @@ def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str
         return ()
     if nvidia.is_all:
         flags[f"sees all GPUs by {NVIDIA}=all"] = None
-        return _usage_of_tokens(cuda.tokens, devices, flags) if cuda.tokens else _all_gpus(devices)
+        return _usage_of_cuda(cuda.tokens, devices, flags) if cuda.tokens else _all_gpus(devices)
     if nvidia.tokens:
         if cuda.is_set and not cuda.is_hidden and not _is_consistent(nvidia.tokens, cuda):
             flags[f"has {NVIDIA}={_written(nvidia)}, but {CUDA}={_written(cuda)}"] = None
@@ -176,7 +363,7 @@ def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str
                 both = _usage_of_tokens((*nvidia.tokens, *cuda.tokens), devices, flags)
                 return tuple(replace(usage, is_unsure=True) for usage in both)
         return _usage_of_tokens(nvidia.tokens, devices, flags)
-    return _usage_of_tokens(cuda.tokens, devices, flags) if not cuda.is_all else _all_gpus(devices)
+    return _usage_of_cuda(cuda.tokens, devices, flags) if not cuda.is_all else _all_gpus(devices)
 
 
 def _is_consistent(nvidia: tuple[str, ...], cuda: _Pin) -> bool:
@@ -191,6 +378,19 @@ def _is_consistent(nvidia: tuple[str, ...], cuda: _Pin) -> bool:
     return bool(cuda.tokens) and (are_indices or set(cuda.tokens) <= set(nvidia))
 
 
+def _usage_of_cuda(
+    tokens: tuple[str, ...], devices: NodeDevices, flags: dict[str, None]
+) -> tuple[DeviceUsage, ...]:
+    """Return the GPUs of a list of CUDA's, which ends at the first index that the node does not have."""
+    indices = (whole_number(token) for token in tokens)
+    most = len(devices.nvidia) if devices.gpus and devices.has_gpus else None
+    ends = (at for at, index in enumerate(indices) if index is not None and most is not None and index >= most)
+    if (end := next(ends, None)) is not None:
+        flags[f"names device {tokens[end]} of {devices.node}, which has no such device"] = None
+        tokens = tokens[:end]
+    return _usage_of_tokens(tokens, devices, flags)
+
+
 def _usage_of_tokens(
     tokens: tuple[str, ...], devices: NodeDevices, flags: dict[str, None]
 ) -> tuple[DeviceUsage, ...]:
@@ -203,9 +403,19 @@ def _usage_of_tokens(
                 if not devices.has_gpus:  # device 0 of such a node is its CPU, which nobody meant
                     continue
         elif token.startswith(_UUID_PREFIXES):
-            index = devices.uuids.get(token)
+            index = _index_of_uuid(token, devices)
+        elif ":" in token:  # a MIG device: card and instance
+            index = whole_number(token.partition(":")[0])
         usages[_gpu_device_usage(index)] = None
     return tuple(usages)
+
+
+def _index_of_uuid(token: str, devices: NodeDevices) -> int | None:
+    """Return the index of a UUID, or of the beginning of one that no other has."""
+    if token in devices.uuids:
+        return devices.uuids[token]
+    matches = {index for uuid, index in devices.uuids.items() if uuid.startswith(token)}
+    return next(iter(matches)) if len(matches) == 1 else None
 
 
 @lru_cache(maxsize=256)
@@ -222,6 +432,38 @@ def _written(pin: _Pin) -> str:
     return "all" if pin.is_all else ",".join(pin.tokens) or "nothing"
 
 
+# --- by mount and annotation ------------------------------------------------------------------------------------
+def _mounted(path: str, devices: NodeDevices, flags: dict[str, None]) -> tuple[DeviceUsage, ...]:
+    """Return the GPUs of a mount, which NVIDIA's runtime reads as a list of devices, or which is a device."""
+    match = _MOUNT.fullmatch(path)
+    if match is None:
+        return ()
+    name = match["index"] or match["token"] or ""
+    if name == "all":
+        return _all_gpus(devices)
+    return _usage_of_tokens((name,), devices, flags) if name else (DeviceUsage(None),)
+
+
+def _annotated(
+    annotations: Mapping[str, str], devices: NodeDevices, flags: dict[str, None], *, has_requests: bool
+) -> Iterator[DeviceUsage]:
+    """Yield the GPUs that annotations name, and an unknown one for a fraction that names none."""
+    has_index = False
+    for key, value in annotations.items():
+        if key.startswith(_CDI):
+            for device in value.split(","):
+                kind, _, name = device.strip().rpartition("=")
+                if kind.partition("/")[0].endswith("nvidia.com"):
+                    yield from _all_gpus(devices) if name == "all" else _usage_of_tokens((name,), devices, flags)
+        elif key in _INDICES and devices.has_gpus:
+            indices = tuple(token.strip() for token in value.split(",") if whole_number(token.strip()) is not None)
+            has_index = has_index or bool(indices)
+            yield from _usage_of_tokens(indices, devices, flags)
+    is_part = any(key.startswith(_FRACTIONS) and value not in ("", "0") for key, value in annotations.items())
+    if is_part and devices.has_gpus and not has_index and not has_requests:
+        yield DeviceUsage(None)
+
+
 # --- by request -------------------------------------------------------------------------------------------------
 def _has_requests(pod: PodStruct) -> bool:
     """Return True if a container requests any device: most pods of a cluster do not, and this runs for each."""
@@ -234,28 +476,49 @@ def _has_requests(pod: PodStruct) -> bool:
     return False
 
 
+def _requests_gpu(container: Container) -> bool:
+    """Return True for a container to which a plugin gives its GPUs."""
+    amounts = _amounts(container)
+    return any(unit_of(name) is not Unit.NONE and quantity(amounts, name) >= 1 for name in amounts)
+
+
+def _requests(pod: PodStruct) -> dict[str, int]:
+    """Return the units of each extended resource of GPUs that the scheduler counts for a pod."""
+    every = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    names = dict.fromkeys(name for item in every for name in _amounts(item) if is_device(name))
+    units = {name: _summed(pod, partial(_count_of, name)) for name in names}
+    return {name: count for name, count in units.items() if count}
+
+
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
     """Return the slots of GPUs of NVIDIA that the pod requests from the scheduler."""
     return _summed(pod, lambda container: _slots(container, devices))
 
 
 def _summed(pod: PodStruct, amount: Callable[[Container], int]) -> int:
-    """Sum an amount of the containers as Kubernetes does."""
-    main = sum(map(amount, pod.spec.containers or ()))
-    init = [(container, amount(container)) for container in pod.spec.init_containers or ()]
-    # Sidecars run beside the main containers, other init containers one after another before them.
-    sidecars = sum(count for container, count in init if container.restart_policy == "Always")
-    return max(main + sidecars, *(count for _, count in init), 0)
+    """Sum an amount of the containers as Kubernetes does (resource helpers, PodRequests)."""
+    sidecars = most = 0
+    for container in pod.spec.init_containers or ():
+        count = amount(container)
+        # A sidecar runs on beside all that start after it: init containers and main containers.
+        if container.restart_policy == "Always":
+            sidecars += count
+            count = 0
+        most = max(most, sidecars + count)
+    return max(most, sidecars + sum(map(amount, pod.spec.containers or ())))
 
 
-def _plugin_usage(pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:
+def _plugin_usage(requests: Mapping[str, int], devices: NodeDevices) -> tuple[DeviceUsage, ...]:
     """Return the devices of other makers, and MIG slices, that the pod requests of the plugins of its node."""
-    every = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-    names = {name for item in every if item.resources is not None for name in plugin_only(_amounts(item))}
     # On a node that does not offer it (any more), a MIG slice is a part of some GPU there.
-    own = [name for name in plugin_only(names) if name in devices.plugin_only or not name.startswith(MIG)]
-    counts = {name: _summed(pod, partial(_count_of, name)) for name in own}
-    return tuple(DeviceUsage(None, None, count, name) for name, count in counts.items() if count)
+    own = [
+        name
+        for name in requests
+        if name in devices.plugin_only or (unit_of(name) is Unit.PLUGIN and not name.startswith(MIG))
+    ]
+    return tuple(
+        DeviceUsage(None, None, requests[name], name) for name in sorted(own, key=lambda name: name.startswith(MIG))
+    )
 
 
 def _count_of(name: str, container: Container) -> int:
@@ -270,14 +533,19 @@ def _amounts(container: Container) -> Quantities:
 
 def _slots(container: Container, devices: NodeDevices) -> int:
     """Return the slots of GPUs and shares of a container, and of MIG slices that are no devices of the node."""
-    if container.resources is None:
-        return 0
-    resources = _amounts(container)
-    gpus = int(quantity(resources, WHOLE))
-    slots = gpus if devices.counts_shares else gpus * devices.slots_per_gpu
-    slots += int(quantity(resources, SHARED))
-    slices = (name for name in resources if name.startswith(MIG) and name not in devices.plugin_only)
-    return slots + sum(int(quantity(resources, name)) for name in slices)
+    slots, has_part = 0, False
+    amounts, own = _amounts(container), devices.plugin_only
+    for name in amounts:
+        unit, count = unit_of(name), int(quantity(amounts, name))
+        if unit is Unit.NONE or not count or name in own:
+            continue
+        if unit is Unit.WHOLE:
+            slots += count if devices.counts_shares and name == WHOLE else count * devices.slots_per_gpu
+        elif unit is Unit.SHARE or name.startswith(MIG):
+            slots += count
+        has_part = has_part or unit is Unit.PART
+    # Memory or cores alone: the scheduler of shares puts the container on some GPU.
+    return slots or int(has_part and not any(name in own for name in amounts))
 
 
 def _by_hami(pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:

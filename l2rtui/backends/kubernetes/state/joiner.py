@@ -8,7 +8,7 @@ only those again. No I/O: ``cluster_watch`` puts objects in and takes changes ou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,8 +24,9 @@ from l2rtui.backends.kubernetes.api.structs import (
     NodeStruct,
     PodStruct,
 )
-from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses
+from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses, pods_by_gpu
 from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
+from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.replica_index import (
     PlannedReplica,
@@ -64,6 +65,9 @@ class Joiner:
         self._devices: dict[str, NodeDevices] = {}
         self._metrics: dict[str, NodeMetricsStruct] = {}
         self._samples: Samples = {}
+        self._measured: Mapping[tuple[str, str], tuple[int, ...]] = {}
+        self._config_maps: dict[tuple[str, str], Mapping[str, str] | None] = {}
+        self._unread: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._pods: dict[str, PodStruct] = {}
         self._undecoded: dict[str, UndecodedObject] = {}
         self._runs: dict[str, ConfigMapStruct] = {}
@@ -179,6 +183,23 @@ class Joiner:
         # The old ones too: a node whose exporter has gone must lose its figures.
         self._dirty_nodes.update(samples, self._samples)
         self._samples = samples
+        measured = pods_by_gpu(samples, self._devices)
+        if measured != self._measured:
+            before, self._measured = self._measured, measured
+            for uid, pod in self._pods.items():
+                key = (pod.metadata.namespace, pod.metadata.name)
+                if before.get(key) != measured.get(key):
+                    self._dirty_pods.add(uid)
+
+    def unread_config_maps(self) -> list[tuple[str, str]]:
+        """Return namespace and name of ConfigMaps that may hold the GPU of a pod, and that nobody has read yet."""
+        return [key for key in self._unread if key not in self._config_maps]
+
+    def set_config_maps(self, read: Mapping[tuple[str, str], Mapping[str, str] | None]) -> None:
+        """Add ConfigMaps that were read; None for one that cannot be."""
+        self._config_maps.update(read)
+        for key in read:
+            self._dirty_pods |= self._unread.pop(key, set())
 
     def put_resource_claim(self, old: ResourceClaimStruct | None, new: ResourceClaimStruct | None) -> None:
         """Add, replace or remove a resource claim."""
@@ -317,8 +338,9 @@ class Joiner:
                 name = planned_node(pod)
                 devices = self._devices.get(name) or NodeDevices(name, ())
                 node = self._nodes.get(pod.spec.node_name or "")
-                allocated = self._allocations.usage(pod, devices) if pod.spec.resource_claims else None
-                row = pod_view(pod, devices, self._replicas.get(uid), self._events_about(uid), now, node, allocated)
+                replica = self._replicas.get(uid)
+                usage = self._usage(pod, devices, replica)
+                row = pod_view(pod, devices, replica, self._events_about(uid), now, node, usage)
                 # A run is known by its name within one namespace: elsewhere it may be another run of that name.
                 if row.run and row.namespace not in self._run_namespaces:
                     row = replace(row, run="", set_name="", role=None)
@@ -336,6 +358,21 @@ class Joiner:
             if rows.get(uid) != row:
                 rows[uid] = row
                 made.append(PodChanged(row))
+
+    def _usage(self, pod: PodStruct, devices: NodeDevices, replica: PlannedReplica | None) -> PodGpuUsage:
+        """Read the GPU usage of a pod, with what claims, measurements and ConfigMaps tell."""
+        meta = pod.metadata
+        usage = read_gpu_usage(
+            pod,
+            devices,
+            replica.slots if replica is not None else None,
+            self._allocations.usage(pod, devices) if pod.spec.resource_claims else None,
+            measured=self._measured.get((meta.namespace, meta.name), ()),
+            config_maps=self._config_maps,
+        )
+        for key in usage.config_maps if pod.status.phase not in _OVER else ():
+            self._unread[key].add(meta.uid)
+        return usage
 
     def _make_runs(self, made: list[Change]) -> None:
         dirty, self._dirty_runs = self._dirty_runs, set()

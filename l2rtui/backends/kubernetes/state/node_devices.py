@@ -1,7 +1,8 @@
 """Devices of a node: number of GPUs, their UUIDs, and the slots of each; pure.
 
 Devices of other makers, and MIG profiles, follow the GPUs of NVIDIA: each one that its plugin hands out is a device
-of one slot.
+of one slot. With MIG strategy ``single`` the slices are called ``nvidia.com/gpu`` and are devices of that plugin,
+since a variable counts cards and no slices.
 
 Kubernetes counts resources and not devices, so this combines what several programs publish on a node: the device
 plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels where none of
@@ -18,9 +19,9 @@ from dataclasses import dataclass, field
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
-from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, plugin_only
+from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, Unit, plugin_only, unit_of
 from l2rtui.config import Settings
-from l2rtui.domain.node import CPU, Gpu
+from l2rtui.domain.node import CPU, Gpu, Resource
 from l2rtui.domain.quantity import parse_quantity, whole_number
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
@@ -55,6 +56,7 @@ class NodeDevices:
             beside GPUs.
         uuids: UUID → index, as far as known.
         counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
+        resources: What plugins hand out here by count.
     """
 
     node: str
@@ -62,11 +64,16 @@ class NodeDevices:
     uuids: Mapping[str, int] = field(default_factory=dict)
     counts_shares: bool = False
     cpu: Gpu | None = None
+    resources: tuple[Resource, ...] = ()
 
     @property
     def has_gpus(self) -> bool:
         """True if the node has a GPU."""
         return bool(self.gpus) and not self.gpus[0].is_cpu
+
+    def gpu(self, index: int) -> Gpu | None:
+        """The GPU with this index, or None."""
+        return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     @property
     def nvidia(self) -> tuple[Gpu, ...]:
@@ -87,17 +94,32 @@ class NodeDevices:
 def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     """Read the devices of a node."""
     meta, name = node.metadata, node.metadata.name
-    capacity = node.status.capacity or node.status.allocatable
+    capacity, allocatable = (
+        node.status.capacity or node.status.allocatable,
+        node.status.allocatable or node.status.capacity,
+    )
     uuids = dict(_uuids(meta))
     replicas = _number(meta.label(labels.GPU_REPLICAS), 1)
-    count = _count(meta, capacity, replicas, len(uuids))
-    cores = quantity(node.status.allocatable or capacity, "cpu")
+    has_slices = meta.label(labels.MIG_STRATEGY) == "single" and (
+        "-MIG-" in meta.label(labels.GPU_PRODUCT) or bool(meta.label(labels.MIG_SLICES))
+    )
+    count = 0 if has_slices else _count(meta, capacity, replicas, len(uuids))
+    cores = quantity(allocatable, "cpu")
     cpu_slots = max(1, int(min(cores * rule.per_core, rule.most_on_cpu)))
-    others = tuple(_plugin_devices(name, meta, node.status.allocatable or capacity, count))
+    # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
+    is_sliced = replicas > 1 and not quantity(capacity, SHARED)
+    # HAMi and other plugins of shares give no number of replicas: more units than GPUs are shares, too.
+    is_sliced |= 0 < count < quantity(capacity, WHOLE) and not meta.label(labels.GPUS) and count < MOST_GPUS
+    resources = tuple(_resources(capacity, allocatable, count, has_slices=has_slices, is_sliced=is_sliced))
+    others = tuple(_plugin_devices(name, meta, resources, count))
     cpu = Gpu(name, CPU if count or others else 0, slots=cpu_slots, is_cpu=True)
     if not count:
-        return NodeDevices(name, others, cpu=cpu if cores else None) if others else NodeDevices(name, (cpu,))
+        if not others:
+            return NodeDevices(name, (cpu,), resources=resources)
+        return NodeDevices(name, others, cpu=cpu if cores else None, resources=resources)
     # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
+    renamed = [item.name for item in resources if item.capacity and not item.device and item.name != WHOLE]
+    model = renamed[0].rpartition("/")[2] if len(renamed) == 1 and not renamed[0].startswith(SHARED) else ""
     product = meta.label(labels.GPU_PRODUCT)
     slots = (
         _number(meta.label(labels.SLOTS_PER_GPU), 0)
@@ -109,13 +131,11 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     memory = _number(meta.label(labels.GPU_MEMORY), 0) << 20  # the label is in MiB
     by_index = {index: uuid for uuid, index in uuids.items()}
     gpus = tuple(
-        Gpu(name, index, by_index.get(index, ""), product, memory, min(slots, _MOST_SLOTS))
+        Gpu(name, index, by_index.get(index, ""), product or model, memory, min(slots, _MOST_SLOTS))
         for index in range(count)
     )
-    # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
-    is_sliced = replicas > 1 and not quantity(capacity, SHARED)
     # No cores to count: a node that has just joined, whose kubelet has not reported yet.
-    return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None)
+    return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None, resources)
 
 
 def quantity(quantities: Quantities | None, name: str) -> float:
@@ -133,16 +153,43 @@ def _count(meta: ObjectMeta, capacity: Quantities | None, replicas: int, uuid_co
     discovered = 0 if has_mig else _number(meta.label(labels.GPU_COUNT), 0)
     labelled = _number(meta.label(labels.GPUS), 0) or discovered
     shares = int(quantity(capacity, WHOLE)) or int(quantity(capacity, SHARED))
-    return min(labelled or uuid_count or -(-shares // max(1, replicas)), MOST_GPUS)
+    renamed = (name for name in capacity or () if name != WHOLE and unit_of(name) is Unit.WHOLE)
+    counted = -(-shares // max(1, replicas)) + sum(int(quantity(capacity, name)) for name in renamed)
+    return min(labelled or uuid_count or counted, MOST_GPUS)
 
 
-def _plugin_devices(node: str, meta: ObjectMeta, quantities: Quantities | None, first: int) -> Iterator[Gpu]:
+def _resources(
+    capacity: Quantities | None, allocatable: Quantities | None, count: int, *, has_slices: bool, is_sliced: bool
+) -> Iterator[Resource]:
+    """Yield the resources whose units are devices or shares.
+
+    Args:
+        count: Number of GPUs that variables can name.
+    """
+    for name in sorted({*(capacity or ()), *(allocatable or ())}):
+        unit = unit_of(name)
+        if unit in (Unit.NONE, Unit.PART):
+            continue
+        # Shares of GPUs whose number nobody tells are devices of their own.
+        is_own = unit is Unit.PLUGIN or not count
+        numbers = int(quantity(capacity, name)), int(quantity(allocatable, name))
+        is_share = not is_own and (unit is Unit.SHARE or (name == WHOLE and is_sliced))
+        yield Resource(name, *numbers, name if is_own or has_slices else "", is_share)
+
+
+def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...], first: int) -> Iterator[Gpu]:
     """Yield devices that a plugin alone hands out; ``first`` is the index of the first."""
     index = first
-    for resource in plugin_only(quantities or {}):
-        model = meta.label(labels.AMD_PRODUCT) if resource == "amd.com/gpu" else ""
-        for _ in range(min(int(quantity(quantities, resource)), MOST_GPUS)):
-            yield Gpu(node, index, model=model or resource.rpartition("/")[2], slots=1, resource=resource)
+    by_name = {item.name: item for item in resources if item.device}
+    for resource in (*(name for name in by_name if unit_of(name) is not Unit.PLUGIN), *plugin_only(by_name)):
+        model, memory = resource.rpartition("/")[2], 0
+        if resource == "amd.com/gpu":
+            model = meta.label(labels.AMD_PRODUCT) or model
+        elif resource == WHOLE:
+            model = meta.label(labels.GPU_PRODUCT) or model
+            memory = _number(meta.label(labels.GPU_MEMORY), 0) << 20
+        for _ in range(min(by_name[resource].allocatable, MOST_GPUS)):
+            yield Gpu(node, index, model=model, memory_bytes=memory, slots=1, resource=resource)
             index += 1
 
 

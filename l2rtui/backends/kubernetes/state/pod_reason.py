@@ -35,6 +35,21 @@ _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNever
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 _NODE_EVENTS = ("FailedCreatePodSandBox", "NetworkNotReady", "NodeNotReady")
+_PROGRESS_EVENTS = ("SuccessfulAttachVolume", "Pulling", "Pulled", "Failed", "Created", "Started")
+"""Events after which an earlier failure of a volume or of the sandbox is over."""
+_GOOD_EVENTS = (*_PROGRESS_EVENTS, "SuccessfulCreate")
+_PLAIN_WAITS = ("ContainerCreating", "PodInitializing", "")
+"""Reasons for waiting that name no trouble; any other is Kubernetes' own, with its own message."""
+_OWN_LIMIT = re.compile(
+    r'Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit "?(?P<size>[^"\s]+?)"?[.\s]*$'
+    r'|[Ee]phemeral.*? storage (?:usage exceeds the total )?limit(?: of containers)? "?(?P<total>[^"\s]+?)"?[.\s]*$'
+)
+_ARCHITECTURE = (
+    "no match for platform",
+    "no matching manifest for",
+    "exec format error",
+    "does not match the specified platform",
+)
 _NOT_FOUND = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)")
 _GANG_PHRASES = ("pod group", "podgroup", "PodGroup", "enough sibling pods")
@@ -43,6 +58,8 @@ _EVICTIONS = ("DisruptionTarget", "TerminationTarget")
 """Conditions of a pod that somebody puts out: Kubernetes' own (1.26 and later), and Kueue's."""
 _OWN_ENDS = ("DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet")
 """Reasons of such a condition whose cause is the node; the pod's own reason says more."""
+_PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
+"""What the scheduler adds on pods that it might put out: it repeats the count of nodes, and hides the cause."""
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
@@ -71,12 +88,15 @@ def explain(
     for status in (*pod.init_statuses, *pod.statuses):
         if (why := _container(pod, status, events)) != NO_REASON:
             return why
+    if (why := _ended_beside_others(pod)) != NO_REASON:
+        return why
     return _starting(pod, events, now)
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
     """Return the reason for which a controller has fewer pods than desired: pods never created have no status."""
-    failed = _newest(events, ("FailedCreate",))
+    newest = _newest(events, ("FailedCreate", "SuccessfulCreate"))
+    failed = newest if newest is not None and newest.reason == "FailedCreate" else None
     condition = controller.condition("ReplicaFailure")
     text = (failed.message if failed else None) or (condition.message if condition else None) or ""
     if text:
@@ -180,13 +200,14 @@ def _gated(pod: PodStruct) -> str:
 
 def _unschedulable(text: str, host: str) -> str:
     """Rephrase the scheduler's sentence; for a pinned pod only the cause at its own node counts."""
+    text = _PREEMPTION.sub("", text)
     match = _UNSCHEDULABLE.match(text)
     parts = [part.strip().rstrip(".") for part in match[2].split(", ")] if match else [text.rstrip(".")]
     mismatches = ("didn't match", "node(s) did not match", "didn't satisfy")
     # A pinned pod does not match the selector of every other node: that part hides the cause.
     causes = [part for part in parts if not any(word in part for word in mismatches)]
     hints = {
-        "Insufficient": "Wait until something ends there, ask for less, or choose another node.",
+        "insufficient": "Wait until something ends there, ask for less, or choose another node.",
         "taint": "Add a toleration to the spec, or choose another node.",
         "unschedulable": "Uncordon it, or choose another node.",
         "persistentvolumeclaim": "Make the claim, or correct its name in the spec.",
@@ -195,7 +216,7 @@ def _unschedulable(text: str, host: str) -> str:
     if host and match and not causes:
         return f"no node has the hostname {host} that it is pinned to. Choose another node."
     texts = [_count_away(part) if host else part for part in (causes or parts)]
-    hint = next((hint for word, hint in hints.items() if any(word in part for part in texts)), "")
+    hint = next((hint for word, hint in hints.items() if any(word in part.lower() for part in texts)), "")
     where = f"{host} does not take it: " if host else "no node takes it: "
     return f"{where}{_short(', '.join(texts))}." + (f" {hint}" if hint else "")
 
@@ -221,7 +242,48 @@ def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventSt
         return reason, _crash(last, status.restart_count or 0, name)
     if last is not None and last.reason == "OOMKilled":
         return "OOMKilled", f"{name}{_oom()}"
+    if reason not in _PLAIN_WAITS:
+        return reason, f"{name}{_short(message) or 'its node gives no message'}."
     return NO_REASON
+
+
+def _ended_beside_others(pod: PodStruct) -> PodReason:
+    """Explain a running pod in which a container has ended for good, and another keeps the pod alive."""
+    if pod.status.phase != "Running":
+        return NO_REASON
+    policy = pod.spec.restart_policy or "Always"
+    running = [status for status in pod.statuses if status.state and status.state.running]
+    for status in pod.statuses:
+        ending = status.state.terminated if status.state else None
+        is_restarted = policy == "Always" or (policy == "OnFailure" and ending is not None and ending.exit_code)
+        if ending is None or is_restarted or not running:
+            continue
+        others = ", ".join(other.name for other in running)
+        ready = sum(bool(other.ready) for other in pod.statuses)
+        how = _oom() if ending.reason == "OOMKilled" else f"it ended with {exit_text(ending.exit_code or 0)}"
+        sentence = (
+            f"container {status.name}: {how.rstrip('.')} while {others} runs on ({ready}/{len(pod.statuses)} ready)"
+        )
+        reason = ending.reason or ("Error" if ending.exit_code else "Completed")
+        return reason, f"{sentence}. Kill the pod, or end {others} with it."
+    return NO_REASON
+
+
+def _initializing(pod: PodStruct, now: float) -> str:
+    """Say which init container a pod waits for, and since when; empty where it waits for none."""
+    sidecars = {init.name for init in pod.spec.init_containers or () if init.restart_policy == "Always"}
+    for status in pod.init_statuses:
+        state = status.state
+        if state is None or status.name in sidecars:
+            continue
+        if state.running is not None:
+            since = epoch(state.running.started_at) or epoch(pod.status.start_time)
+            return (
+                f"init container {status.name} runs for {now - since:.0f} s" if now - since > _SLOW_SECONDS else ""
+            )
+        if state.terminated is not None and state.terminated.exit_code:
+            return f"init container {status.name} ended with {exit_text(state.terminated.exit_code)}"
+    return ""
 
 
 def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[EventStruct], name: str) -> str:
@@ -234,6 +296,8 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
     # "Back-off pulling image" hides the cause, which only the event before it names.
     text = message if "Back-off" not in message and message else (failed.message if failed else None) or message
     low = text.lower()
+    if any(word in low for word in _ARCHITECTURE):
+        return f"{name}{_other_architecture(image)}"
     if any(word in low for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
         return f"{name}the registry does not give {image} to us. Name a pull secret in the spec (`pull_secrets`)."
     if any(word in low for word in ("not found", "manifest unknown", "does not exist")):
@@ -243,7 +307,16 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
     return f"{name}{image} cannot be pulled: {_short(text)}."
 
 
+def _other_architecture(image: str) -> str:
+    return (
+        f"{image} has no build for its node's architecture. Build it for that one "
+        "(`docker buildx build --platform`), or choose another node."
+    )
+
+
 def _config(reason: str, message: str, name: str) -> str:
+    if "exec format error" in message:
+        return f"{name}{_other_architecture('its image')}"
     if match := _NOT_FOUND.search(message):
         return f"{name}there is no {match[1].lower()} {match[2]}. Create it, or correct its name in the spec."
     if match := _NO_KEY.search(message):
@@ -284,20 +357,24 @@ def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodR
     """Explain a scheduled pod of which no container reports trouble."""
     if pod.status.phase != "Pending":
         return NO_REASON
-    # Events alone: until its volumes are mounted a pod's containers report ContainerCreating and no cause.
-    if (mount := _newest(events, _VOLUME_EVENTS)) is not None:
-        text = mount.message or ""
+    if initializing := _initializing(pod, now):
+        return "PodInitializing", initializing
+    # Events alone: until its volumes are mounted a pod's containers report ContainerCreating and no cause. The
+    # newest counts: a claim that was missing ten minutes ago is there when the image is being pulled.
+    newest = _newest(events, (*_PROGRESS_EVENTS, *_VOLUME_EVENTS, *_NODE_EVENTS))
+    if newest is not None and newest.reason in _VOLUME_EVENTS:
+        text = newest.message or ""
         if match := _NOT_FOUND.search(text):
             sentence = f"there is no {match[1].lower()} {match[2]} to mount. Create it, or correct the spec."
-        elif "persistentvolumeclaim" in text:
+        elif "persistentvolumeclaim" in text.lower():
             hint = "Make the claim, or correct its name in the spec."
             sentence = f"its claim cannot be mounted: {_short(text)}. {hint}"
         else:
             sentence = f"a volume cannot be mounted: {_short(text)}."
-        return mount.reason or "FailedMount", sentence
-    if (sandbox := _newest(events, _NODE_EVENTS)) is not None:
+        return newest.reason or "FailedMount", sentence
+    if newest is not None and newest.reason in _NODE_EVENTS:
         hint = "Choose another node, or tell its administrator."
-        return sandbox.reason or "", f"its node cannot set it up: {_short(sandbox.message or '')}. {hint}"
+        return newest.reason or "", f"its node cannot set it up: {_short(newest.message or '')}. {hint}"
     began = epoch(pod.status.start_time or pod.metadata.creation_timestamp)
     waited = now - began if began else 0.0
     if waited > _SLOW_SECONDS:
@@ -312,6 +389,14 @@ def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodR
 def _over(pod: PodStruct) -> PodReason:
     reason, message = pod.status.reason or "", pod.status.message or ""
     # Evicted pods have no container statuses: the pod's own reason comes first.
+    if reason == "Evicted" and (limit := _OWN_LIMIT.search(message)) is not None:
+        if limit["volume"]:
+            sentence = (
+                f"it went over its own limit of the volume {limit['volume']} ({limit['size']}). Raise its sizeLimit"
+            )
+            return reason, f"{sentence}, or let it write less."
+        sentence = f"it went over its own limit of ephemeral storage ({limit['total']}). Raise that limit"
+        return reason, f"{sentence}, or let it write less."
     if reason == "Evicted":
         hint = "Ask for what it needs, or free some."
         return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
@@ -368,7 +453,8 @@ def _quota(text: str) -> str:
 
 def _newest(events: Iterable[EventStruct], reasons: Sequence[str], word: str = "") -> EventStruct | None:
     matches = [event for event in events if event.reason in reasons and word in (event.message or "").lower()]
-    return max(matches, key=lambda event: event.last_seen, default=None)
+    # Of one moment a failure counts before progress: times are whole seconds, and both may lie in one.
+    return max(matches, key=lambda event: (event.last_seen, event.reason not in _GOOD_EVENTS), default=None)
 
 
 def _short(text: str) -> str:

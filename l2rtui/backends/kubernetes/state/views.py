@@ -21,7 +21,7 @@ from l2rtui.backends.kubernetes.api.structs import (
     Terminated,
     epoch,
 )
-from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
+from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_controller
 from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
@@ -57,6 +57,7 @@ def node_view(
     messages = [item.message or item.reason or item.type for item in pressing]
     if not is_ready:
         messages.insert(0, (ready.message or ready.reason or "") if ready else "it has not reported yet")
+    messages += filter(None, (resource.health for resource in devices.resources))
     usage = metrics.usage if metrics is not None else None
     return Node(
         meta.name,
@@ -78,6 +79,7 @@ def node_view(
         kubelet_version=(status.node_info.kubelet_version or "") if status.node_info is not None else "",
         runtimes=tuple(filter(None, (item.name for item in status.runtime_handlers or ()))),
         created=epoch(meta.creation_timestamp),
+        resources=devices.resources,
     )
 
 
@@ -88,7 +90,7 @@ def pod_view(
     events: Sequence[EventStruct],
     now: float,
     node: NodeStruct | None = None,
-    allocated: tuple[DeviceUsage, ...] | None = None,
+    usage: PodGpuUsage | None = None,
 ) -> PodView:
     """Make the row of a pod.
 
@@ -97,11 +99,11 @@ def pod_view(
         replica: Its replica of the plan; None for a foreign pod.
         events: Events about this pod, in any order.
         node: The node that it is bound to, if known.
-        allocated: Allocations of its resource claims, if known.
+        usage: Its GPU usage, where more is known than the pod alone tells.
     """
     meta, status = pod.metadata, pod.status
     is_ours = is_own(meta)
-    usage = read_gpu_usage(pod, devices, replica.slots if replica is not None else None, allocated)
+    usage = usage or read_gpu_usage(pod, devices, replica.slots if replica is not None else None)
     statuses = pod.statuses
     ready = pod.condition("Ready")
     last = _last_end(statuses)
@@ -134,6 +136,10 @@ def pod_view(
         usage.flags,
         status.pod_ip or "",
         tuple((meta.labels or {}).items()),
+        requests=usage.requests,
+        is_bound=bool(pod.spec.node_name) or status.phase == "Running",
+        containers=max(1, len(pod.spec.containers or ())),
+        containers_ready=sum(bool(status_item.ready) for status_item in statuses),
     )
 
 

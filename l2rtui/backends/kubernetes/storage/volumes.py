@@ -12,7 +12,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.storage.volume_files import PodFiles, opened
-from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.quantity import parse_bytes, parse_quantity
 from l2rtui.domain.volume import Volume
 from l2rtui.domain.workload import name_problem
 from l2rtui.errors import NotFoundError, RefusedError, UsageError
@@ -121,7 +121,7 @@ def _refuse_values(name: str, size: str, modes: tuple[str, ...]) -> None:
     if unknown := [mode for mode in modes if mode not in MODES]:
         raise UsageError(f"{unknown[0]} is no access mode.", f"They are {', '.join(MODES)}.")
     try:
-        parse_quantity(size)
+        parse_bytes(size)
     except ValueError as error:
         raise UsageError(f"size: {error}.", "Write it as 50Gi.") from None
 

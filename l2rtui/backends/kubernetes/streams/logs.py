@@ -31,7 +31,7 @@ from l2rtui.backends.kubernetes.state.container_status import (
     newest_process,
 )
 from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
-from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 
@@ -332,7 +332,8 @@ class _Container:
         if not self._cursor.is_new(stamp):
             return None
         self._silence = self._pod.timing.silence_seconds
-        return LogLine(stamp / 1e9, self._pod.view.name, text.decode("utf-8", "replace"), container=self._label)
+        state = visible_state(text.decode("utf-8", "replace"))
+        return LogLine(stamp / 1e9, self._pod.view.name, state, container=self._label)
 
     def _mark(self, text: str, at: float) -> LogLine:
         return LogLine(at or time.time(), self._pod.view.name, text, is_mark=True, container=self._label)

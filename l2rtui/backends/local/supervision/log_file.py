@@ -1,6 +1,7 @@
 """Format of log files, and their writer.
 
-A line is ``2026-11-20T12:00:00.123456Z text``; with ``!`` for the space, the backend wrote it, not the process.
+A line is ``2026-11-20T12:00:00.123456Z text``; with ``!`` for the space, the backend wrote it, not the process, and
+with ``+`` it is a newer state of the line before it: a progress bar, which never ends its line, gets one a second.
 Output is written as soon as it is read, even an unfinished line: a supervisor that is killed loses nothing, and the
 next one continues in the middle of the line.
 """
@@ -16,7 +17,9 @@ from pathlib import Path
 from l2rtui.backends.local.state_files import write_all
 
 STAMP_LENGTH = 27
-TEXT, MARK = b" ", b"!"
+TEXT, MARK, NEWER = b" ", b"!", b"+"
+_STATE_SECONDS = 1.0
+"""Time for which the states of a progress bar share a line: followers see the newest one as often."""
 MAX_LINE = 16 * 1024
 """Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
 KEPT_PROCESSES = 5
@@ -70,6 +73,10 @@ class LogWriter:
         self._max_bytes = max_bytes
         self._open()
         self._column = 0 if self._is_at_line_start() else 1
+        self._begun = 0.0
+        """Time at which the present line began."""
+        self._has_return = False
+        """The last byte was a carriage return, which the next one may make a line end of Windows."""
         # A pod that fails in a loop must not fill the disk.
         for old in serials(folder):
             if old <= serial - KEPT_PROCESSES:
@@ -83,23 +90,24 @@ class LogWriter:
             OSError: the disk is full, or the folder is gone; the chunk is lost.
         """
         # One stamp for the chunk: its lines were read at one moment, and formatting a time costs more than a line.
-        now = stamp(time.time()) + TEXT
+        at = time.time()
+        now = stamp(at)
         out = bytearray()
         *lines, rest = chunk.split(b"\n")
         for line in lines:
-            self._add(out, line, now)
+            self._add(out, line, now, at)
             if not self._column:
-                out += now
+                out += now + TEXT
             out += b"\n"
-            self._column = 0
+            self._column, self._has_return = 0, False
         if rest:
-            self._add(out, rest, now)
+            self._add(out, rest, now, at)
         self._append(out)
 
     def mark(self, text: str) -> None:
         """Append a line of the backend; on a full disk it is left out."""
         start = b"\n" if self._column else b""
-        self._column = 0
+        self._column, self._has_return = 0, False
         with contextlib.suppress(OSError):
             self._append(start + stamp(time.time()) + MARK + text.encode() + b"\n")
 
@@ -110,13 +118,32 @@ class LogWriter:
                 self._append(b"\n")
         os.close(self._file)
 
-    def _add(self, out: bytearray, text: bytes, now: bytes) -> None:
+    def _add(self, out: bytearray, text: bytes, now: bytes, at: float) -> None:
+        """Add a part of a line; of several states of a progress bar in it the last one alone."""
+        body = text.rstrip(b"\r")
+        *older, state = body.split(b"\r")
+        kind = TEXT
+        if body and (older or self._has_return):
+            # Half a line is left for the rest of a state, which may come later: none is cut in its middle.
+            is_full = self._column + len(state) >= MAX_LINE // 2
+            if self._column and (is_full or at - self._begun >= _STATE_SECONDS):
+                out += b"\n"
+                self._column, kind = 0, NEWER
+                self._append(out)  # the only place at which the file of a bar can be rotated
+                out.clear()
+            if not (self._column and self._has_return):
+                state = b"\r" + state
+        self._write(out, state + text[len(body) :], now + kind, at)
+        self._has_return = len(text) > len(body)
+
+    def _write(self, out: bytearray, text: bytes, start: bytes, at: float) -> None:
         while text:
             if self._column == MAX_LINE:
                 out += b"\n"
                 self._column = 0
             if not self._column:
-                out += now
+                out += start
+                self._begun = at
             piece, text = text[: MAX_LINE - self._column], text[MAX_LINE - self._column :]
             out += piece
             self._column += len(piece)

@@ -195,6 +195,8 @@ class SlotGrid:
         models = {gpu.model for gpu in node.gpus if gpu.model}
         model = f"   {sanitize(next(iter(models)))}" if len(models) == 1 else ""
         note = Span(f"   {reason}", TextStyle.WARN) if reason else Span(f"   {plural(free, 'slot')} free")
+        part = self.snapshot.ledger.nodes.get(node.name)
+        facts = f"   {sanitize(part.unseen)}{facts}" if part is not None and part.unseen else facts
         rest = f"{facts}{model}"
         room = self.width - len(name.text) - len(note.text)
         return name, note, Span(rest if len(rest) <= room else facts if len(facts) <= room else "", TextStyle.DIM)

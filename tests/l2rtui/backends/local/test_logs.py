@@ -235,3 +235,71 @@ async def test_a_flood_is_stored_whole(lab):
     await lab.launch(lab.set("flood", "50000", "say", "end", "sleep", "600"))
     lines = await lab.until_line("end")
     assert lines == [*(f"line {number}" for number in range(50_000)), "end"]
+
+
+# --- progress bars: determined-ai/determined#3542, kubeflow/pipelines#9593, tqdm/tqdm#1319 -----------------------
+def bar(number: int, *, is_behind: bool = False) -> bytes:
+    text = f"Epoch 3/10: {number % 100:3d}%|{'#' * 20}| {number}/100000"
+    return (f"{text}\r" if is_behind else f"\r{text}").encode()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_a_bar_is_one_line_with_its_newest_state(tmp_path, is_behind, size):
+    writer = LogWriter(tmp_path, 0, 1 << 20)
+    text = b"begin\n" + b"".join(bar(number, is_behind=is_behind) for number in range(2000)) + b"\nend\n"
+    for start in range(0, len(text), size):
+        writer.write(text[start : start + size])
+    writer.close()
+    last = bar(1999).decode().strip()
+    assert [line.rstrip("\r") for line in await read(tmp_path)] == ["begin", last, "end"]
+    assert [line.rstrip("\r") for line in await read(tmp_path, tail=2)] == [last, "end"]
+
+
+async def test_the_states_of_a_bar_are_lines_of_a_second_and_one_line_to_readers(tmp_path, monkeypatch):
+    clock = 1_800_000_000.0
+    monkeypatch.setattr(log_file.time, "time", lambda: clock)
+    writer = LogWriter(tmp_path, 0, 4096)
+    writer.write(b"begin\n")
+    for number in range(400):
+        clock += 0.25
+        writer.write(bar(number))
+    monkeypatch.undo()
+    assert await read(tmp_path) == ["begin", bar(399).decode().strip()] or (tmp_path / "0.log.1").exists()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 * 4096  # rotated within a bar, too
+    writer.write(b"\nend\n")
+    writer.close()
+    assert (await read(tmp_path, tail=2)) == [bar(399).decode().strip(), "end"]
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_follower_sees_the_newest_state_of_a_bar_within_two_seconds(tmp_path, is_behind):
+    writer = LogWriter(tmp_path, 0, 1 << 20)
+    seen = []
+
+    async def follow():
+        async for line in read_logs(tmp_path, "p", LogQuery(follow=True), lambda: writer is None):
+            seen.append((time.monotonic(), line))  # noqa: PERF401  (as they come)
+
+    following = asyncio.ensure_future(follow())
+    try:
+        for number in range(60):
+            writer.write(bar(number, is_behind=is_behind))
+            await asyncio.sleep(0.05)
+        written = time.monotonic()
+        async with asyncio.timeout(10):
+            while not seen or "59/100000" not in seen[-1][1].text:
+                await asyncio.sleep(0.02)
+        assert seen[-1][0] - written < 2
+        assert len(seen) < 20
+        assert all(line.replaces for _, line in seen[1:])
+        assert "\r" not in "".join(line.text.rstrip("\r") for _, line in seen)
+        writer.write(b"\nend\n")
+        async with asyncio.timeout(10):
+            while seen[-1][1].text != "end":
+                await asyncio.sleep(0.02)
+        assert not seen[-1][1].replaces
+    finally:
+        writer.close()
+        writer = None
+        await following

@@ -93,6 +93,12 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_without_its_secrets(tmp_path,
     assert "secret-token" not in str(caught.value)
 
 
+def test_a_variable_of_a_plugin_without_a_value_is_empty(tmp_path):
+    env = [{"name": "HTTPS_PROXY", "value": None}, {"name": "A", "value": "1"}, {"name": "B"}]
+    access = load_access(kubeconfig=simple(tmp_path / "k", exec={"command": "login", "args": ["x"], "env": env}))
+    assert access.user.exec.env == (("HTTPS_PROXY", ""), ("A", "1"), ("B", ""))
+
+
 def test_a_kubeconfig_that_is_not_there_is_said(tmp_path):
     with pytest.raises(ConfigError, match="There is no kubeconfig"):
         load_access(kubeconfig=str(tmp_path / "none"))

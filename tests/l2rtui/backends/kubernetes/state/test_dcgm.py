@@ -22,6 +22,7 @@ from l2rtui.backends.kubernetes.state.dcgm import (
     exporters,
     gpu_uses,
     parse_metrics,
+    pods_by_gpu,
     read_samples,
 )
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule
@@ -229,3 +230,12 @@ async def test_what_has_come_by_the_deadline_counts():
         pods = [pod("slow", "m", **EXPORTER), pod("e", "n", **EXPORTER)]
         assert set(await read_samples(api, pods, 2.0)) == {"n"}
         assert await read_samples(api, [], 2.0) == {}
+
+
+def test_the_pods_that_the_kubelet_gave_a_gpu_to_are_read():
+    text = (
+        'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",pod="p",namespace="x"} 5\n'
+        'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",exported_pod="p",exported_namespace="x",pod="e"} 5\n'
+        'DCGM_FI_DEV_GPU_UTIL{gpu="2",UUID="GPU-c",pod="",namespace=""} 5\n'
+    )
+    assert pods_by_gpu({"n": parse_metrics(text)}, {}) == {("x", "p"): (0, 1)}

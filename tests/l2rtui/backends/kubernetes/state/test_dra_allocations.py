@@ -198,3 +198,14 @@ async def test_claims_are_followed_in_the_version_that_is_served_where_they_may_
         result = scopes(await find_visibility(api))
     reported = [item.path for item in result if item.kind.startswith("Resource")]
     assert reported == [f"/apis/resource.k8s.io/{path}" for path in paths]
+
+
+def test_a_monitor_with_administrators_access_takes_no_gpu():
+    world = World()
+    allocated = claim("c", "gpu-0")
+    raw = msgspec.to_builtins(allocated)
+    raw["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    world.join.put_resource_claim(None, msgspec.convert(raw, ResourceClaimStruct))
+    world.join.put_pod(None, pod("p", "c"))
+    assert world.claims() == ()
+    assert {slot.state for slot in world.snapshot.ledger.slots.values()} == {SlotState.FREE}

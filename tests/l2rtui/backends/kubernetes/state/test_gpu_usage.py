@@ -309,3 +309,174 @@ def test_variables_that_contradict_each_other_leave_both_gpus_unknown(cuda):
 
 def test_cores_without_number_make_no_more_slots_than_the_rule_allows():
     assert read_devices(node({"cpu": "1e308"}), RULE).gpus[0].slots == RULE.most_on_cpu
+
+
+# --- claims that only some programs write ---------------------------------------------------------------------
+UNKNOWN = (DeviceUsage(None),)
+
+
+@pytest.mark.parametrize(
+    ("limits", "slots"),
+    [
+        ({"nvidia.com/a100": "1"}, 4),
+        ({"nvidia.com/rtxa6000": 2}, 8),
+        ({"nvidia.com/pgpu": "1"}, 4),
+        ({"nvidia.com/gpu-shared-a": "2"}, 2),
+        ({"nvidia.com/gpumem": "3000"}, 1),
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, 4),
+        ({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "4096"}, 2),
+        ({"aliyun.com/gpu-mem": "8"}, 1),
+        ({"tencent.com/vcuda-core": "20"}, 1),
+        ({"nvidia.com/hostdev": "1"}, 0),
+        ({"nvidia.com/rdma-shared": "1"}, 0),
+        ({"rdma/hca": "1"}, 0),
+    ],
+)
+def test_resources_of_other_names_hold_gpus(limits, slots):
+    assert claims(container(limits=limits)) == ((DeviceUsage(None, None, slots),) if slots else ())
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"gpu-fraction": "0.5"},
+        {"gpu-memory": "2000"},
+        {"runai-gpu": "x-cm"},
+        {"volcano.sh/vgpu-ids-new": "a"},
+    ],
+)
+def test_a_fraction_in_an_annotation_is_an_unknown_gpu(annotations):
+    meta = {"annotations": annotations}
+    assert claims(container(), meta=meta) == UNKNOWN
+    assert claims(container(), meta=meta, on=CPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({"cdi.k8s.io/x": "nvidia.com/gpu=3"}, [3]),
+        ({"cdi.k8s.io/x": "nvidia.com/gpu=1,nvidia.com/gpu=GPU-00000006-aaaa"}, [1, 6]),
+        ({"cdi.k8s.io/x": "nvidia.com/mig=2:0"}, [2]),
+        ({"cdi.k8s.io/x": "runtime.nvidia.com/gpu=all"}, list(range(8))),
+        ({"cdi.k8s.io/x": "vendor.com/net=eth0"}, []),
+        ({"gpu-fraction": "0.5", "ALIYUN_COM_GPU_MEM_IDX": "4"}, [4]),
+        ({"gpu-fraction": "0"}, []),
+    ],
+)
+def test_annotations_name_gpus(annotations, expected):
+    assert claims(container(), meta={"annotations": annotations}) == tuple(DeviceUsage(gpu) for gpu in expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/var/run/nvidia-container-devices/3", [3]),
+        ("/var/run/nvidia-container-devices/GPU-00000002-aaaa", [2]),
+        ("/var/run/nvidia-container-devices/all", list(range(8))),
+        ("/var/run/nvidia-container-devices", [None]),
+        ("/dev/nvidia5", [5]),
+        ("/dev/nvidiactl", []),
+        ("/var/run/nvidia-mps", []),
+    ],
+)
+def test_mounts_name_gpus(path, expected):
+    usages = claims(container(volumeMounts=[{"name": "v", "mountPath": path}]))
+    assert usages == tuple(DeviceUsage(gpu) for gpu in expected)
+
+
+def test_ephemeral_containers_use_gpus_until_they_end():
+    debug = {**container({NV: "all"}), "name": "debug"}
+    assert claims(container(), ephemeralContainers=[debug]) == tuple(DeviceUsage(gpu) for gpu in range(8))
+    ended = pod(container(), ephemeralContainers=[debug])
+    state = {"ephemeralContainerStatuses": [{"name": "debug", "state": {"terminated": {"exitCode": 0}}}]}
+    raw = {**msgspec.to_builtins(ended), "status": state}
+    assert read_gpu_usage(msgspec.convert(raw, PodStruct), EIGHT).devices == ()
+
+
+FROM_MAP, FROM_SECRET = {"configMapRef": {"name": "m"}}, {"secretRef": {"name": "s"}}
+DAEMON = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]}
+
+
+def test_variables_of_secrets_and_config_maps_that_are_not_read_may_name_a_gpu():
+    for source in (FROM_MAP, FROM_SECRET):
+        usage = read_gpu_usage(pod(container(envFrom=[source])), EIGHT)
+        assert (usage.devices, usage.flags) == (UNKNOWN, ())
+        assert claims(container({NV: "2"}, envFrom=[source])) == (DeviceUsage(2),)
+        assert claims(container(envFrom=[{**source, "prefix": "APP_"}])) == ()
+        assert claims(container(envFrom=[source]), on=CPU) == ()
+        assert claims(container(envFrom=[source]), meta=DAEMON) == ()
+        assert claims(container(limits=GPUS, envFrom=[source])) == (DeviceUsage(None, None, 8),)
+
+
+@pytest.mark.parametrize(
+    ("env_from", "env", "data", "expected"),
+    [
+        ([FROM_MAP], None, {NV: "3"}, [3]),
+        ([FROM_MAP], None, {"OTHER": "3"}, []),
+        ([{**FROM_MAP, "prefix": "NVIDIA_"}], None, {"VISIBLE_DEVICES": "5"}, [5]),
+        (None, {NV: {"configMapKeyRef": {"name": "m", "key": "gpu"}}}, {"gpu": "4"}, [4]),
+        (None, {CU: {"configMapKeyRef": {"name": "m", "key": "gpu"}}}, None, [None]),
+        (None, {NV: {"secretKeyRef": {"name": "m", "key": "gpu"}}}, {"gpu": "4"}, [None]),
+        ([FROM_MAP], {NV: "none"}, {NV: "3"}, []),
+    ],
+)
+def test_config_maps_that_are_read_tell_the_gpu(env_from, env, data, expected):
+    mine = pod(container(env, envFrom=env_from))
+    usage = read_gpu_usage(mine, EIGHT, config_maps={("x", "m"): data})
+    assert usage.devices == tuple(DeviceUsage(gpu) for gpu in expected)
+    assert usage.config_maps == ()
+    if env_from or (env and "configMapKeyRef" in str(env)):
+        assert read_gpu_usage(mine, EIGHT).config_maps == (("x", "m"),)
+
+
+def test_the_downward_api_is_read_from_the_pod():
+    assert claims(container({NV: FROM}), meta={"annotations": {"gpu": "6"}}) == (DeviceUsage(6),)
+    assert claims(container({NV: FROM})) == UNKNOWN
+
+
+def test_a_sidecar_counts_beside_the_init_containers_behind_it():
+    def share(count, **more):
+        return container(limits={"nvidia.com/gpu.shared": count}, **more)
+
+    sidecar = share(1, restartPolicy="Always")
+    assert claims(container(), init=[sidecar, share(3)]) == (DeviceUsage(None, None, 4),)
+    assert claims(container(), init=[share(3), sidecar]) == (DeviceUsage(None, None, 3),)
+    usage = read_gpu_usage(pod(share(1), init=[sidecar, share(3)]), EIGHT)
+    assert usage.requests == (("nvidia.com/gpu.shared", 4),)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "expected"),
+    [
+        ("0,99,1", [0]),
+        ("2,x,3", [2]),
+        ("99", []),
+        ("GPU-00000005", [5]),
+        ("GPU-0000000", [None]),
+        ("1,GPU-0,2", [1, None, 2]),
+    ],
+)
+def test_a_list_of_cuda_ends_at_its_first_invalid_entry_and_knows_beginnings_of_uuids(cuda, expected):
+    assert claims(container({CU: cuda})) == tuple(DeviceUsage(gpu) for gpu in expected)
+
+
+def test_cuda_beside_a_request_names_no_gpu_of_the_node_and_is_no_contradiction():
+    both = container({CU: "0"}, GPUS)
+    assert (claims(both), flags(both)) == ((DeviceUsage(None, None, 8),), ())
+    claimed = container({CU: "0"})
+    assert claims(claimed, resourceClaims=[{"name": "gpu"}]) == UNKNOWN
+
+
+def test_a_measurement_tells_which_gpus_a_pod_was_given():
+    mine = pod(container(limits=GPUS))
+    assert read_gpu_usage(mine, EIGHT, measured=(2, 5)).devices == (
+        DeviceUsage(2, None, 4),
+        DeviceUsage(5, None, 4),
+    )
+    assert read_gpu_usage(mine, EIGHT, measured=(2,)).devices == (DeviceUsage(None, None, 8),)
+
+
+def test_our_own_pod_with_several_gpus_has_them_whole():
+    mine = pod(container({NV: "1,3"}), meta=_ours(**{labels.GPU: "1_3"}))
+    whole = tuple(DeviceUsage(gpu, slot) for gpu in (1, 3) for slot in range(4))
+    assert read_gpu_usage(mine, EIGHT, ()).devices == whole

@@ -1,0 +1,232 @@
+"""Fields of imported objects: those that the API server sets, those that bind a node, and those that a run drops.
+
+``leaves`` is the measure of an import: each leaf of a file ends in a rendered object or in a finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_countable
+from l2rtui.domain.quantity import parse_quantity
+
+SERVER_METADATA: Final = frozenset(
+    {
+        "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink",
+        "managedFields", "deletionGracePeriodSeconds", "ownerReferences", "generateName",
+    }
+)  # fmt: skip
+"""Metadata by which an exported object is recognised; the API server sets or computes it."""
+_SERVER_LABELS: Final = frozenset(
+    {
+        "pod-template-hash", "controller-revision-hash", "pod-template-generation", "controller-uid", "job-name",
+        "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "statefulset.kubernetes.io/pod-name",
+        "batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index",
+    }
+)  # fmt: skip
+_SERVER_ANNOTATIONS: Final = (
+    "kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/", "cni.projectcalico.org/",
+    "k8s.v1.cni.cncf.io/network-status", "kubernetes.io/config.", "batch.kubernetes.io/job-tracking",
+    "batch.kubernetes.io/job-completion-index", "kubernetes.io/psp",
+)  # fmt: skip
+"""Annotations that controllers, kubectl and network plugins write; a name that ends in a sign is a prefix."""
+_TOKEN_VOLUME: Final = re.compile(r"kube-api-access-[a-z0-9]{5}|.*-token-[a-z0-9]{5}")
+"""Volume with the token of the service account, which admission adds to each pod."""
+_NODE_KEYS: Final = (labels.HOSTNAME, "metadata.name")
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_ACCELERATOR: Final = re.compile(r"gpu|nvidia|cuda|neuron|tpu|habana|gaudi|npu|ascend|mlu|dcu", re.IGNORECASE)
+CONTAINERS: Final = ("initContainers", "containers")
+
+Document = dict[str, Any]
+
+
+def mapping(value: Any, key: str) -> Document:
+    """Return a field that should be a mapping; an empty one where it is anything else."""
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def items(value: Any, key: str) -> list[Document]:
+    """Return the mappings in a field that should be a list of them."""
+    inner = value.get(key) if isinstance(value, dict) else None
+    return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
+
+
+def containers(pod_spec: Mapping[str, Any]) -> list[Document]:
+    """Return all containers of a pod, init containers first."""
+    return [container for part in CONTAINERS for container in items(pod_spec, part)]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each leaf: ``spec.ports[0].nodePort``. What is empty says nothing and is no leaf."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from leaves(inner, f"{path}[{number}]")
+    elif value is not None and value != "":
+        yield path, value
+
+
+def named(value: Any, path: str = "") -> str:
+    """Return the leaves of a value in one clause: ``spec.suspend: true, spec.paused: false``."""
+    parts = []
+    for where, leaf in leaves(value, path):
+        text = str(leaf).lower() if isinstance(leaf, bool) else " ".join(str(leaf).split())
+        parts.append(f"{where}: {text if len(text) <= 60 else f'{text[:59]}…'}")
+    return ", ".join(parts)
+
+
+# --- fields of the API server -------------------------------------------------------------------------------
+def pop_server_fields(document: Document) -> list[str]:
+    """Take out what the API server, its controllers and kubectl have set; return the paths.
+
+    Only an exported object has them: without one of the fields of the server a priority is the user's own.
+    """
+    gone = ["status"] if document.pop("status", None) else []
+    meta, spec = mapping(document, "metadata"), mapping(document, "spec")
+    # ``kubectl create --dry-run`` writes ``creationTimestamp: null`` and ``status: {}`` into files of people.
+    is_exported = bool(gone or any(meta.get(key) is not None for key in SERVER_METADATA - {"generateName"}))
+    if document.get("kind") == "Job" and spec.get("manualSelector") is not True and is_exported:
+        gone += _popped(spec, ("selector",), "spec.")
+    gone += _server_metadata(meta, "metadata", has_name="name" in meta)
+    template = mapping(spec, "template")
+    gone += _server_metadata(mapping(template, "metadata"), "spec.template.metadata", has_name=True)
+    if not is_exported:
+        return gone
+    path, pod = (
+        ("spec", spec) if document.get("kind") == "Pod" else ("spec.template.spec", mapping(template, "spec"))
+    )
+    if document.get("kind") == "Pod":
+        # Computed by admission and by the scheduler; a template with them is refused, or bound to that node.
+        gone += _popped(pod, ("nodeName", "priority", "overhead", "ephemeralContainers"), f"{path}.")
+        if "ownerReferences" in " ".join(gone):  # the names that a StatefulSet or a Job gave to this pod
+            gone += _popped(pod, ("hostname",), f"{path}.")
+    return gone + _token_volumes(pod, path)
+
+
+def _server_metadata(meta: Document, path: str, *, has_name: bool) -> list[str]:
+    gone = _popped(
+        meta, [key for key in meta if key in SERVER_METADATA and (has_name or key != "generateName")], f"{path}."
+    )
+    own = mapping(meta, "labels")
+    gone += _popped(own, [key for key in own if key in _SERVER_LABELS], f"{path}.labels.")
+    notes = mapping(meta, "annotations")
+    written = [key for key in notes if str(key).startswith(_SERVER_ANNOTATIONS)]
+    return gone + _popped(notes, written, f"{path}.annotations.")
+
+
+def _popped(value: Document, keys: Iterable[str], path: str) -> list[str]:
+    return [f"{path}{key}" for key in keys if value.pop(key, None) is not None]
+
+
+def _token_volumes(pod: Document, path: str) -> list[str]:
+    names = {
+        str(volume.get("name")) for volume in items(pod, "volumes")
+        if _TOKEN_VOLUME.fullmatch(str(volume.get("name"))) and ("projected" in volume or "secret" in volume)
+    }  # fmt: skip
+    if not names:
+        return []
+    pod["volumes"] = [volume for volume in items(pod, "volumes") if volume.get("name") not in names]
+    for container in containers(pod):
+        if "volumeMounts" in container:
+            mounts = items(container, "volumeMounts")
+            container["volumeMounts"] = [mount for mount in mounts if mount.get("name") not in names]
+    return [f"{path}.volumes {', '.join(sorted(names))} with its mounts"]
+
+
+# --- fields that bind a node --------------------------------------------------------------------------------
+def node_fields(pod_spec: Mapping[str, Any]) -> str:
+    """Return the fields by which a pod template chooses one node or label, in one clause; empty without one.
+
+    Kubernetes takes all of them together: a node name beside a selector of another node makes pods that the kubelet
+    refuses, and a ReplicaSet replaces those without end (kubernetes/kubernetes#120160).
+    """
+    selector, name = mapping(pod_spec, "nodeSelector"), pod_spec.get("nodeName")
+    bound = [f"node selector ({named(selector)})"] if selector else []
+    bound += [f"nodeName {name}"] if name else []
+    terms = items(mapping(mapping(mapping(pod_spec, "affinity"), "nodeAffinity"), _REQUIRED), "nodeSelectorTerms")
+    for term in terms:
+        for part in ("matchExpressions", "matchFields"):
+            rules = (rule for rule in items(term, part) if rule.get("key") in _NODE_KEYS)
+            bound += [
+                " ".join(
+                    ["node affinity", rule["key"], str(rule.get("operator")), *map(str, rule.get("values") or ())]
+                )
+                for rule in rules
+            ]
+    return ", ".join(bound)
+
+
+def bind_node(pod_spec: Document, hostname: str) -> None:
+    """Bind a pod template to the node of its slot, in place of what it says about nodes by name."""
+    pod_spec.pop("nodeName", None)
+    pod_spec["nodeSelector"] = {labels.HOSTNAME: hostname}
+    without_hostnames(pod_spec)
+
+
+def without_hostnames(pod_spec: Document) -> None:
+    """Take the requirements on the name of a node out of the node affinity of a pod template."""
+    node = mapping(mapping(pod_spec, "affinity"), "nodeAffinity")
+    terms = items(mapping(node, _REQUIRED), "nodeSelectorTerms")
+    if not terms:
+        return
+    for term in terms:
+        for part in ("matchExpressions", "matchFields"):
+            if part in term:
+                term[part] = [rule for rule in items(term, part) if rule.get("key") not in _NODE_KEYS]
+                if not term[part]:
+                    del term[part]
+    # Terms are alternatives: one that named nodes alone now allows each node, and so do all together.
+    if not all(terms):
+        del node[_REQUIRED]
+    if not node:
+        del pod_spec["affinity"]["nodeAffinity"]
+    if not pod_spec["affinity"]:
+        del pod_spec["affinity"]
+
+
+def host_ports(pod_spec: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
+    """Yield port, protocol and container of each port of the node that a pod takes; one pod can have it."""
+    for container in containers(pod_spec):
+        for port in items(container, "ports"):
+            # In the network of the node each port of a container is one of the node.
+            number = port.get("hostPort") or (pod_spec.get("hostNetwork") and port.get("containerPort"))
+            if isinstance(number, int) and number:
+                yield number, str(port.get("protocol") or "TCP"), str(container.get("name"))
+
+
+# --- devices ------------------------------------------------------------------------------------------------
+def requested(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the amounts that a container requests; a limit counts before a request, as for a device."""
+    resources = mapping(container, "resources")
+    return {**mapping(resources, "requests"), **mapping(resources, "limits")}
+
+
+def device_requests(pod_spec: Mapping[str, Any]) -> dict[str, int]:
+    """Return the devices that a pod requests, by resource: init containers run before the others, which add up."""
+    first: dict[str, int] = {}
+    together: dict[str, int] = {}
+    for part, counted in (("initContainers", first), ("containers", together)):
+        for container in items(pod_spec, part):
+            for name, amount in requested(container).items():
+                if "/" not in str(name) or not (name == WHOLE or is_countable(name) or _ACCELERATOR.search(name)):
+                    continue
+                try:
+                    number = int(parse_quantity(amount))
+                except (ValueError, TypeError):  # the server refuses it
+                    number = 1
+                if number:
+                    counted[name] = (
+                        max(counted.get(name, 0), number) if counted is first else counted.get(name, 0) + number
+                    )
+    return {name: max(first.get(name, 0), together.get(name, 0)) for name in dict.fromkeys((*together, *first))}
+
+
+def claims_devices(pod_spec: Mapping[str, Any]) -> bool:
+    """Return True for a pod that gets devices by requests or claims of its own, from the cluster."""
+    return bool(device_requests(pod_spec) or items(pod_spec, "resourceClaims"))
