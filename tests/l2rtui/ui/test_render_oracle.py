@@ -126,7 +126,6 @@ class Bench:
             await oracle.pop_screen()
             oracle.__dict__["cluster"] = cluster  # a cached property
             await oracle.push_screen(cluster)
-            await cluster.mount_rest()
         await self.oracle_pilot.pause()
         cluster.content.has_all_pods = was.content.has_all_pods
         cluster.health = app._health()
