@@ -117,7 +117,7 @@ def _spec(name: str, *sets: SetSpec) -> RunSpec:
 async def _desk(
     *,
     size: tuple[int, int] = (160, 45),
-    demo: bool = True,
+    demo: bool = False,
     readonly: bool = False,
     backend: FakeBackend | None = None,
     ready: bool = True,

@@ -291,7 +291,7 @@ def effects_in_the_charts(hand: Hand) -> dict[str, tuple[list[str], Callable[[],
 NEED_CURVES = {key.id for key in KEYS if key.context is KeyContext.CHARTS and "cursor" in key.action} | {
     "charts.alone", "charts.alone_back", "charts.first", "charts.end",
 }  # fmt: skip
-"""Keys of the charts that move over curves: test_charts.py has some."""
+"""Keys of the charts that move over curves, of which the small lab has none: test_charts.py."""
 
 
 def test_ids_are_unique_and_every_action_is_defined_where_its_key_works():
@@ -355,13 +355,14 @@ IN_PARTS = [
 LEAVING = {"app.quit", "app.quit_always"}
 
 
+@pytest.mark.timeout(600)  # many keys in one app
 @pytest.mark.parametrize(
     ("context", "part"), IN_PARTS, ids=lambda value: getattr(value, "name", str(value)).lower()
 )
 async def test_every_key_has_its_own_effect(desk, context, part, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A terminal in which the log is longer than its pane and lines are longer than the pane is wide.
-    async with desk(demo=False, size=(124, 34)) as one:
+    async with desk(size=(124, 34)) as one:
         hand = Hand(one)
         await hand.home()
         entering, effects_of = ENTERING[context]
@@ -381,7 +382,7 @@ FOR_THE_APP = KeyContext.CLUSTER, KeyContext.APP
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
 async def test_keys_that_leave_the_app_end_it(desk, key):
-    async with desk(demo=False, size=(80, 24), ready=False) as one:
+    async with desk(size=(80, 24), ready=False) as one:
         if key != "q":
             await one.press("m")  # from everywhere, in a dialog too
         await one.press(key)
@@ -425,13 +426,14 @@ def effects_of_placing(place, one) -> dict[str, tuple[list[str], Callable[[], ob
     }
 
 
+@pytest.mark.timeout(600)
 async def test_every_key_of_place_mode_has_its_own_effect(desk, tmp_path, monkeypatch):
     for name in ("first", "second"):
         spec = f"kind: learner-workers\nname: {name}\nworkers: [{{name: w, replicas: 2}}, {{name: v}}]\n"
         (tmp_path / "manifests").mkdir(exist_ok=True)
         (tmp_path / "manifests" / f"{name}.yaml").write_text(spec, "utf-8")
     monkeypatch.chdir(tmp_path)
-    async with desk(demo=False) as one:
+    async with desk() as one:
         hand = Hand(one)
         # Full is not busy: the second device of phortx1 has little memory left, the third computes.
         node, full = (await one.backend.snapshot()).nodes["phortx1"], 80 << 30
@@ -450,7 +452,7 @@ async def test_every_key_of_place_mode_has_its_own_effect(desk, tmp_path, monkey
 
 
 async def test_readonly_forbids_what_changes_and_says_why(desk):
-    async with desk(demo=False, readonly=True) as one:
+    async with desk(readonly=True) as one:
         snapshot = await one.backend.snapshot()
         assert "READ-ONLY" in one.words()
         commands = [command.help for command in one.app.get_system_commands(one.app.screen)]
@@ -492,7 +494,7 @@ def test_changing_actions_are_those_that_the_tables_mark():
 async def test_pasted_text_fires_no_key(desk):
     from textual import events
 
-    async with desk(demo=False) as one:
+    async with desk() as one:
         before = await one.backend.snapshot()
         one.app.post_message(events.Paste("LKq\x04+-y"))
         await one.pilot.pause()
@@ -501,13 +503,13 @@ async def test_pasted_text_fires_no_key(desk):
 
 
 async def test_a_click_on_the_key_bar_is_the_key(desk):
-    async with desk(demo=False) as one:
+    async with desk() as one:
         await one.pilot.click("KeyBar", offset=(2, 0))
         await one.until(lambda: one.top == "PlaceScreen")
 
 
 async def test_the_key_bar_has_the_menu_however_narrow_and_the_row_chosen_there_can_be_read(desk):
-    async with desk(demo=False, size=(80, 24)) as one:
+    async with desk(size=(80, 24)) as one:
         assert "m menu  ? help" in one.words().splitlines()[-1]
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen" and "Place a run" in one.words())
