@@ -211,23 +211,20 @@ class L2RApp(KeyQueueApp):
             make_room(self.screen)
 
     async def _open(self) -> None:
-        """Load the home screen, and put it in the place of the splash screen."""
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
         await asyncio.to_thread(self.stylesheet.parse)  # safe: nothing is mounted meanwhile
         await self._push_home()
 
     async def _push_home(self) -> None:
-        """Mount the home screen: it looks as the splash screen did until ``_show_panes``."""
-        self.cluster.panes.body.styles.display = "none"
+        self.cluster.panes.body.styles.display = "none"  # as on the splash screen, until _show_panes
         self._show_health()
         await self.push_screen(self.cluster)
 
     async def _show_panes(self) -> None:
         """Show the panes with their first data, or soon without; then replay the keys pressed meanwhile."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_DATA_SECONDS):
-                await self._first_data.wait()
+            await asyncio.wait_for(self._first_data.wait(), FIRST_DATA_SECONDS)
         self.cluster.panes.body.styles.display = None  # as the style sheet has it
         # None before the replay: a key that arrives during it must not be put behind the list that is replayed.
         early, self._early = self._early or [], None
