@@ -551,35 +551,31 @@ def toasts(one) -> list[Region]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 20)], ids=str)
-async def test_toasts_never_cover_what_is_typed(desk, size):
+@pytest.mark.parametrize("keys", [("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", "tab", "tab", "tab", "tab")])
+async def test_toasts_never_cover_what_is_typed(desk, size, keys):
     async with desk(size=size, ready=False, has_toasts=True) as one:
-        for keys in (("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", *["tab"] * 4)):
-            await one.press(*keys)
-            await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
-            show_toasts(one, 6, LONG)
-            await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
-            await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
-            field = one.app.focused.region
-            assert not any(toast.overlaps(field) for toast in toasts(one))
-            await one.press("y", "z")
-            assert one.app.focused.value.endswith("yz")
-            assert "yz" in one.words().splitlines()[field.y]
-            one.app.clear_notifications()
-            await one.press("escape")
-            await one.until(lambda: one.top == "ClusterScreen" and not one.app.screen.query("Toast"))
+        await one.press(*keys)
+        await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
+        show_toasts(one, 6, LONG)
+        await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
+        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
+        field = one.app.focused.region
+        assert not any(toast.overlaps(field) for toast in toasts(one))
+        await one.press("y", "z")
+        assert one.app.focused.value.endswith("yz")
+        assert "yz" in one.words().splitlines()[field.y]
 
 
-async def test_toasts_cover_nothing_of_a_question(desk):
-    async with desk(size=(80, 24), ready=False, has_toasts=True) as one:
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_toasts_cover_nothing_of_a_question(desk, size):
+    async with desk(size=size, ready=False, has_toasts=True) as one:
         await one.press("2", "y")
         await one.until(lambda: one.top == "DetailScreen" and "esc closes" in one.words())
-        for size in ((80, 24), (120, 40)):
-            await resized(one, size)
-            show_toasts(one, 6, LONG)
-            await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
-            assert "esc closes" in one.words()
-            title = one.app.screen.query_one("#title").region
-            assert not any(toast.overlaps(title) for toast in toasts(one))
+        show_toasts(one, 6, LONG)
+        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
+        assert "esc closes" in one.words()
+        title = one.app.screen.query_one("#title").region
+        assert not any(toast.overlaps(title) for toast in toasts(one))
 
 
 async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):

@@ -143,7 +143,7 @@ async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatc
         yield
 
     monkeypatch.setattr(FakeBackend, "logs", answers_late)
-    async with desk(size=size, ready=False) as one:
+    async with desk(demo=True, size=size, ready=False) as one:
         await one.press("exclamation_mark")
         await one.until(lambda: "The log is being read …" in one.words())
         assert "Nothing has been written" not in one.words()
@@ -153,7 +153,7 @@ async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatc
 
 
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         desk_ = one.cluster.panes.logs.controllers[0]
         await one.press("5", "greater_than_sign", "greater_than_sign", "less_than_sign")
         await one.until(lambda: desk_.selection.since_seconds == 60.0)
