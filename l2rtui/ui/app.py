@@ -6,6 +6,7 @@ The first frame is painted before anything else: what it does not need is import
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -57,6 +58,8 @@ if TYPE_CHECKING:  # the first frame needs none of it
     from l2rtui.ui.state.run_notifications import RunNotifications
 
 STYLES: Final = Path(__file__).with_name("styles.tcss")
+FIRST_DATA_SECONDS: Final = 0.1
+"""Longest wait for a snapshot before the panes are shown: one layout and one paint where it comes sooner."""
 STALE_PERIOD_SECONDS: Final = 5.0
 SIGNAL_PATIENCE_SECONDS: Final = 1.0
 GARBAGE_REST_SECONDS: Final = 5.0
@@ -122,6 +125,7 @@ class L2RApp(KeyQueueApp):
         self._monitor: Monitor | None = None
         self._adopted: set[str] = set()
         self._shown_in = 0.0
+        self._first_data = asyncio.Event()
         # Shared state of the start: the terminal is read from the first frame on, the home screen comes later.
         self._early: list[events.Key | events.Paste] | None = []
         """Keys that were pressed before the home screen was there; None from then on."""
@@ -207,18 +211,21 @@ class L2RApp(KeyQueueApp):
             make_room(self.screen)
 
     async def _open(self) -> None:
-        """Replace the splash screen by the home screen, and replay the keys that were pressed meanwhile."""
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
         await asyncio.to_thread(self.stylesheet.parse)  # safe: nothing is mounted meanwhile
-        await self._show_home()
+        await self._push_home()
 
-    async def _show_home(self) -> None:
-        screen = self.cluster
+    async def _push_home(self) -> None:
+        self.cluster.panes.body.styles.display = "none"  # as on the splash screen, until _show_panes
         self._show_health()
-        with self.batch_update():
-            await self.push_screen(screen)
-            await screen.mount_rest()
+        await self.push_screen(self.cluster)
+
+    async def _show_panes(self) -> None:
+        """Show the panes with their first data, or soon without; then replay the keys pressed meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._first_data.wait(), FIRST_DATA_SECONDS)
+        self.cluster.panes.body.styles.display = None  # as the style sheet has it
         # None before the replay: a key that arrives during it must not be put behind the list that is replayed.
         early, self._early = self._early or [], None
         for event in early:
@@ -234,6 +241,7 @@ class L2RApp(KeyQueueApp):
 
     async def _connect(self) -> None:
         await self._open()
+        self.background.start(self._show_panes(), group="watch", what="the home screen")
         try:  # after _open and not beside it: both are CPU work, and keys are to be answered meanwhile
             backend = await asyncio.to_thread(self._make)
         except L2RError as error:
@@ -281,6 +289,7 @@ class L2RApp(KeyQueueApp):
         self.ctx.silent_since, self.ctx.contexts = message.snapshot.silent_since, message.snapshot.contexts
         self._show_health()
         self.cluster.snapshot = message.snapshot
+        self._first_data.set()
         if self._shared_view is not None:
             shared, self._shared_view = self._shared_view, None
             self.cluster.sharing.apply(shared)
@@ -383,8 +392,10 @@ class L2RApp(KeyQueueApp):
             for name in ("cluster", "_metrics", "_notifications_of_runs"):
                 self.__dict__.pop(name, None)  # cached: made anew, with nothing of the context before
             self._adopted = set()
+            self._first_data.clear()
             self._follow(opened.backend, opened.monitor)
-            await self._show_home()
+            await self._push_home()
+            await self._show_panes()
             self.background.say(f"Here is {opened.backend.location or opened.backend.name}. {ended}".strip())
         finally:
             if old is not None:

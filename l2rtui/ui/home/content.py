@@ -54,6 +54,8 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1
 """Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
+MANY_PODS: Final = 500
+"""From so many on the first snapshot is shown in two steps."""
 _CORNERS: Final = 6
 """Columns of a border that its title leaves free: corners, and two at each side."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
@@ -108,6 +110,8 @@ class PaneContent:
         self._index = index
         self._panes.slots.snapshot = snapshot
         self._panes.fit()
+        if len(snapshot.pods) < MANY_PODS:
+            return
         # The slots in one paint, the lists in the next: keys are handled between the two.
         painted = asyncio.Event()
         self._panes.screen.call_after_refresh(painted.set)
@@ -144,9 +148,9 @@ class PaneContent:
         self._panes.status.pod_counts = self._index.pod_counts
         self._panes.status.snapshot = self.snapshot
         self._panes.slots.snapshot = self.snapshot
-        self._panes.fit()
         self.show_runs()
         self.show_view(self._panes.lower)
+        self._panes.fit()
         self.show_detail()
         self.titles.show()
 

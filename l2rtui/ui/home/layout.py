@@ -71,7 +71,8 @@ class PaneLayout:
         self.kube_events = EventTable(clock=ctx.clock, id=Pane.EVENTS)
         self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
         self.detail, self.logs = MetricStrip(id="detail"), LogPanes(ctx)
-        self.body = Container(self.slots, self.detail, self.runs, Container(self.pods, id="lower"), id="body")
+        lower = Container(self.pods, self.nodes, self.kube_events, self.leaks, self.charts, id="lower")
+        self.body = Container(self.slots, self.detail, self.runs, lower, self.logs, id="body")
         self._small = Static(id="small", markup=False)
         self._attached: LogController | None = None
         lists = (self.slots, self.runs, self.pods, self.nodes, self.kube_events, self.leaks, self.charts)
@@ -79,22 +80,19 @@ class PaneLayout:
         # Set by PaneSizes, which reads what the panes contain.
         self.fit: Callable[[], None] = lambda: None
 
-    def first_widgets(self) -> Iterator[Widget]:
-        """Yield the widgets that the first frame of the screen shows; ``mount_rest`` adds the others."""
-        # The size classes come before any widget: otherwise the styles of all widgets are computed twice.
+    @property
+    def room(self) -> Size:
+        """Room of the panes; before the first layout, that which they are about to have."""
+        return self.screen.size or self.screen.app.size - self.screen.styles.gutter.totals
+
+    def compose(self) -> Iterator[Widget]:
+        """Yield all widgets. Classes and sizes are set first: a later change is a layout of the screen."""
         self.fit_to(self.screen.app.size)
+        self.fit()
         yield self.status
         yield self.body
         yield self._small
         yield self.key_bar
-
-    async def mount_rest(self) -> None:
-        """Mount the widgets that the first frame does without.
-
-        Mounting everything at once would block the event loop, and with it the keys, for one long step.
-        """
-        await self.screen.query_one("#lower").mount(self.nodes, self.kube_events, self.leaks, self.charts)
-        await self.body.mount(self.logs)
 
     def fit_to(self, size: Size) -> None:
         """Set the classes for a terminal size."""
@@ -102,7 +100,9 @@ class PaneLayout:
         self.screen.set_class(width < TINY[0] or height < TINY[1], "tiny")
         self.screen.set_class(height < LOW, "low")
         self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
-        self._small.update(f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves.")
+        sentence = f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves."
+        if self._small.content != sentence:  # an update lays out the screen
+            self._small.update(sentence)
 
     def widget(self, pane: Pane) -> Widget:
         """Return the widget of a pane; of the log, the one that has the focus or had it last."""

@@ -106,6 +106,7 @@ class LogPanes(Container):
 
     def __init__(self, ctx: AppContext) -> None:
         super().__init__(id="logs")
+        self.styles.grid_size_columns = 1
         self._ctx = ctx
         self.controllers: list[LogController] = [LogController(ctx, 0)]
         self._active = self.controllers[0]

@@ -75,7 +75,7 @@ class PaneSizes:
     def fit(self) -> None:
         """Give every visible pane its size; nothing is laid out where none has changed."""
         panes, screen = self._panes, self._panes.screen
-        total = max(1, screen.size.height - BARS)
+        total = max(1, panes.room.height - BARS)
         if panes.zoomed is not None:
             panes.slots.fit_to_room(total - self._frame - 1)
             self._apply("", "", "1fr")
@@ -97,12 +97,12 @@ class PaneSizes:
         # Tiles, where the others keep what they cannot do without; charts need more than a list.
         others = LIST_LEAST + self._lower_need(None).least + LOG_LEAST
         room = round(share * total) if share else min(total // 2, total - others)
-        self._panes.slots.fit_to_room(room - FRAME)
+        width = self._grid_width()
+        self._panes.slots.fit_to_room(room - FRAME, width - FRAME)
         natural = self._panes.slots.natural_height + FRAME
         # Tiles may have half of the screen; what scrolls anyway leaves more to the lists.
         least = max(GRID_LEAST, min(natural, room if natural <= room else total * 2 // 5))
         rows = heights(total, self._large_needs(least))
-        width = self._grid_width()
         self._apply(" ".join(map(str, rows)), f"{width} 1fr", "100%")
 
     def _large_needs(self, grid: int) -> tuple[Need, ...]:
@@ -156,7 +156,7 @@ class PaneSizes:
 
     def _grid_width(self) -> int:
         share = self.state.slots_width or GRID_WIDTH
-        width = self._panes.screen.size.width
+        width = self._panes.room.width
         return max(20, min(width - 20, round(share * width)))
 
     def _apply(self, rows: str, columns: str, log: str) -> None:
@@ -219,11 +219,11 @@ class PaneSizes:
         slots = panes.slots.region
         is_beside = slots.y <= y < slots.bottom and x in (slots.right - 1, slots.right)
         if is_beside and screen.has_class("large") and panes.zoomed is None:
-            return _Edge("", "", x - slots.right, screen.size.width)
+            return _Edge("", "", x - slots.right, panes.room.width)
         for (above, widget), (below, _) in pairwise(stack):
             # The lower line of one frame and the upper one of the next are the same edge.
             if y in (widget.region.bottom - 1, widget.region.bottom):
-                return _Edge(above, below, y - widget.region.bottom, screen.size.height - BARS)
+                return _Edge(above, below, y - widget.region.bottom, panes.room.height - BARS)
         return None
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class PaneSizes:
         self._change(heights={**self.state.heights, **shares})
 
     def _set_width(self, columns: int) -> None:
-        share = columns / max(1, self._panes.screen.size.width)
+        share = columns / max(1, self._panes.room.width)
         self._change(slots_width=min(MOST_SHARE, max(LEAST_SHARE, share)))
 
     # --- lasting state -----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Nothing is changed from here directly: changes go through ``dialogs.questions`` 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -119,13 +118,10 @@ class ClusterScreen(Screen[None]):
 
     # --- life --------------------------------------------------------------------------------------------------
     def compose(self) -> ComposeResult:
-        """Yield the widgets of the first frame; the style sheet decides which are visible."""
-        yield from self.panes.first_widgets()
-
-    async def mount_rest(self) -> None:
-        """Mount the other widgets."""
-        await self.panes.mount_rest()
-        await self.mount(self.command_line.prompt, self.command_line.prompt.sign)
+        """Yield all widgets; the style sheet decides which are visible."""
+        yield from self.panes.compose()
+        yield self.command_line.prompt
+        yield self.command_line.prompt.sign
 
     def on_mount(self) -> None:
         """Start the clock of the ages."""
@@ -142,9 +138,11 @@ class ClusterScreen(Screen[None]):
         if not self._was_resumed:
             event.refresh_styles, self._was_resumed = False, True
 
-    async def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """Choose the arrangement that fits."""
-        await asyncio.sleep(0)  # a turn for keys between the first paint of a new screen and this one
+        if event.size == self.outer_size:  # it was just laid out for that: Textual would do it once more
+            event.stop()
+            event.prevent_default()
         self.panes.fit_to(event.size)
         self._show()
 

@@ -96,7 +96,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         self._grid: SlotGrid = EMPTY_GRID
         # Made for the next snapshot, with the width that it was made for.
         self._ahead: tuple[int, SlotGrid] = 0, EMPTY_GRID
-        self._laid_width = self._room = self._height = 0
+        self._laid_width = self._promised = self._room = self._height = 0
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
@@ -110,19 +110,27 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     @property
     def _columns(self) -> int:
         """Columns beside the scroll bar, which are there for it even while there is none."""
-        return self.scrollable_content_region.width
+        return self.scrollable_content_region.width or self._promised
 
     @property
     def shown_level(self) -> ZoomLevel:
         """The level that is seen now."""
         return self._grid.shape.level
 
-    def fit_to_room(self, lines: int) -> None:
-        """Take the level that shows all nodes in so many lines, header and legend included."""
-        if lines != self._room:
-            self._room = lines
-            if self.level is None:
-                self._lay_out_anew()
+    def fit_to_room(self, lines: int, columns: int = 0) -> None:
+        """Take the level that shows all nodes in so many lines, header and legend included.
+
+        Args:
+            columns: Width that the grid gets with its first layout, to lay out the slots before it; 0 if unknown.
+        """
+        is_other = lines != self._room
+        if columns and not self.scrollable_content_region:
+            promised = max(0, columns - self.styles.scrollbar_size_vertical)
+            is_other |= promised != self._promised
+            self._promised = self._laid_width = promised
+        self._room = lines
+        if is_other and self.level is None:
+            self._lay_out_anew()
 
     def between(self, first: SlotId, last: SlotId) -> tuple[SlotId, ...]:
         """The slots from one to another, both included, in the order of the grid."""
@@ -273,7 +281,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
                 figures=self.figures,
             )
         self._height = self._grid.height
-        size = Size(self.size.width, self._height + 2)
+        size = Size(self._columns, self._height + 2)
         if is_other or size != self.virtual_size:
             self._drawn.clear()
             self.virtual_size = size

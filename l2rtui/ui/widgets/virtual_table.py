@@ -307,7 +307,9 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._place(self._cursor_line, by_user=False)
 
     def _measure(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self.model.displayed) + self._head)
+        height = len(self.model.displayed) + self._head
+        if height != self.virtual_size.height:  # a layout of the screen; the width does not scroll
+            self.virtual_size = Size(self.size.width, height)
 
     @property
     def _head(self) -> int:

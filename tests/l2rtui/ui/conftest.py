@@ -12,7 +12,14 @@ import pytest
 from textual.pilot import Pilot
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.fake.demo_cluster import GIB, DemoCluster
 from l2rtui.config import Settings, user_name
+from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import plan_launch
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.saved_files import screen_strips
 
@@ -64,10 +71,53 @@ class Desk:
         return "\n".join(strip.text[:width] for strip in strips)
 
 
+class SmallLab(FakeBackend):
+    """Two nodes, a run of the user and one of u17, four pods; plain logs of five lines, then one in five seconds.
+
+    It shares the names of the demo cluster. That has logs of records, faults and forty other rows, which cost more
+    time in each test than the app itself.
+    """
+
+    def __init__(self, *, owner: str) -> None:
+        super().__init__(owner=owner, is_empty=True)
+        self._populate(_small_contents(owner))
+
+    def _log_lines(self, pod: PodView, query: LogQuery) -> list[LogLine]:
+        count = 0 if pod.started is None or query.previous else 5 + int(self._moved // 5)
+        text = f"INFO step of {pod.name}, env racing, {'reward 1.25, ' * 16}end"
+        lines = [LogLine((pod.started or 0.0) + number, pod.name, text) for number in range(count)]
+        return [line for line in lines if query.since is None or line.time > query.since]
+
+
+def _small_contents(owner: str) -> DemoCluster:
+    nodes = {
+        name: Node(
+            name,
+            tuple(Gpu(name, index, f"GPU-{name}-{index}", "NVIDIA A100", 80 * GIB, 4) for index in range(4)),
+            cpu_cores=96.0,
+            memory_bytes=512 * GIB,
+        )
+        for name in ("phortx1", "phortx2")
+    }
+    mine = with_seeds(_spec("racing-sac", SetSpec("w", Role.WORKER, ("true",), replicas=2)), (0,))
+    theirs = (_spec("lidar-ppo"),)
+    seats = place((*mine, *theirs), ClusterSnapshot(nodes).ledger)
+    plans = (
+        (plan_launch(mine, seats, nodes, owner=owner, uids=["uid-of-racing"]), 3_600.0),
+        (plan_launch(theirs, seats, nodes, owner="u17", uids=["uid-of-lidar"]), 86_400.0),
+    )
+    return DemoCluster(tuple(nodes.values()), plans)
+
+
+def _spec(name: str, *sets: SetSpec) -> RunSpec:
+    return RunSpec(Kind.LEARNER_WORKERS, name, name, (SetSpec("learner", Role.LEARNER, ("true",)), *sets))
+
+
 @asynccontextmanager
 async def _desk(
     *,
     size: tuple[int, int] = (160, 45),
+    demo: bool = False,
     readonly: bool = False,
     backend: FakeBackend | None = None,
     ready: bool = True,
@@ -75,7 +125,7 @@ async def _desk(
     settings: Settings | None = None,
     has_toasts: bool = False,
 ) -> AsyncIterator[Desk]:
-    backend = backend or FakeBackend(owner=user_name())
+    backend = backend or (FakeBackend if demo else SmallLab)(owner=user_name())
     settings = settings or Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
     app.ctx.cancel_seconds = cancel_seconds
@@ -98,5 +148,5 @@ def _own_state(tmp_path, monkeypatch):
 
 @pytest.fixture
 def desk():
-    """Open an app: ``async with desk(size=(80, 24)) as one``."""
+    """Open an app: ``async with desk(size=(80, 24)) as one``; over the small lab, or the demo cluster."""
     return _desk

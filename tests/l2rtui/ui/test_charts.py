@@ -15,6 +15,8 @@ from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
 from l2rtui.ui.plot import SPREAD, PlotLine, plot
 from l2rtui.ui.text import HUES, decimal
 from l2rtui.ui.widgets.chart_lines import chart_lines, pictures
+from l2rtui.ui.widgets.charts import ChartView
+from tests.l2rtui.ui.test_widgets import stage
 
 NAN = math.nan
 
@@ -175,7 +177,7 @@ async def opened(one):
 
 
 async def test_keys_choose_axis_smoothing_window_and_figure(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         charts = await opened(one)
         await one.until(lambda: "over env steps · not smoothed" in one.words())
         await one.press("x", "f", "w", "n")
@@ -190,7 +192,7 @@ async def test_keys_choose_axis_smoothing_window_and_figure(desk):
 
 
 async def test_the_seeds_of_an_experiment_are_drawn_as_their_mean(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         one.cluster.panes.runs.move_to(one.cluster.snapshot.run_named("racing-sac-s1").uid)
         charts = await opened(one)
         assert [group.name for group in charts.groups] == ["racing-sac-s1"]
@@ -205,29 +207,42 @@ async def test_the_seeds_of_an_experiment_are_drawn_as_their_mean(desk):
         await one.until(lambda: len(charts.groups) == 3)
 
 
-async def test_the_cursor_moves_by_keys_and_mouse_and_leaves_at_the_end(desk):
-    async with desk() as one:
-        charts = await opened(one)
-        assert "│ at" not in one.words()
-        await one.press("left", "left")
-        await one.until(lambda: "│ at" in one.words())
-        await one.press("right", "right")
-        await one.until(lambda: "│ at" not in one.words())
-        await one.press("g")
-        await one.until(lambda: "│ at" in one.words())
-        await one.press("G")
-        await one.until(lambda: "│ at" not in one.words())
-        await one.press("pageup")
-        await one.until(lambda: "│ at" in one.words())
-        await one.press("G")
-        await one.pilot.click(charts, offset=(30, 4))
-        await one.until(lambda: "│ at" in one.words())
-        await one.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown", "pagedown", "pagedown")
-        await one.until(lambda: "│ at" not in one.words())
+async def test_the_cursor_moves_by_keys_and_mouse_and_leaves_at_the_end():
+    charts = ChartView()
+    async with stage(charts, size=(160, 14)) as (app, pilot):
+        charts.show([CurveGroup("a", (seed("a", [float(number) for number in range(100)]),))])
+
+        async def has_cursor(*keys: str) -> bool:
+            await pilot.press(*keys)
+            return "│ at" in "\n".join(app.shown())
+
+        assert not await has_cursor()
+        assert await has_cursor("left", "left")
+        assert not await has_cursor("right", "right")
+        assert await has_cursor("g")
+        assert not await has_cursor("G")
+        assert await has_cursor("pageup")
+        assert not await has_cursor("G")
+        await pilot.click(charts, offset=(30, 4))
+        assert await has_cursor()
+        assert not await has_cursor(*["pagedown"] * 14)
+
+
+async def test_figures_are_drawn_alone_one_after_the_other():
+    charts = ChartView()
+    async with stage(charts, size=(160, 14)) as (_, pilot):
+        charts.show([CurveGroup("a", (seed("a", [1.0, 2.0, 3.0]),))])
+        everything = charts.figures
+        await pilot.press("n")
+        assert charts.figures == everything[:1]
+        await pilot.press("N")
+        assert charts.figures == everything
+        await pilot.press("N")
+        assert charts.figures == everything[-1:]
 
 
 async def test_new_records_are_added_to_those_that_were_read_back(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         charts = await opened(one)
         curve = charts.groups[0].seeds[0].curve
         before = curve.num_records
@@ -239,7 +254,7 @@ async def test_new_records_are_added_to_those_that_were_read_back(desk):
 
 async def test_charts_are_exported_as_a_picture_and_as_a_table(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await opened(one)
         await one.press("n", "colon", *"export c.svg", "enter")
         await one.until((tmp_path / "c.svg").exists)
@@ -260,10 +275,10 @@ async def test_help_opens_at_the_keys_of_the_charts_and_the_bar_lists_them(desk)
         await one.until(lambda: "In the charts" in one.words())
 
 
-@pytest.mark.parametrize("theme", ["l2r-ascii", "l2r-dark"])
-async def test_charts_can_be_read_without_anything_beyond_ascii(desk, theme):
-    async with desk() as one:
+async def test_charts_can_be_read_without_anything_beyond_ascii(desk):
+    async with desk(demo=True) as one:
         await opened(one)
         await one.press("b", "f")
-        one.app.theme = theme
-        await one.until(lambda: one.words().isascii() is (theme == "l2r-ascii"))
+        for theme in ("l2r-ascii", "l2r-dark"):
+            one.app.theme = theme
+            await one.until(lambda theme=theme: one.words().isascii() is (theme == "l2r-ascii"))

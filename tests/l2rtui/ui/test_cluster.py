@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.geometry import Region
 from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
@@ -24,7 +25,7 @@ train: {env: racing}
 
 
 async def test_a_pod_that_is_not_where_its_plan_says_is_flagged_with_a_sentence(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         cluster = one.cluster
         pod = cluster.snapshot.pods_of("racing-sac-s0", "w")[1]
         assert "mismatch" not in one.words()
@@ -193,7 +194,7 @@ async def test_the_selection_stays_on_its_uid_whatever_comes_and_goes(desk):
 
 
 async def test_keys_in_quick_succession_act_on_where_the_cursor_is(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         one.app.ctx.is_admin = True
         await one.press("3")
         third = one.cluster.snapshot.pods[one.cluster.panes.pods.model.displayed[2]].name
@@ -215,7 +216,7 @@ async def test_what_is_typed_faster_than_the_line_opens_belongs_to_the_line(desk
 
 
 async def test_filter_faults_and_marks(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         one.app.ctx.is_admin = True
         cluster = one.cluster
         everything = len(cluster.panes.runs.model.displayed)
@@ -236,7 +237,7 @@ async def test_filter_faults_and_marks(desk):
 
 
 async def test_the_log_follows_the_selection_and_a_pod_that_comes_back(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         cluster = one.cluster
         await one.press("2", "down")
         await one.until(lambda: cluster.panes.logs.active.selection.run == "racing-sac-s0")
@@ -331,7 +332,7 @@ async def test_a_pod_that_cannot_start_says_why(desk):
 
 
 async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_that_of_a_hidden_grid(desk):
-    async with desk(size=(80, 24), ready=False) as one:
+    async with desk(demo=True, size=(80, 24), ready=False) as one:
         grid = one.cluster.panes.slots
         await one.press("1")
         await one.until(lambda: grid.size.width)
@@ -407,7 +408,7 @@ async def test_a_launch_names_where_it_goes(desk, tmp_path, monkeypatch):
 
 
 async def test_a_filter_of_the_pods_says_which_run_it_searches_and_the_command_searches_all(desk):
-    async with desk(ready=False) as one:
+    async with desk(demo=True, ready=False) as one:
         pods = one.cluster.panes.pods
         await one.press("3", "slash", *"status~Crash")
         await one.until(lambda: "9 hidden" in one.words())
@@ -439,41 +440,33 @@ async def test_a_node_is_described_and_not_the_run_beside_it(desk):
         assert not any(run.name in about for run in one.cluster.snapshot.runs.values())
 
 
-@pytest.mark.parametrize(
-    ("keys", "heading"),
-    [
-        (["question_mark"], "Everywhere on the cluster screen"),
-        (["slash", "question_mark"], "Filters"),
-        (["colon", "question_mark"], "Commands, after :"),
-        (["5", "question_mark"], "In the log"),
-        (["1", "question_mark"], "In the slot grid"),
-    ],
-)
-async def test_help_opens_where_it_was_asked_for(desk, keys, heading):
-    async with desk(ready=False) as one:
-        await one.press(*keys)
-        await one.until(lambda: one.top == "HelpScreen")
-        await one.until(lambda: f" {heading} " in one.words())
-        await one.press("escape")
-        await one.until(lambda: one.top == "ClusterScreen")
-        assert not one.cluster.command_line.is_open
+HEADINGS = {
+    (): "Everywhere on the cluster screen",
+    ("slash",): "Filters",
+    ("colon",): "Commands, after :",
+    ("5",): "In the log",
+    ("1",): "In the slot grid",
+}
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("descrbe", "There is no command 'descrbe'. Did you mean describe?"),
-        ("kil", "kill"),
-        ("zzzz", "There is no command 'zzzz'. `:?` lists them."),
-    ],
-)
-async def test_a_command_that_is_not_there_names_the_likely_one(desk, word, sentence):
+async def test_help_opens_where_it_was_asked_for(desk):
     async with desk(ready=False) as one:
-        await one.press("colon", *word, "enter")
-        if word == "kil":
-            await one.until(lambda: one.top == "ConfirmScreen" or one.says())
-        else:
-            await one.until(lambda: sentence in one.says())
+        for keys, heading in HEADINGS.items():
+            await one.press("2", *keys, "question_mark")
+            await one.until(lambda heading=heading: one.top == "HelpScreen" and f" {heading} " in one.words())
+            await one.press("escape")
+            await one.until(lambda: one.top == "ClusterScreen")
+            assert not one.cluster.command_line.is_open
+
+
+async def test_a_command_that_is_not_there_names_the_likely_one(desk):
+    async with desk(ready=False) as one:
+        for word, hint in (("descrbe", "Did you mean describe?"), ("zzzz", "`:?` lists them.")):
+            await one.press("colon", *word, "enter")
+            sentence = f"There is no command '{word}'. {hint}"
+            await one.until(lambda sentence=sentence: sentence in one.says())
+        await one.press("2", "j", "3", "colon", *"kil", "enter")  # the beginning of one name alone
+        await one.until(lambda: one.top == "ConfirmScreen" and "Kill" in one.words())
 
 
 async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
@@ -517,7 +510,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
 
 
 async def test_a_lost_watch_makes_all_learning_unknown_and_back(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         cluster = one.cluster
         runs = cluster.panes.runs.model.rows
 
@@ -535,22 +528,39 @@ async def test_a_lost_watch_makes_all_learning_unknown_and_back(desk):
         await one.until(lambda: words() == {"● live"})
 
 
+async def resized(one, size: tuple[int, int]) -> None:
+    """Give the terminal another size, and take all toasts away."""
+    one.app.clear_notifications()
+    await one.pilot.resize_terminal(*size)
+    await one.until(lambda: one.app.screen.size == size and not one.app.screen.query("Toast"))
+
+
+def show_toasts(one, number: int, rest: str = "") -> None:
+    """Show sentences that stay: a busy machine must not take them away before they are looked at."""
+    for each in range(number):
+        one.app.notify(f"sentence {each}{rest}", timeout=3600.0, markup=False)
+
+
+LONG = ", which is so long that it takes more than one line of a toast"
+
+
+def toasts(one) -> list[Region]:
+    """Return where the toasts stand."""
+    shown = [toast for toast in one.app.screen.query("Toast") if toast.display]
+    return [region for toast in shown if (region := one.app.screen.find_widget(toast).visible_region)]
+
+
 @pytest.mark.parametrize("size", [(80, 24), (60, 20)], ids=str)
 @pytest.mark.parametrize("keys", [("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", "tab", "tab", "tab", "tab")])
 async def test_toasts_never_cover_what_is_typed(desk, size, keys):
     async with desk(size=size, ready=False, has_toasts=True) as one:
         await one.press(*keys)
         await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
-        for number in range(6):
-            one.app.ctx.background.say(
-                f"sentence {number}, which is so long that it takes more than one line of a toast"
-            )
+        show_toasts(one, 6, LONG)
         await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
         await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
         field = one.app.focused.region
-        geometry = one.app.screen.find_widget
-        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast") if toast.display]
-        assert not any(toast.overlaps(field) for toast in toasts if toast)
+        assert not any(toast.overlaps(field) for toast in toasts(one))
         await one.press("y", "z")
         assert one.app.focused.value.endswith("yz")
         assert "yz" in one.words().splitlines()[field.y]
@@ -561,53 +571,47 @@ async def test_toasts_cover_nothing_of_a_question(desk, size):
     async with desk(size=size, ready=False, has_toasts=True) as one:
         await one.press("2", "y")
         await one.until(lambda: one.top == "DetailScreen" and "esc closes" in one.words())
-        for number in range(6):
-            one.app.ctx.background.say(
-                f"sentence {number}, which is so long that it takes more than one line of a toast"
-            )
+        show_toasts(one, 6, LONG)
         await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
         assert "esc closes" in one.words()
         title = one.app.screen.query_one("#title").region
-        shown = [toast for toast in one.app.screen.query("Toast") if toast.display]
-        toasts = [one.app.screen.find_widget(toast).visible_region for toast in shown]
-        assert not any(toast.overlaps(title) for toast in toasts if toast)
+        assert not any(toast.overlaps(title) for toast in toasts(one))
 
 
-@pytest.mark.parametrize("keys", [(), ("slash", "x"), ("5",)], ids=str)
-async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk, keys):
+async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):
     async with desk(size=(80, 24), ready=False, has_toasts=True) as one:
-        await one.press(*keys)
-        for number in range(30):
-            one.app.ctx.background.say(f"sentence {number}")
-        await one.until(lambda: len(one.app.screen.query("Toast")) == 30)
         prompt, bar = one.cluster.command_line.prompt, one.cluster.panes.key_bar
-        last = prompt if prompt.display else bar  # the prompt stands in the place of the bar
-        await one.until(lambda: "sentence 9" in one.words(), "as many as there is room for")
-        geometry = one.app.screen.find_widget
-        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast") if toast.display]
-        assert not any(toast.overlaps(last.region) for toast in toasts if toast)
-        assert ("filter   x" if prompt.display else "? help") in one.words().splitlines()[last.region.y]
+        show_toasts(one, 30)
+        for keys in ((), ("5",), ("slash", "x")):
+            await one.press(*keys)
+            await one.until(lambda: len(one.app.screen.query("Toast")) == 30)
+            await one.until(lambda: "sentence 9" in one.words(), "as many as there is room for")
+            last = prompt if keys[:1] == ("slash",) else bar  # the prompt stands in the place of the bar
+            assert last.display
+            assert not any(toast.overlaps(last.region) for toast in toasts(one))
+            assert ("x" if last is prompt else "? help") in one.words().splitlines()[last.region.y]
 
 
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):
-    async with desk(size=(80, 24), ready=False) as one:
+    async with desk(demo=True, size=(80, 24), ready=False) as one:
         await one.until(lambda: "1 Slots   2 SEEDS (3)   3 Pods" in one.words())
         await one.press("slash", *"sac", "enter")
         await one.until(lambda: "1  2 SEEDS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_prompt_says_what_is_asked_and_takes_the_place_of_the_key_bar_alone(desk, size):
-    async with desk(size=size, ready=False) as one:
-        await one.until(lambda: "L launch" in one.words())
-        before = one.words().splitlines()
-        await one.press("colon", *"xyz")
-        await one.until(lambda: "command  xyz" in one.words())
-        *panes, last = one.words().splitlines()
-        assert last.startswith(" command  xyz")
-        assert "L launch" not in one.words()
-        assert panes[-1] == before[-2], "the frame of the lowest pane stays where it was"
-        await one.press("escape", "slash", *"sac")
-        await one.until(lambda: " filter   sac" in one.words().splitlines()[-1])
-        await one.press("escape")
-        await one.until(lambda: one.words().splitlines()[-1] == before[-1])
+async def test_a_prompt_says_what_is_asked_and_takes_the_place_of_the_key_bar_alone(desk):
+    async with desk(size=(80, 24), ready=False) as one:
+        for size in ((80, 24), (120, 40)):
+            await resized(one, size)
+            await one.until(lambda: "L launch" in one.words())
+            before = one.words().splitlines()
+            await one.press("colon", *"xyz")
+            await one.until(lambda: "command  xyz" in one.words())
+            *panes, last = one.words().splitlines()
+            assert last.startswith(" command  xyz")
+            assert "L launch" not in one.words()
+            assert panes[-1] == before[-2], "the frame of the lowest pane stays where it was"
+            await one.press("escape", "slash", *"sac")
+            await one.until(lambda: " filter   sac" in one.words().splitlines()[-1])
+            await one.press("escape")
+            await one.until(lambda before=before: one.words().splitlines()[-1] == before[-1])

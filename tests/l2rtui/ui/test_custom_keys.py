@@ -144,7 +144,7 @@ async def test_a_filter_is_kept_shown_and_forgotten(desk):
 
 async def test_filters_of_the_settings_are_there_and_stay(desk, tmp_path):
     settings = settings_of(tmp_path, '[filters]\nroomy = "nodes free>=20"\n', backend="demo")
-    async with desk(settings=settings) as one:
+    async with desk(settings=settings, demo=True) as one:
         await one.press("colon", *"filter roomy", "enter")
         await one.until(lambda: one.cluster.panes.nodes.model.displayed == ["phortx2"])
         await one.press("colon", *"forget roomy", "enter")

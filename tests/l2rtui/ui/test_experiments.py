@@ -39,7 +39,7 @@ def returns_of(one, experiment):
 
 
 async def test_an_experiment_is_counted_and_averaged_over_its_seeds(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await open_experiments(one)
         returns = returns_of(one, "racing-sac")
         row = rows(one)["racing-sac"]
@@ -52,7 +52,7 @@ async def test_an_experiment_is_counted_and_averaged_over_its_seeds(desk):
 
 
 async def test_a_row_follows_its_runs(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await open_experiments(one)
         run = one.cluster.snapshot.run_named("lidar-ppo")
         learner = one.cluster.snapshot.pods_of(run.name)[0]
@@ -63,7 +63,7 @@ async def test_a_row_follows_its_runs(desk):
 
 
 async def test_filter_and_sort_are_those_of_every_table(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await open_experiments(one)
         await one.press("slash", *"runs>1")
         await one.until(lambda: list(rows(one)) == ["racing-sac"], "the filter")
@@ -78,7 +78,7 @@ async def test_filter_and_sort_are_those_of_every_table(desk):
 
 
 async def test_enter_opens_the_runs_of_an_experiment_with_their_sum(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await open_experiments(one, "down", "enter")
         runs = one.cluster.panes.runs
         await one.until(lambda: one.top == "ClusterScreen" and runs.model.pinned is not None, "the sum")
@@ -97,7 +97,7 @@ async def test_enter_opens_the_runs_of_an_experiment_with_their_sum(desk):
 
 
 async def test_the_charts_of_an_experiment_are_the_mean_over_its_seeds(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("space")  # a mark, whose charts would go first
         await open_experiments(one, "down", "8")
         charts = one.cluster.panes.charts
@@ -107,14 +107,14 @@ async def test_the_charts_of_an_experiment_are_the_mean_over_its_seeds(desk):
 
 
 async def test_the_command_takes_a_filter(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.until(lambda: len(one.cluster.metrics) == 3, "records of all learners")
         await one.press("colon", *"experiments name~racing", "enter")
         await one.until(lambda: one.top == "ExperimentsScreen" and list(rows(one)) == ["racing-sac"], "the filter")
 
 
 async def test_a_click_below_the_sum_selects_the_run_that_is_there(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await open_experiments(one, "down", "enter")
         runs = one.cluster.panes.runs
         await one.until(lambda: one.top == "ClusterScreen" and "all 2 seeds" in one.words(), "the sum")

@@ -20,7 +20,7 @@ def select_run(one, name: str) -> None:
 
 
 async def test_each_set_of_a_run_has_a_cell_with_ready_replicas_and_a_mark_for_failures(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         found = cells(one, "racing-sac-s1")
         assert (found["set:learner"], found["set:w"], found["set:eval"]) == ("1/1", "3/4 ✖", "1/1")
         pod = one.cluster.snapshot.pods_of("racing-sac-s0", "w")[0]
@@ -29,7 +29,7 @@ async def test_each_set_of_a_run_has_a_cell_with_ready_replicas_and_a_mark_for_f
 
 
 async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         select_run(one, "racing-sac-s0")
         await one.press("right", "right")
         assert one.cluster.panes.runs.cursor_set == "w"
@@ -114,7 +114,7 @@ async def test_missing_rights_turn_a_key_off_and_say_why(desk):
 
 
 async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         one.backend.leaked = [Leak("old", "Pod", "old-w-0", "its run is gone")]
         await one.press("4")
         await one.until(lambda: "4 NODES" in one.words() and "▲ cordoned" in one.words())
@@ -133,7 +133,7 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
 
 
 async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_nodes(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("4", "slash", *"free>=20", "enter")
         assert one.cluster.panes.nodes.model.displayed == ["phortx2"]
         await one.press("escape", "1", "slash", *"state~cordoned", "enter")
@@ -148,7 +148,7 @@ async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_node
 
 
 async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_path):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         cluster = one.cluster
         await one.press("colon", *"no", "tab", "space", *"fr", "tab", *"<1", "enter")
         await one.until(lambda: cluster.panes.nodes.model.filter_text == "free<1")
@@ -201,7 +201,7 @@ async def test_the_journal_lists_what_was_changed_from_here(desk, tmp_path):
 
 
 async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         select_run(one, "racing-sac-s1")
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen")
@@ -213,7 +213,7 @@ async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk
 
 
 async def test_mine_hides_the_runs_of_others(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         assert "lidar-ppo" in one.words()
         await one.press("o")
         await one.until(lambda: len(one.cluster.panes.runs.model.displayed) == 2)

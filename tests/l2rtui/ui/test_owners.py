@@ -39,7 +39,7 @@ async def test_each_owner_has_the_slots_of_the_ledger(desk):
 
 
 async def test_a_gpu_that_rests_for_half_an_hour_is_named_with_its_owner(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         idle = one.cluster.content.slot_figures.idle  # in the demo a worker of u17 is 4 % busy
         await one.until(lambda: ("phortx1", 5) in idle.spans, "the GPU at rest")
         one.backend.advance(HOLDER_SECONDS + 60.0)

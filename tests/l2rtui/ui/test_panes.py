@@ -219,7 +219,7 @@ async def test_the_focus_is_a_frame_of_another_line(desk):
 
 
 async def test_on_a_low_terminal_a_rule_takes_the_place_of_the_frame(desk):
-    async with desk(size=(48, 10)) as one:
+    async with desk(demo=True, size=(48, 10)) as one:
         await one.until(lambda: all(f"racing-sac-s{number}" in one.words() for number in (0, 1)))
         await one.press("1")
         await one.until(lambda: "phortx1" in one.words() and "free 37" in one.words())

@@ -296,7 +296,7 @@ def test_a_filling_by_load_is_repeated_by_its_slots_as_the_load_changes():
 
 
 async def test_what_is_left_goes_by_keys_to_the_devices_with_least_load(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("P")
         await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
         place_screen, nodes = one.app.screen, one.cluster.snapshot.nodes

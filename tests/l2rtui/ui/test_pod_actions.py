@@ -36,7 +36,7 @@ async def to_worker(one, run: str = "racing-sac-s0", index: int = 0) -> None:
 
 # --- simulators ---
 async def test_workers_show_their_simulators_and_one_can_be_restarted_and_seen(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await to_worker(one, index=2)
         await one.until(lambda: "● ready x1" in one.words(), "the column of simulators")
         await one.until(lambda: "the simulator hangs" in one.words(), "the last error among the details")
@@ -75,7 +75,7 @@ async def test_a_pod_without_simulators_says_so(desk):
 
 # --- whose it is ---
 async def test_other_peoples_runs_are_left_alone_until_admin_is_said(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         before = await one.backend.snapshot()
         for keys in (["ctrl+d"], ["R"], ["plus"], ["e"], ["3", "K"], ["3", "S"]):
             said = len(one.says())
@@ -117,7 +117,7 @@ async def test_rights_that_are_missing_turn_keys_off_by_name_of_the_verb(desk):
 
 # --- by row, cell, column and all ---
 async def test_a_column_of_cells_is_stopped_in_every_marked_run(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("2", "down", "space", "space", "right", "right", "ctrl+d")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Scale w of 2 runs" in one.words()
@@ -133,7 +133,7 @@ async def test_a_column_of_cells_is_stopped_in_every_marked_run(desk):
 
 
 async def test_all_of_mine_can_be_named_at_once(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         for verb, title in (("kill", "Kill 1"), ("destroy", "Destroy 2 runs"), ("relaunch", "Relaunch 2 runs")):
             await one.press("colon", *f"{verb} mine", "enter")
             await one.until(lambda title=title: one.top == "ConfirmScreen" and title in one.words())
@@ -282,7 +282,7 @@ async def test_other_numbers_of_replicas_are_scaled_after_a_look_at_the_differen
     desk, tmp_path, monkeypatch, lending
 ):
     editor(tmp_path, monkeypatch, "s/replicas: 4/replicas: 3/")
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press(*MINE, "e")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Scale racing-sac-s0/w?" in one.words()
@@ -326,7 +326,7 @@ async def test_a_mistake_is_shown_and_can_be_mended_or_given_up(desk, tmp_path, 
         "s/replicas: many/replicas: 4/",
         "s/^name: .*/name: other/",
     )
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press(*MINE, "e")
         await one.until(lambda: one.top == "ConfirmScreen" and "Edit it again?" in one.words())
         assert "replicas" in one.words()
@@ -365,7 +365,7 @@ def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
 
 
 async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("2", "down")
         pods = one.cluster.snapshot.pods_of("racing-sac-s0", "w")
         await one.until(lambda: all(pod.uid in one.cluster.content.records for pod in pods))

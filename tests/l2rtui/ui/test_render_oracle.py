@@ -126,7 +126,6 @@ class Bench:
             await oracle.pop_screen()
             oracle.__dict__["cluster"] = cluster  # a cached property
             await oracle.push_screen(cluster)
-            await cluster.mount_rest()
         await self.oracle_pilot.pause()
         cluster.content.has_all_pods = was.content.has_all_pods
         cluster.health = app._health()
@@ -231,8 +230,8 @@ def no_clocks(monkeypatch):
 
 
 @pytest.mark.timeout(600)
-async def test_a_dozen_mutations_leave_the_screen_as_a_new_one():
-    await live_through((120, 40), seed=3, count=12)
+async def test_a_few_mutations_leave_the_screen_as_a_new_one():
+    await live_through((120, 40), seed=3, count=4)
 
 
 @pytest.mark.slow

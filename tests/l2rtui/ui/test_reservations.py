@@ -14,7 +14,7 @@ def state_of(one, slot=FREE):
 
 
 async def test_a_slot_is_reserved_after_a_question_and_released_after_another(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         await one.press("colon", *"reserve phortx1/7 2h figures", "enter")
         await one.until(lambda: one.top == "ConfirmScreen" and "Reserve 4 slots for 2 h?" in one.words())
         assert "l2rtui reserve phortx1/7 --for 2h --note figures" in one.words()
@@ -32,7 +32,7 @@ async def test_a_slot_is_reserved_after_a_question_and_released_after_another(de
 
 
 async def test_what_somebody_else_has_reserved_is_shown_and_left_alone(desk):
-    async with desk() as one:
+    async with desk(demo=True) as one:
         theirs = reservations_text([SlotReservation(7, 0, "anna", one.backend.now() + 3600, "demo")])
         one.backend.reservations.write({"phortx1": theirs})
         await one.until(lambda: state_of(one).state is SlotState.RESERVED and "= reserved 1" in one.words())

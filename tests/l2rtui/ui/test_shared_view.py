@@ -25,7 +25,7 @@ async def opened(view, check):
 
 
 async def test_a_shared_view_opens_as_it_was(desk, tmp_path):
-    async with desk(has_toasts=True) as one:
+    async with desk(demo=True, has_toasts=True) as one:
         panes = one.cluster.panes
         await one.press("colon", *"pods status~R", "enter")
         await one.until(lambda: panes.focused_pane is Pane.PODS and panes.pods.model.filter_text)

@@ -250,7 +250,7 @@ def test_an_idle_holder_has_a_word_on_its_tile_a_glyph_elsewhere_and_a_count():
 
 
 async def test_the_grid_of_the_app_shows_rates_idle_holders_and_the_age_of_all_of_it(desk):
-    async with desk(size=(160, 45)) as one:
+    async with desk(demo=True, size=(160, 45)) as one:
         cluster_screen, grid = one.cluster, one.cluster.panes.slots
         await one.until(lambda: len(cluster_screen.metrics) == 3)
         await one.until(lambda: grid.shown_level is ZoomLevel.GPU)
@@ -286,7 +286,7 @@ async def test_a_key_brings_the_grid_nearer_and_the_cursor_stays(desk):
 
 
 async def test_a_scroll_bar_takes_no_column_off_the_tiles(desk):
-    async with desk(size=(80, 24)) as one:
+    async with desk(demo=True, size=(80, 24)) as one:
         grid = one.cluster.panes.slots
         await one.press("1", "greater_than_sign")
         await one.until(lambda: grid.shown_level is ZoomLevel.GPU and grid.max_scroll_y > 0)
@@ -306,7 +306,7 @@ def brightness(one, text: str) -> list[tuple[bool, bool]]:
 async def test_faults_are_blocks_of_light_with_and_without_colour(desk, monkeypatch, has_colours):
     if not has_colours:
         monkeypatch.setenv("NO_COLOR", "1")
-    async with desk(size=(160, 45)) as one:
+    async with desk(demo=True, size=(160, 45)) as one:
         await one.until(lambda: "✖ Degraded" in one.words())
         await one.until(lambda: brightness(one, "Degraded") == [(True, True)])
         assert brightness(one, "!")[0] == (True, True)
