@@ -347,7 +347,9 @@ def _without_devices(reading: _Reading, container: dict[str, Any], devices: Mapp
     pinned = [item for item in items(container, "env") if item.get("name") in DEVICE_VARIABLES]
     if pinned:
         container["env"] = [item for item in items(container, "env") if item not in pinned]
-        fields = {str(item["name"]): {key: item[key] for key in item if key != "name"} for item in pinned}
+        fields = {
+            str(item["name"]): {key: item[key] for key in item if key != "name"} or "empty" for item in pinned
+        }
         reading.left_out(fields, "env", "both variables get the GPU of the slot")
 
 
