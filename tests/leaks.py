@@ -11,10 +11,13 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.unraisableexception import collect_unraisable
 
 SOON_SECONDS = 0.5
 GRACE_SECONDS = 2.0
@@ -31,6 +34,12 @@ class Possessions:
         self.threads = set(threading.enumerate())
         self.children = _children()
         self.descriptors = _descriptors()
+
+    def add(self, after: Possessions, before: Possessions) -> None:
+        """Count what was opened between two moments as one's own."""
+        self.threads |= after.threads - before.threads
+        self.children |= after.children - before.children
+        self.descriptors += after.descriptors - before.descriptors
 
     def left(self, before: Possessions) -> list[str]:
         threads = [
@@ -71,7 +80,6 @@ class Leaks:
 
     def __init__(self) -> None:
         self.before = Possessions()
-        self.has_shared_fixture = False
 
 
 leaks = Leaks()
@@ -87,25 +95,31 @@ def _left_after(seconds: float) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    leaks.has_shared_fixture = False
     leaks.before = Possessions()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef: Any) -> None:
-    if fixturedef.scope != "function" and not fixturedef.argname.startswith("_"):
-        leaks.has_shared_fixture = True  # what it opens outlives the test rightly
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Iterator[object]:
+    if fixturedef.scope == "function":
+        return (yield)
+    before = Possessions()
+    try:
+        return (yield)
+    finally:
+        leaks.before.add(Possessions(), before)  # what it opens outlives the test rightly
 
 
-@pytest.hookimpl(trylast=True)  # behind the fixtures' own, before pytest looks for warnings of the collector
+@pytest.hookimpl(trylast=True)  # behind that of the fixtures
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     # Descriptors of killed processes may close a while later; the fixture `no_leaks` watches where that matters.
-    if leaks.has_shared_fixture or item.get_closest_marker("process"):
+    if item.get_closest_marker("process"):
         return
     left = _left_after(SOON_SECONDS)
     if not left:
         return
-    gc.collect()  # warnings of what is unclosed belong to this test
+    gc.collect()
+    with suppress(Exception):  # the collector's warnings are of this test, which fails below, and not of the next
+        collect_unraisable(item.config)
     if Possessions().left(leaks.before):
         left = _left_after(GRACE_SECONDS)
         if not left:
