@@ -20,6 +20,7 @@ from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.extended_resources import is_countable
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
 from l2rtui.backends.kubernetes.rights import Right, role_hint
 from l2rtui.domain.containers import Binding
@@ -297,7 +298,8 @@ async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:
     for run in plan.runs:
         for pod in run.pods:
             limits = gpu_binding.bind(run, pod, gpu_binding.CudaIndex.SAME).limits
-            requests |= {(pod.node, name): run for name in limits}
+            # Parts of a GPU are for HAMi's own scheduler to count: no node offers them.
+            requests |= {(pod.node, name): run for name in limits if is_countable(name)}
     return [
         finding
         for (node, name), run in requests.items()

@@ -21,6 +21,7 @@ from l2rtui.domain.placement import parse_pins
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from l2rtui.services import launcher
+from l2rtui.ui.state.placement_draft import PlacementDraft
 from l2rtui.ui.widgets.metric_strip import about_slot
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
 
@@ -366,3 +367,29 @@ async def test_lists_and_the_app_say_what_is_used_by_count(server, backend):
     line = about_slot(slot, snapshot.nodes["g-1"], None, 0.0, unseen=snapshot.ledger.nodes["g-1"].unseen)[0]
     text = "".join(span.text for span in line)
     assert "may be in use: 1 of 8 GPUs in use through the device plugin (notebook)" in text
+
+
+async def test_place_mode_stages_whole_gpus_also_where_their_use_is_only_counted(server, backend):
+    put(server, node(gpus=4), foreign("a", gpus=1))
+    ledger = (await backend.snapshot()).ledger
+    draft = PlacementDraft((run(of_set(gpus=2)),)).put("w", [SlotId("g-1", 1, 0)], ledger)
+    (seat,) = draft.seats.values()
+    assert {slot.gpu for slot in seat.slots} == {1, 2}
+    assert draft.still_free(ledger) == draft
+    on = ",".join(map(str, draft.pins()))
+    prepared = await planned(backend, run(of_set(gpus=2)), on=on)
+    assert not launcher.refusals(prepared.findings)
+    assert set(prepared.plan.slots) == set(seat.slots)
+    by_env = PlacementDraft((run(of_set(binding=Binding.ENV, gpus=2)),)).put("w", [SlotId("g-1", 1, 0)], ledger)
+    assert not by_env.seats
+
+
+async def test_hami_is_placed_by_uuid_and_by_count(server, backend):
+    uuids = ",".join(f"GPU-{index:08}-aaaa" for index in range(2))
+    shares = node(gpus=20, **{labels.GPU_COUNT: "2"})
+    shares["metadata"]["annotations"] = {labels.GPU_UUIDS: uuids}
+    put(server, shares, foreign("a", gpus=18))
+    prepared = await planned(backend, run(of_set(2, binding=Binding.HAMI)))
+    assert not launcher.refusals(prepared.findings)
+    assert {pod.seat.units for pod in prepared.plan.runs[0].pods} == {1}
+    assert "0 of 20 on g-1" in await refused(backend, run(of_set(3, binding=Binding.HAMI)))
