@@ -68,6 +68,7 @@ def unit_of(name: str) -> Unit:
     return Unit.WHOLE if name.startswith("nvidia.com/") else Unit.NONE
 
 
+@lru_cache(maxsize=1024)
 def is_device(name: str) -> bool:
     """Return True for a resource that stands for a GPU, a part of one, or its memory."""
     return unit_of(name) is not Unit.NONE

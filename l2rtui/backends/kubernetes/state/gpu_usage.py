@@ -116,16 +116,17 @@ def read_gpu_usage(
         config_maps: ConfigMaps that were read for it.
     """
     spec = pod.spec
+    has_requests, may_name_gpu, annotations = _has_requests(pod), _may_name_gpu(pod), _gpu_annotations(pod)
+    is_ours = labels.RUN_ID in (pod.metadata.labels or {})
+    if not (has_requests or may_name_gpu or annotations or spec.resource_claims or is_ours):
+        return NO_GPU_USAGE
     flags: dict[str, None] = {}
     unread: dict[tuple[str, str], None] = {}
-    has_requests = _has_requests(pod)
     pinned: dict[DeviceUsage, None] = {}
-    if _may_name_gpu(pod):
+    if may_name_gpu:
         in_containers = _pinned(pod, devices, config_maps or {}, flags, unread, has_requests=has_requests)
         pinned = dict.fromkeys(in_containers)
-    annotations = pod.metadata.annotations
-    if annotations and any(key.startswith(_KEYS) for key in annotations):
-        pinned |= dict.fromkeys(_annotated(annotations, devices, flags, has_requests=has_requests))
+    pinned |= dict.fromkeys(_annotated(annotations, devices, flags, has_requests=has_requests))
     requests = _requests(pod) if has_requests else {}
     requested = _requested(pod, devices) if has_requests else 0
     if pinned and requested and not spec.resource_claims:
@@ -142,11 +143,20 @@ def read_gpu_usage(
         pinned, requested = pinned | dict.fromkeys(on_measured), 0
     usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
     usages += _plugin_usage(requests, devices) if has_requests else ()
-    if labels.RUN_ID in (pod.metadata.labels or {}):
+    if is_ours:
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
     if not (usages or flags or requests or unread):
         return NO_GPU_USAGE
     return PodGpuUsage(usages, tuple(flags), tuple(requests.items()), tuple(unread))
+
+
+def _gpu_annotations(pod: PodStruct) -> Mapping[str, str]:
+    """Return the annotations of a pod if one of them may be about a GPU."""
+    annotations = pod.metadata.annotations or {}
+    for key in annotations:  # no generator: this runs for every pod
+        if key.startswith(_KEYS) or key in (labels.HAMI_ALLOCATED, labels.HAMI_GPU_UUID):
+            return annotations
+    return {}
 
 
 def _may_name_gpu(pod: PodStruct) -> bool:
