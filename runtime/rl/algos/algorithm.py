@@ -34,10 +34,6 @@ class Stats:
         return dict(zip(self.__slots__, values, strict=True))
 
 
-LearnFunction = Callable[..., tuple[Tensor, Tensor]]
-"""Columns of a batch → statistics of the update as a vector, and TD errors."""
-
-
 class HasKernels(Protocol):
     """Network whose arena begins with the parameters of its encoder."""
 
@@ -61,28 +57,6 @@ class Algorithm(ABC):
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:
         """Learn from one batch (replay, rollouts or gradients, as the algorithm needs)."""
-
-    def learn_function(self, updates: int) -> LearnFunction | None:
-        """Return what the update behind ``updates`` earlier ones does on the device, to be captured with others.
-
-        It must be the same function object, or an equal one, for equal work. None where the host decides something
-        in that update, so that it goes through `update`.
-        """
-        del updates
-        return None
-
-    @property
-    def anneals(self) -> bool:
-        """True if step sizes change from one update to the next."""
-        return False
-
-    def begin_updates(self) -> None:
-        """Do the host's part before updates that are launched together: step sizes."""
-        raise NotImplementedError
-
-    def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> Stats:
-        """Do the host's part behind ``count`` updates, the last of which gave ``stats`` and ``td_error``."""
-        raise NotImplementedError
 
     @abstractmethod
     def policy_weights(self) -> Tensor:

@@ -96,18 +96,16 @@ class Experience:
 
         They need one GPU that has learner and replay, and batches of single transitions.
         """
-        store, config = self.store, self._plan.config
-        is_here = self._device.startswith("cuda") and self.place == "device" and self._settings.cuda_graphs
-        if (
-            not is_here
-            or len(team.members) > 1
-            or type(store) is not Replay
-            or not isinstance(config, ReplayConfig)
-        ):
+        is_captured = self._device.startswith("cuda") and self._settings.cuda_graphs and len(team.members) == 1
+        store, config, method = self.store, self._plan.config, team.members[0]
+        if not is_captured or self.place != "device" or type(store) is not Replay:
             return None
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
+        from runtime.rl.algos.off_policy.targets import ReplayMethod
 
-        return GraphUpdates(team.members[0], store, config.batch_size, locked)
+        if not isinstance(method, ReplayMethod) or not isinstance(config, ReplayConfig):
+            return None
+        return GraphUpdates(method, store, config.batch_size, locked)
 
     def missing_after_resume(self) -> int:
         """Return how many transitions a resumed run collects before it learns from the replay again."""

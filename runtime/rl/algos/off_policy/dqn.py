@@ -16,14 +16,20 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import vector_of
 from runtime.rl.algos.off_policy.q_network import QNetwork
-from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam, anneal, clip_grad_norm
+from runtime.rl.algos.off_policy.targets import (
+    LearnFunction,
+    ReplayMethod,
+    bellman_target,
+    errors_of,
+    weighted_mean,
+)
+from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -38,8 +44,10 @@ class DQNStats(Stats):
     """Share of actions at random, of the policy that is published next."""
 
 
-class DQN(Algorithm):
+class DQN(ReplayMethod):
     """Deep Q-network: batches in, weights out."""
+
+    config: DQNConfig
 
     def __init__(
         self,
@@ -66,15 +74,6 @@ class DQN(Algorithm):
         """One gradient step, and every ``target_updates`` a copy of the network to the target."""
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
-
-    @property
-    def anneals(self) -> bool:
-        """True if step sizes fall with the count of updates."""
-        return self.config.anneal_updates is not None
-
-    def begin_updates(self) -> None:
-        """Lower the step size."""
-        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
     def learn_function(self, updates: int) -> LearnFunction | None:
         """Return the update; None for one behind which the target is copied."""

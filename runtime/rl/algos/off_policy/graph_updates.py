@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.algorithm import Algorithm, LearnFunction, Stats
+from runtime.rl.algos.algorithm import Stats
+from runtime.rl.algos.off_policy.targets import LearnFunction, ReplayMethod
 from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.device.captured import Captured
@@ -43,7 +44,7 @@ class GraphUpdates:
     """
 
     def __init__(
-        self, method: Algorithm, replay: Replay, size: int, locked: Locked, *, enabled: bool = True
+        self, method: ReplayMethod, replay: Replay, size: int, locked: Locked, *, enabled: bool = True
     ) -> None:
         assert isinstance(replay.rows, DeviceRows)  # noqa: S101  (the caller's choice of this class)
         self._method = method

@@ -17,14 +17,20 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, vector_of
 from runtime.rl.algos.off_policy.critics import TwinNetwork, share_kernels
-from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam, anneal
+from runtime.rl.algos.off_policy.targets import (
+    LearnFunction,
+    ReplayMethod,
+    bellman_target,
+    errors_of,
+    weighted_mean,
+)
+from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -45,12 +51,14 @@ ActorT = TypeVar("ActorT", bound=Network)
 CriticT = TypeVar("CriticT", bound=TwinNetwork)
 
 
-class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
+class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
     """The learner's half of soft actor-critic: batches in, weights out.
 
     With images, the critics' loss alone teaches the kernels, and the actor looks through the same ones
     (Kostrikov et al. 2020: the actor's loss spoils them).
     """
+
+    config: SACConfig
 
     def __init__(
         self,
@@ -89,15 +97,6 @@ class SoftActorCritic(Algorithm, Generic[ActorT, CriticT]):
         """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
-
-    @property
-    def anneals(self) -> bool:
-        """True if step sizes fall with the count of updates."""
-        return self.config.anneal_updates is not None
-
-    def begin_updates(self) -> None:
-        """Lower the step sizes."""
-        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
     def learn_function(self, updates: int) -> LearnFunction | None:
         """Return the update; None where the host counts for the target critics."""

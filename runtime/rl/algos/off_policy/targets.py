@@ -1,11 +1,56 @@
-"""Parts that methods of a replay share: the target of a value, the loss against it, the error of each row."""
+"""Parts that methods of a replay share: their updates, the target of a value, the loss against it, errors."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from runtime.rl.algos.algorithm import Algorithm, Stats
+from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
+
+LearnFunction = Callable[..., tuple[Tensor, Tensor]]
+"""Columns of a batch → statistics of the update as a vector, and TD errors."""
+
+
+class HasSchedule(Protocol):
+    """Settings with a schedule of step sizes."""
+
+    @property
+    def anneal_updates(self) -> int | None:
+        """Updates over which step sizes fall; None keeps them."""
+
+
+class ReplayMethod(Algorithm):
+    """Method whose update has a part of the device's, which graphs may repeat, between two parts of the host's."""
+
+    config: HasSchedule
+    _optimisers: Mapping[str, Adam]
+
+    @property
+    def anneals(self) -> bool:
+        """True if step sizes fall with the count of updates, so that the host is needed before each."""
+        return self.config.anneal_updates is not None
+
+    def begin_updates(self) -> None:
+        """Do the host's part before updates that are launched together: lower the step sizes."""
+        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
+
+    @abstractmethod
+    def learn_function(self, updates: int) -> LearnFunction | None:
+        """Return what the update behind ``updates`` earlier ones does on the device, to be captured with others.
+
+        Equal work is an equal function. None where the host decides something in that update: it goes through
+        `update`.
+        """
+
+    @abstractmethod
+    def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> Stats:
+        """Do the host's part behind ``count`` updates, the last of which gave ``stats`` and ``td_error``."""
 
 
 @torch.no_grad()

@@ -15,14 +15,20 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, HasKernels, LearnFunction, Stats, optimiser_tensors
+from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, fill_biases, vector_of
 from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
-from runtime.rl.algos.off_policy.targets import bellman_target, errors_of, weighted_mean
-from runtime.rl.algos.optimisers import Adam, anneal
+from runtime.rl.algos.off_policy.targets import (
+    LearnFunction,
+    ReplayMethod,
+    bellman_target,
+    errors_of,
+    weighted_mean,
+)
+from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.device.precision import DTYPES
 
@@ -37,8 +43,10 @@ class TD3Stats(Stats):
     mean_q: Tensor
 
 
-class TD3(Algorithm):
+class TD3(ReplayMethod):
     """Twin delayed deterministic policy gradient: batches in, weights out. With images, kernels are as in SAC."""
+
+    config: TD3Config
 
     def __init__(
         self,
@@ -78,15 +86,6 @@ class TD3(Algorithm):
         self.begin_updates()
         step = self._step_both if self._is_due(self.updates) else self._step_critics
         return self.end_updates(1, *step(*batch.parts))
-
-    @property
-    def anneals(self) -> bool:
-        """True if step sizes fall with the count of updates."""
-        return self.config.anneal_updates is not None
-
-    def begin_updates(self) -> None:
-        """Lower the step sizes."""
-        anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
     def learn_function(self, updates: int) -> LearnFunction:
         """Return the update: of the critics alone, or of the policy and the targets as well."""

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.configs import DQNConfig, SACConfig, TD3Config
 from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
 from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.targets import ReplayMethod
 from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.host_rows import HostRows
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 16
 UPDATES = 8
 STEADY = replace(SAC_CONFIG, anneal_updates=None)
-Make = Callable[..., Algorithm]
+Make = Callable[..., ReplayMethod]
 METHODS: dict[str, tuple[Make, ObsSpace, ActionSpace]] = {
     "sac": (partial(SAC, VECTOR, STEADY, 3), ObsSpace(5), ActionSpace(2)),
     "sac-annealed": (partial(SAC, VECTOR, SAC_CONFIG, 3), ObsSpace(5), ActionSpace(2)),
