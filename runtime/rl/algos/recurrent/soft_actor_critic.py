@@ -91,7 +91,9 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         )
         return policy, target
 
-    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        with torch.no_grad():
+            features = self._features(batch)  # the memory's, by the critics after their step
         return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
 
     def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:

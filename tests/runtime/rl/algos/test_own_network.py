@@ -23,6 +23,7 @@ from runtime.rl.algos.own_network import first_weights
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.device.precision import chosen_precision
 from runtime.rl.roles.inference_process import NetworkSetup, make_network
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.settings_check import check_settings
@@ -86,12 +87,16 @@ def view(method: str = "sac", **others: Any) -> Settings:
     return settings.from_mapping({**base, "network": own, "algorithm": method, **METHODS.get(method, {}), **others})
 
 
+def precision_of(training: Settings) -> str:
+    return chosen_precision(training.precision, "cpu", has_images=True)
+
+
 def made(training: Settings) -> tuple[Plan, Algorithm, np.ndarray]:
     """Plan and method of settings, and observations of two copies at five steps."""
     env = make_environment(training, 2, {})
     plan, rng = environment_plan(training, env), np.random.default_rng(0)
     rows = [env.reset(0), *(env.step(env.action_space.at_random(2, rng)).obs for _ in range(4))]
-    return plan, build(plan, 1, "cpu", precision="float32"), np.stack(rows)
+    return plan, build(plan, 1, "cpu", precision=precision_of(training)), np.stack(rows)
 
 
 def batch_of(plan: Plan, rows: np.ndarray) -> Batch | RolloutBatch:
@@ -141,7 +146,7 @@ def test_remote_inference_answers_by_it_what_workers_would_see(environment: str)
     plan, learning, rows = made(training)
     actor = NumpyActor(plan.shape)
     actor.load(learning.actor_arena())
-    setup = NetworkSetup(plan.shape, "cpu", "float32", captures=True, threads=1, max_rows=2)
+    setup = NetworkSetup(plan.shape, "cpu", precision_of(training), captures=True, threads=1, max_rows=2)
     network = make_network(msgspec.json.decode(msgspec.json.encode(setup), type=NetworkSetup))
     network.weights[:] = learning.actor_arena()
     network.refresh()
