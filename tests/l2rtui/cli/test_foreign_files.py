@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 POD = """\
 apiVersion: v1
 kind: Pod

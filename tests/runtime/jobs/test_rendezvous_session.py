@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torch.distributed import DistStoreError
+from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, rendezvous_handler_registry
 from torch.distributed.elastic.utils import store as store_util
 
@@ -31,6 +31,12 @@ def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3) -> ElasticPlan:
         max_nodes=max_nodes, processes=None, max_restarts=max_restarts, gather_seconds=1, command=("x",),
         local_address="127.0.0.1", token="", name=name, folder=None,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened_by_torch():
+    """The pipe that torch's store opens with its first server, and never closes."""
+    TCPStore("127.0.0.1", 0, 1, is_master=True)
 
 
 @pytest.fixture

@@ -25,6 +25,9 @@ from l2rtui.ui.state.placement_draft import PlacementDraft
 from l2rtui.ui.widgets.metric_strip import about_slot
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
 
+pytestmark = pytest.mark.process
+"""A launch records the revision of its folder, which git says."""
+
 INPUTS = Path(__file__).parent / "inputs"
 
 

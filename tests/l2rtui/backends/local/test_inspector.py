@@ -13,6 +13,7 @@ from l2rtui.backends.local.supervision.event_log import MAX_BYTES, EventLog, Eve
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import RestartPolicy, Role
 from l2rtui.errors import NotFoundError
+from tests.leaks import close_files_below
 
 ECHO = """
 import socket, sys
@@ -170,3 +171,4 @@ def test_a_journal_is_bounded_survives_damage_and_a_missing_folder(tmp_path):
     assert read_events(path)[-1].reason == "Started"
     EventLog(tmp_path / "none" / "events.jsonl").add(event)
     assert read_events(tmp_path / "none" / "events.jsonl") == []
+    close_files_below(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from tests.leaks import close_files_below
 
 BASE_SECONDS = 10.0
 GRACE_SECONDS = 30.0
@@ -100,8 +102,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    yield World(tmp_path, monkeypatch)
+    close_files_below(tmp_path)
 
 
 def test_each_failure_doubles_the_back_off_up_to_its_limit(world):
