@@ -91,7 +91,7 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         )
         return policy, target
 
-    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             features = self._features(batch)  # the memory's, by the critics after their step
         return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
