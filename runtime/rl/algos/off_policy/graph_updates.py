@@ -34,6 +34,13 @@ GRAPHS_KEPT: Final = 8
 """Graphs of one learner: two counts of updates, of methods that take turns; a ring that grows makes new ones."""
 
 
+LARGE_BATCH_BYTES: Final = 32 * 2**20
+"""Observations of a batch from which on its updates are launched one by one.
+
+128 pairs of 512x384x3 have 144 MiB, 256 of 84x84x4 have 14.
+"""
+
+
 class GraphUpdates:
     """Updates of a method on batches of a replay that lives on the method's device.
 
@@ -53,6 +60,7 @@ class GraphUpdates:
         self._size = size
         self._locked = locked
         self._enabled = enabled
+        self._is_large = 2 * size * replay.layout.tail_bytes > LARGE_BATCH_BYTES
         self._graphs: dict[tuple[Any, ...], Captured] = {}
         self.slots = np.zeros(0, dtype=np.intp)
         """(B,) rows of the batch of the latest update."""
@@ -60,8 +68,9 @@ class GraphUpdates:
     def count_of(self, most: int) -> int:
         """Return how many of the next ``most`` updates can be launched together; 0 if the first one cannot."""
         done = self._method.updates
-        if self._method.anneals:
-            most = 1  # the host lowers the step sizes before each
+        # The host lowers step sizes before each; and updates on large pictures take longer than their launch.
+        if self._method.anneals or self._is_large:
+            most = 1
         counts = (count for count in range(most) if self._method.learn_function(done + count) is None)
         return next(counts, most)
 

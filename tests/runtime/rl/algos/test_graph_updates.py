@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from runtime.rl.algos.configs import DQNConfig, SACConfig, TD3Config
+from runtime.rl.algos.off_policy import graph_updates
 from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
@@ -125,6 +126,14 @@ def test_target_critics_that_follow_rarely_keep_updates_on_the_host() -> None:
         method, filled(*spaces, partial(DeviceRows, "cpu")), SIZE, lambda draw: draw(), enabled=False
     )
     assert updates.count_of(8) == 0
+
+
+def test_updates_on_large_pictures_are_launched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, *spaces = METHODS["sac-picture"]
+    ring = filled(*spaces, partial(DeviceRows, "cpu"))
+    assert GraphUpdates(make(), ring, SIZE, lambda draw: draw(), enabled=False).count_of(8) == 8
+    monkeypatch.setattr(graph_updates, "LARGE_BATCH_BYTES", 2 * SIZE * ring.layout.tail_bytes - 1)
+    assert GraphUpdates(make(), ring, SIZE, lambda draw: draw(), enabled=False).count_of(8) == 1
 
 
 def test_weights_of_a_replay_by_priority_reach_the_update() -> None:
