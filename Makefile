@@ -107,7 +107,8 @@ nightly-programs: $(VENV)/dev
 	@$(BIN)/python -m tests.bench curves --out build/nightly-curves
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
-	@$(PYTEST) -n $(JOBS) tests/l2rtui/domain --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100 $(ARGS)
+	@$(PYTEST) -n $(JOBS) tests/l2rtui/domain tests/l2rtui/services/test_spec_gpus.py \
+	  tests/l2rtui/backends/kubernetes/test_counted_gpus.py --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100 $(ARGS)
 
 check: $(VENV)/dev  ## format, lint, types, contracts, house rules
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going check-types check-style check-contracts check-house

@@ -16,8 +16,9 @@ class Stop:
 
     def install(self) -> None:
         """Install the handlers. Python allows it in the main thread only."""
-        signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        # Last: who looks for this handler, as Python has none, finds both.
+        signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.reason = signal.Signals(number).name

@@ -37,7 +37,7 @@ SLOT = {
 NODE = {
     "node", "ready", "schedulable", "use_known", "slots", "free", "cpu_cores", "cpu_used", "memory_bytes",
     "memory_used_bytes", "gpus", "taints", "labels", "message", "cpu_slots", "cpu_free", "ip",
-    "pods", "created",
+    "pods", "created", "resources",
 }  # fmt: skip
 POD = {
     "pod", "uid", "node", "owner", "run", "set", "role", "index", "seed", "slots", "phase", "status", "level",

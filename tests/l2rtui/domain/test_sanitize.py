@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l2rtui.domain.log import visible_state
 from l2rtui.domain.sanitize import MAX_LINE, sanitize
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -148,3 +149,10 @@ def test_time_is_linear_on_hostile_input(unit):
     sanitize(text)
     sanitize(text, keep_sgr=True)
     assert time.process_time() - began < 0.5
+
+
+def test_of_the_states_of_a_progress_bar_the_last_one_is_seen():
+    assert visible_state("10 %\r20 %\r30 %") == "30 %"
+    assert visible_state("10 %\r20 %\r") == "20 %\r"
+    assert visible_state("a line of Windows\r") == "a line of Windows\r"
+    assert visible_state("plain") == "plain"

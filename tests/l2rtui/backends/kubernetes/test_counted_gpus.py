@@ -201,6 +201,13 @@ async def test_unhealthy_gpus_are_said_and_not_placed(server, backend):
     assert "0 of 7 on xid-1" in await refused(backend, run(of_set(8)))
 
 
+async def test_a_pod_that_names_its_gpu_beside_an_unhealthy_one_is_warned_of(server, backend):
+    put(server, *documents("17-unhealthy-gpu.yaml"))
+    prepared = await planned(backend, run(of_set(binding=Binding.ENV)), on="xid-1/0")
+    words = " ".join(map(str, prepared.findings))
+    assert "7 of 8 GPUs healthy on xid-1, and a pod that names its GPU may get another one" in words
+
+
 async def test_slices_of_strategy_single_are_counted_and_no_index_names_one(server, backend):
     put(server, *documents("16-mig-single.yaml"))
     sentence = await refused(backend, run(of_set(binding=Binding.ENV)), on="mig-single/3")
