@@ -164,7 +164,7 @@ def misplaced(marks: set[str]) -> str:
     """Return what the test did that its tier does not allow, or nothing."""
     if marks & OTHER_MACHINES:
         return ""
-    if deeds.started and "process" not in marks:
+    if deeds.started and not marks & {"process", "slow"}:
         return f"an unmarked test started a process; mark it `process` or decorate its fixture: {deeds.started[0]}"
     if deeds.connected:
         return f"a test connected to another machine: {deeds.connected[0]}"

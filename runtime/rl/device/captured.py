@@ -208,13 +208,12 @@ def static_copy(example: Tensor) -> Tensor:
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """Collect garbage before the block and not within it.
+    """Keep the garbage collector from destroying other graphs in the middle of a capture.
 
-    A method that nobody has any more is a cycle with its graphs, and CUDA may end a capture in the middle of which
-    others are destroyed. On an H200 the fifth learner of one process failed by `cudaErrorStreamCaptureInvalidated`;
-    that this was the cause is likely and not proved.
+    A method that nobody has any more is a cycle with its graphs, and CUDA may end a capture when others are
+    destroyed. On an H200 the fifth learner of one process failed by `cudaErrorStreamCaptureInvalidated`; that this
+    was the cause is likely and not proved.
     """
-    gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
