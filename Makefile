@@ -7,8 +7,8 @@
 
 PYTHON ?= python3
 PIP_ARGS ?=
-# Workers of the tests: two a core for those that wait for screens, servers and processes, one for those that compute.
-# Each takes 1 GB and imports all tests, so never more than eight.
+# Workers of the tests. Those that compute get one a core; those of processes mostly wait and get two. Each takes 1 GB
+# and imports all tests, so never more than eight.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 at_most_eight = $(shell echo $$(( $(1) < 8 ? $(1) : 8 )))
 JOBS ?= $(call at_most_eight,$(CORES))
@@ -67,7 +67,7 @@ quick: $(VENV)/dev  ## run the tests that import what you changed, for at most 1
 	  -m "not process and not slow and not cluster and not gpu" $(ARGS) $$files
 
 test: $(VENV)/dev  ## run the tests that stay in one process: minutes
-	@$(PYTEST) -n $(WAITING_JOBS) -m "not process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m "not process and not slow and not cluster and not gpu" $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
 	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu" $(ARGS)
