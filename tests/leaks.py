@@ -22,7 +22,7 @@ from _pytest.unraisableexception import collect_unraisable
 SOON_SECONDS = 0.5
 GRACE_SECONDS = 2.0
 """Given to threads and processes that end at this moment."""
-UNCOUNTED = ("/dev/", "anon_inode:", "/proc/", "/sys/", "/usr/", "/root/", "/home/")
+UNCOUNTED = ("/dev/", "anon_inode:", "/proc/", "/sys/", "/usr/", f"{Path.home()}/", "/home/")
 """Prefixes of what libraries open at their first use and keep."""
 _FDS = Path("/proc/self/fd")
 

@@ -39,7 +39,7 @@ class MinibatchSteps:
     def of(self, columns: Sequence[Tensor], size: int) -> Pass:
         """Return a pass over ``columns`` in minibatches of about ``size`` rows; only the newest may be called."""
         if not is_captured(self._capture, *columns):
-            return lambda order: self._sum(columns, split_rows(order, size)) / minibatch_count(order, size)
+            return lambda order: self._mean(columns, split_rows(order, size))
         key = shapes_of(columns)
         if key not in self._buffers:
             self._buffers[key] = [static_copy(column) for column in columns]
@@ -66,6 +66,9 @@ class MinibatchSteps:
         """Return the function of consecutive minibatches; of equal rows it cuts the same as `split_rows`."""
         return lambda rows: self._sum(buffers, torch.tensor_split(rows, count))
 
+    def _mean(self, columns: Sequence[Tensor], minibatches: Sequence[Tensor]) -> Tensor:
+        return self._sum(columns, minibatches) / len(minibatches)
+
     def _sum(self, columns: Sequence[Tensor], minibatches: Sequence[Tensor]) -> Tensor:
         first, *others = minibatches
         sums = self._step(*(column[first] for column in columns))
@@ -74,15 +77,10 @@ class MinibatchSteps:
         return sums
 
 
-def minibatch_count(order: Tensor, size: int) -> int:
-    """Return into how many minibatches `split_rows` cuts."""
-    return max(1, min(round(len(order) / size), len(order) // 2))
-
-
 def split_rows(order: Tensor, size: int) -> tuple[Tensor, ...]:
     """Return ``order`` (B,) in minibatches of about ``size`` rows, none of which has one row more than another.
 
     Where ``size`` divides B they all have it. A remainder is spread over them: a last minibatch of its own would be
     smaller and weigh as much, and one of a single row has no deviation to normalise its advantage by.
     """
-    return torch.tensor_split(order, minibatch_count(order, size))
+    return torch.tensor_split(order, max(1, min(round(len(order) / size), len(order) // 2)))

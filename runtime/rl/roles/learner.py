@@ -404,7 +404,7 @@ class Learner:
         """Return how many updates to launch together: as many as the settings say, or one."""
         most, done = self._settings.updates_per_launch, self._counters.kept_updates
         # Priorities of the next batch depend on the errors of this one.
-        if self._is_prioritised or most == 1:
+        if self._is_prioritised:
             return 1
         total = self._settings.total_updates
         fits = total is None or done + most <= total

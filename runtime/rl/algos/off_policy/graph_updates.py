@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -28,10 +28,6 @@ class Locked(Protocol):
 
     def __call__(self, sample: Callable[[], list[Draw]], /) -> list[Draw]:
         """Return what ``sample`` returns."""
-
-
-GRAPHS_KEPT: Final = 8
-"""Graphs of one learner: two counts of updates, of methods that take turns; a ring that grows makes new ones."""
 
 
 LARGE_BATCH_BYTES: Final = 32 * 2**20
@@ -61,7 +57,9 @@ class GraphUpdates:
         self._locked = locked
         self._enabled = enabled
         self._is_large = 2 * size * replay.layout.tail_bytes > LARGE_BATCH_BYTES
-        self._graphs: dict[tuple[Any, ...], Captured] = {}
+        self._obs: Tensor | None = None
+        """Memory of the ring that the graphs read; they keep it, so those of a ring that has grown are dropped."""
+        self._graphs: dict[tuple[LearnFunction | None, ...], Captured] = {}
         self.slots = np.zeros(0, dtype=np.intp)
         """(B,) rows of the batch of the latest update."""
 
@@ -100,16 +98,16 @@ class GraphUpdates:
         self, functions: tuple[LearnFunction | None, ...], obs: Tensor, shape: tuple[int, ...], *, has_weights: bool
     ) -> Captured:
         """Return the graph of these updates over the ring's present memory."""
-        key = (functions, obs.data_ptr(), shape, has_weights)
-        graph = self._graphs.get(key)
+        if obs is not self._obs:
+            self._graphs.clear()
+            self._obs = obs
+        graph = self._graphs.get(functions)
         if graph is None:
-            if len(self._graphs) >= GRAPHS_KEPT:
-                self._graphs.clear()
             count, width = shape
             # The first example is rows that exist: warm-up calls gather by them.
             rows = torch.zeros(shape, dtype=torch.int64, device=obs.device)
             weights = torch.ones((count, width // 2), device=obs.device) if has_weights else None
-            graph = self._graphs[key] = Captured(
+            graph = self._graphs[functions] = Captured(
                 lambda rows, weights: self._learn(functions, obs, rows, weights),
                 rows,
                 weights,
