@@ -14,6 +14,7 @@ from l2rtui.cloud.artifacts import Artifact, Artifacts
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services import run_history
+from runtime.base import bounded_json
 
 DATA_DIR: Final = "/l2r"
 """Path of L2R_DIR in containers."""
@@ -37,7 +38,7 @@ async def root_of(backend: Backend, target: str) -> str:
         if folder := await _folder_of(backend, target):
             return folder
         raise
-    train: dict[str, Any] = msgspec.json.decode(spec.train)
+    train: dict[str, Any] = bounded_json.decode(spec.train)
     place = train.get("artifacts")
     if isinstance(place, str) and place:
         return f"{place.rstrip('/')}/{spec.name}"
@@ -88,7 +89,7 @@ async def resumed(backend: Backend, artifact: Artifact, name: str) -> RunSpec:
         before = await backend.spec(run)
     except NotFoundError:
         before = (await asyncio.to_thread(run_history.find, run or artifact.name))[0]
-    train: dict[str, Any] = {**msgspec.json.decode(before.train), "resume_from": artifact.location}
+    train: dict[str, Any] = {**bounded_json.decode(before.train), "resume_from": artifact.location}
     return replace(before, name=name, experiment=name, train=msgspec.json.encode(train).decode())
 
 

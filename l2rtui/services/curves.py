@@ -25,6 +25,7 @@ from l2rtui.domain.log import LogQuery
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
+from runtime.base import bounded_json
 from runtime.base.metric_records import number, parse_record
 
 MAX_RUNS: Final = 64
@@ -59,7 +60,7 @@ class _LearnerRecord(msgspec.Struct):
     value_loss: float | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_LearnerRecord).decode
+_decode: Final = bounded_json.decoder(_LearnerRecord)
 
 
 def curve_record(record: Mapping[str, Any]) -> CurveRecord:

@@ -9,6 +9,7 @@ from typing import Final
 
 from l2rtui.config import nearest, state_dir
 from l2rtui.errors import BackendError, ConfigError
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 VIEWS: Final = ("slots", "seeds", "pods", "nodes", "events")
@@ -32,8 +33,8 @@ def checked(expression: Iterable[tuple[str, str]]) -> dict[str, str]:
 def saved_filters() -> dict[str, str]:
     """Return the filters that were saved in the app, by name; none where the file cannot be read."""
     try:
-        filters = json.loads(_path().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        filters = bounded_json.loads(_path().read_text("utf-8"))
+    except (OSError, ValueError):
         return {}
     if not isinstance(filters, dict):
         return {}

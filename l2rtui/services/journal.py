@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from l2rtui.config import state_dir, user_name
+from runtime.base import bounded_json
 
 _MAX_BYTES = 8 * 1_048_576
 _log = logging.getLogger(__name__)
@@ -46,4 +47,4 @@ def entries() -> Iterator[dict[str, Any]]:
         with contextlib.suppress(OSError), part.open(encoding="utf-8") as file:
             for line in file:
                 with contextlib.suppress(ValueError):
-                    yield json.loads(line)
+                    yield bounded_json.loads(line)

@@ -15,6 +15,7 @@ import msgspec
 from l2rtui.backends.base import Inspector
 from l2rtui.config import state_dir
 from l2rtui.domain.snapshot import PodView
+from runtime.base import bounded_json
 from runtime.base.file_lock import try_lock
 
 
@@ -86,7 +87,7 @@ def _read_all() -> tuple[PortForward, ...]:
                 if try_lock(descriptor):
                     path.unlink(missing_ok=True)  # its process was killed
                 else:
-                    forwards.append(msgspec.json.decode(os.pread(descriptor, 1 << 16, 0), type=PortForward))
+                    forwards.append(bounded_json.decode(os.pread(descriptor, 1 << 16, 0), PortForward))
             finally:
                 os.close(descriptor)
     return tuple(sorted(forwards, key=lambda forward: forward.since))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from l2rtui.backends.common import stored_spec
 from l2rtui.config import state_dir
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError
@@ -88,6 +89,6 @@ def _newest_first() -> list[tuple[float, Path]]:
 
 def _read(path: Path) -> RunSpec | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunSpec)
+        return stored_spec.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):  # of another version: it cannot be launched by this one
         return None

@@ -6,7 +6,6 @@ comes from inside the pod and is not trusted.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,6 +16,7 @@ from l2rtui.domain.simulator import CameraImage, Simulator
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, NotFoundError
 from l2rtui.services import journal
+from runtime.base import bounded_json
 
 COMMAND: Final = ("l2r-runtime", "simulators")
 WIDTH: Final = 160
@@ -32,8 +32,8 @@ async def status(backend: Backend, pod: PodView) -> tuple[Simulator, ...]:
         NotFoundError: it drives none. BackendError: the command cannot be run.
     """
     try:
-        answer = json.loads(await _run_simulators_command(backend, pod, ["status"]))
-    except (ValueError, RecursionError):
+        answer = bounded_json.loads(await _run_simulators_command(backend, pod, ["status"]))
+    except ValueError:
         answer = None
     reports = answer.get("simulators") if isinstance(answer, dict) else None
     if not isinstance(reports, list):

@@ -7,7 +7,6 @@ others are not. The arithmetic is that of the learner itself (``runtime.base.rep
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.services.spec.own_classes import NEEDED, class_problem
-from runtime.base import environments, replay_memory
+from runtime.base import bounded_json, environments, replay_memory
 from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
 
@@ -72,7 +71,7 @@ def _settings(run: RunPlan) -> Mapping[str, Any] | None:
     if not any(len(command) == 2 and command[0] == _RUNTIME and command[1] in _ROLES for command in commands):
         return None
     try:
-        settings = json.loads(run.spec.train or "{}")
+        settings = bounded_json.loads(run.spec.train or "{}")
     except ValueError:  # the runtime refuses it with its own sentence
         return None
     return settings if isinstance(settings, dict) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.base import contract, endpoint
+from runtime.base import bounded_json, contract, endpoint
 from runtime.base.errors import SetupError
 
 
@@ -40,7 +39,7 @@ def from_environment(environ: Mapping[str, str]) -> PeerAddresses:
             f'{contract.ENV_PEERS}={{"ps":["tcp://127.0.0.1:{contract.PS_PORT}"]}}'
         )
     try:
-        sets = json.loads(text)
+        sets = bounded_json.loads(text)
         endpoints = {str(name): tuple(addresses) for name, addresses in sets.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise SetupError(f"{contract.ENV_PEERS} must be a JSON object of lists of endpoints: {error}") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.limits import LimitNotice, duration_text
 
 STATES: Final = ("stalled", "diverged", "failed", "done", "limit")
@@ -113,12 +114,12 @@ def rules_text(rules: Sequence[AlertRule]) -> str:
 def parse_rules(text: str) -> tuple[AlertRule, ...]:
     """Return the rules that the variable states. Raises ValueError."""
     try:
-        items: list[dict[str, Any]] = json.loads(text or "[]")
+        items: list[dict[str, Any]] = bounded_json.loads(text or "[]")
         rules = tuple(
             AlertRule(**{**item, "when": tuple(item["when"]), "command": tuple(item.get("command", ()))})
             for item in items
         )
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ValueError("they are no list of rules") from error
     if problem := next(filter(None, (rule.problem() for rule in rules)), ""):
         raise ValueError(problem)

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from runtime.base import bounded_json
+
 FORMAT: Final = 2
 """Version of the manifest."""
 ARRAYS_SUFFIX: Final = ".safetensors"
@@ -74,12 +76,12 @@ def decode_manifest(text: bytes) -> CheckpointManifest:
     """Return a manifest that is of this format and whose own check sum is right. Raises ManifestError."""
     try:
         # Python's JSON, not msgspec's: facts may hold NaN, and the check sum is over Python's spelling of numbers.
-        fields = json.loads(text)
+        fields = bounded_json.loads(text)
         is_foreign = isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT
         # Another format may have other fields, so it is not converted: an error would name a field, not it.
         manifest = None if is_foreign else msgspec.convert(fields, CheckpointManifest)
         check = _check_sum({name: value for name, value in fields.items() if name != "check"})
-    except (ValueError, TypeError, RecursionError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, msgspec.DecodeError) as error:
         raise ManifestError(f"its manifest cannot be used: {error}") from error
     if manifest is None:
         raise ManifestError("its manifest cannot be used: it is of another format")

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.docker_endpoint import DockerEndpoint, EngineError, find_endpoint
 
 REQUEST_SECONDS: Final = 60.0
@@ -42,7 +43,7 @@ class DockerClient:
     ) -> Any:
         """Send a request; return its response as JSON, None where it is empty. Raises EngineError."""
         raw = self.request(method, path, body=body, seconds=seconds, **query)
-        return json.loads(raw) if raw.strip() else None
+        return bounded_json.loads(raw) if raw.strip() else None
 
     def request(
         self, method: str, path: str, /, *, body: Any = None, seconds: float = REQUEST_SECONDS, **query: Any
@@ -199,9 +200,9 @@ def decode_messages(blocks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
-        yield from (json.loads(line) for line in lines if line.strip())
+        yield from (bounded_json.loads(line) for line in lines if line.strip())
     if rest.strip():
-        yield json.loads(rest)
+        yield bounded_json.loads(rest)
 
 
 def _connected(endpoint: DockerEndpoint) -> Any:
@@ -243,7 +244,7 @@ def _tls(endpoint: DockerEndpoint, config: Any) -> Any:
 
 def _refusal(status: int, method: str, path: str, raw: bytes) -> EngineError:
     try:
-        message = str(json.loads(raw)["message"])
+        message = str(bounded_json.loads(raw)["message"])
     except (ValueError, KeyError, TypeError):
         message = raw.decode("utf-8", "replace")[:300]
     return EngineError(status, f"The Docker Engine refused {method} {path}: {message.strip().rstrip('.')}.")

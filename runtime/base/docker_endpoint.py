@@ -8,12 +8,13 @@ DOCKER_CONTEXT, ``currentContext`` in ``config.json``, the default socket
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from runtime.base import bounded_json
 
 DEFAULT_SOCKET: Final = "/var/run/docker.sock"
 _DEFAULT_CONTEXT: Final = "default"
@@ -81,7 +82,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> DockerEndpoint:
 
 def _current_context(folder: Path) -> str:
     try:
-        name = json.loads((folder / "config.json").read_text("utf-8")).get("currentContext")
+        name = bounded_json.loads((folder / "config.json").read_text("utf-8")).get("currentContext")
     except (OSError, ValueError, AttributeError):  # whoever needs the logins in it says what is wrong with it
         return _DEFAULT_CONTEXT
     return str(name or _DEFAULT_CONTEXT)
@@ -93,7 +94,7 @@ def _context_endpoint(folder: Path, name: str) -> DockerEndpoint:
     number = hashlib.sha256(name.encode()).hexdigest()
     path = folder / "contexts" / "meta" / number / "meta.json"
     try:
-        endpoint = json.loads(path.read_text("utf-8"))["Endpoints"]["docker"]
+        endpoint = bounded_json.loads(path.read_text("utf-8"))["Endpoints"]["docker"]
         host, skips_tls = str(endpoint["Host"]), bool(endpoint.get("SkipTLSVerify"))
     except FileNotFoundError:
         sentence = f"There is no Docker context {name} in {folder / 'contexts'}."

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
+from runtime.base import bounded_json
+
 NEAR_SHARE: Final = 0.9
 """Share of a limit from which it is near."""
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -85,10 +87,10 @@ class Limits:
     def parse(cls, text: str) -> tuple[Self, int]:
         """Return the limits and the number of GPUs that the variable states. Raises ValueError."""
         try:
-            values: dict[str, Any] = json.loads(text or "{}")
+            values: dict[str, Any] = bounded_json.loads(text or "{}")
             gpus = int(values.pop("gpus", 0))
             limits = cls(**{name: float(value) for name, value in values.items()})
-        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{text[:100]!r} are no limits") from error
         return limits, gpus
 

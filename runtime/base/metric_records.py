@@ -6,10 +6,10 @@ another type than agreed. `runtime.base.metrics` writes them.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.contract import METRIC_PREFIX
 
 MAX_LINE: Final = 65_536
@@ -29,8 +29,8 @@ def parse_record(line: str) -> dict[str, Any] | None:
     if at < 0 or len(line) - at > MAX_LINE:
         return None
     try:
-        record = json.loads(line[at:])
-    except (ValueError, RecursionError):  # deep nesting ends in a RecursionError, not in a decoding error
+        record = bounded_json.loads(line[at:])
+    except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("l2r"), str) else None
 

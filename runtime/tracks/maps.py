@@ -7,7 +7,6 @@ simulator and the environment read the same files, so both mean the same place.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base import bounded_json
 from runtime.tracks.geo import LocalFrame
 from runtime.tracks.track import COURSES, Floats, Track, make_track
 
@@ -77,8 +77,8 @@ def load_map(name_or_file: str) -> TrackMap:
         return own_map(name_or_file)
     path = Path(name_or_file)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        document = bounded_json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise MapError(f"the track file {path} cannot be read: {error}") from error
     return from_json(short_name(path.stem), document)
 

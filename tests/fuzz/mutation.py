@@ -54,6 +54,7 @@ _TOKENS: Final = (
         b"{",
         b"}",
         b"[" * 300,
+        b"[" * 1_100 + b"]" * 1_100,
         b'"',
         b"\\",
         b"\\ud800",
@@ -83,6 +84,34 @@ _TOKENS: Final = (
     ),
 )
 _LONGEST: Final = 200_000
+
+
+def nested(data: bytes) -> list[bytes]:
+    """Return JSON with an unknown field, and each of its values in turn, nested too deeply; none for other data."""
+    head, brace, rest = data.partition(b"{")
+    try:
+        document = json.loads(brace + rest)
+    except ValueError:
+        return []
+    texts = []
+    for depth in (150, 990, 1_100, 50_000):
+        deep = "[" * depth + "]" * depth
+        for value in (deep, json.dumps(deep), '{"a":' * depth + "1" + "}" * depth):
+            for path in [("zz",), *_paths(document)]:
+                marked = copy.deepcopy(document)
+                inner = marked
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = "\0"
+                texts.append(head + json.dumps(marked).replace(json.dumps("\0"), value).encode())
+    return texts
+
+
+def _paths(document: Any) -> list[tuple[Any, ...]]:
+    if not isinstance(document, dict | list):
+        return []
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    return [path for key, item in items for path in [(key,), *((key, *rest) for rest in _paths(item))]]
 
 
 def mutated(rng: random.Random, seeds: Sequence[bytes]) -> bytes:

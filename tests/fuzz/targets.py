@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import gzip
 import io
 import json
-import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,39 +66,10 @@ from runtime.jobs.elastic.shared_values import MemoryValues, answer
 from runtime.jobs.fetch.unpack import unpack
 from runtime.sim.wire import protocol, rpc_methods
 from tests.fakes.abuse import headers
+from tests.fuzz.stored import STORED
+from tests.fuzz.target import Target, file_of, folder
 
 ROOT = Path(__file__).parents[2]
-Run = Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A decoder: a name, correct inputs, the call, and what it may raise."""
-
-    name: str
-    seeds: Callable[[], list[bytes]]
-    run: Run
-    errors: tuple[type[Exception], ...] = ()
-
-    def __call__(self, data: bytes) -> None:
-        """Decode; raises what it may not raise."""
-        try:
-            self.run(data)
-        except self.errors:
-            return
-
-
-@cache
-def _folder() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="l2r-fuzz-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-def _file(name: str, data: bytes) -> str:
-    path = _folder() / name
-    path.write_bytes(data)
-    return str(path)
 
 
 # --- records and logs ---------------------------------------------------------------------------------------
@@ -167,11 +134,11 @@ def _spec_seeds() -> list[bytes]:
 
 
 def _read_spec(data: bytes) -> None:
-    spec_file.load(_file("spec.yaml", data))
+    spec_file.load(file_of("spec.yaml", data))
 
 
 def _read_cluster(data: bytes) -> None:
-    load_cluster(_file("cluster.yaml", data))
+    load_cluster(file_of("cluster.yaml", data))
 
 
 _KUBECONFIG = b"""apiVersion: v1
@@ -190,7 +157,7 @@ contexts:
 
 
 def _read_kubeconfig(data: bytes) -> None:
-    path = _file("kubeconfig", data)
+    path = file_of("kubeconfig", data)
     for context in ("", "a", "b"):
         try:
             kubeconfig.load_access(context, path)
@@ -225,14 +192,14 @@ def _archive_seeds() -> list[bytes]:
 
 def _unpack(data: bytes) -> None:
     name = "a.zip" if data[:2] == b"PK" else "a.tar.gz"
-    path = Path(_file(name, data))
-    with tempfile.TemporaryDirectory(dir=_folder()) as target:
+    path = Path(file_of(name, data))
+    with tempfile.TemporaryDirectory(dir=folder()) as target:
         unpack(path, Path(target) / "in", name, Stop())
         assert {item.name for item in Path(target).iterdir()} == {"in"}
 
 
 def _unpack_volume(data: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=_folder()) as target:
+    with tempfile.TemporaryDirectory(dir=folder()) as target:
         transfer.unpack(io.BytesIO(data), {name: Path(target) / name[2:] for name in ("./a", "./b", "./c")})
 
 
@@ -512,4 +479,5 @@ TARGETS = (
     Target(
         "endpoints", lambda: [b"tcp://[::1]:5555", b"ipc:///tmp/x", b"tcp://h:1"], _read_endpoint, (EndpointError,)
     ),
+    *STORED,
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.mutation import mutated
+from tests.fuzz.mutation import mutated, nested
 from tests.fuzz.targets import TARGETS, Target
 
 
@@ -24,3 +24,10 @@ def test_a_correct_input_is_accepted(target: Target):
 def test_whatever_comes_is_a_value_or_a_sentence(target: Target, number: int):
     rng = random.Random(number)
     target(mutated(rng, target.seeds()))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_deeply_nested_text_is_an_error_like_any_other(target: Target):
+    texts = [text for seed in target.seeds() for text in nested(seed)]
+    for text in random.Random(1).sample(texts, min(len(texts), 100)):
+        target(text)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, pod_name
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 
 Address = Callable[[SetSpec, int], str]
 """Address of one replica of a set."""
@@ -55,7 +55,7 @@ def peer_variables(
         hosts = {str(other.role): [tcp(other, number) for number in range(other.replicas)] for other in listening}
         variables |= _tensorflow(hosts, set_spec, index)
         variables["POD_NAME"] = pod_name(run.name, set_spec.name, index)  # the chart's scripts read it
-        variables |= _hyperparameters(json.loads(run.train))
+        variables |= _hyperparameters(bounded_json.loads(run.train))
     return variables
 
 

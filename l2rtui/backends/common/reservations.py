@@ -17,6 +17,7 @@ from l2rtui.domain.reservations import rules
 from l2rtui.domain.reservations.text import read_reservations, reservations_text
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MOST_BYTES: Final = 1 << 20
@@ -145,8 +146,8 @@ class ReservationFile(ReservationStore):
 
     def _parsed(self, size: int) -> Mapping[str, str]:
         try:
-            texts = json.loads(self._path.read_text("utf-8")) if size <= MOST_BYTES else {}
-        except (OSError, ValueError, RecursionError):
+            texts = bounded_json.loads(self._path.read_text("utf-8")) if size <= MOST_BYTES else {}
+        except (OSError, ValueError):
             return {}
         if not isinstance(texts, dict):
             return {}

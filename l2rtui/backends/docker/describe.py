@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
+from runtime.base import bounded_json
 
 MAX_EVENTS: Final = 300
 _HISTORY_SECONDS: Final = 24 * 3600.0
@@ -64,7 +64,7 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
     async with aclosing(stream) as blocks:
         async for block in blocks:
             raw += block
-    decoded = (_event(json.loads(line)) for line in raw.splitlines() if line.strip())
+    decoded = (_event(bounded_json.loads(bytes(line))) for line in raw.splitlines() if line.strip())
     return tuple(event for event in decoded if event is not None)[-MAX_EVENTS:]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from l2rtui.backends.common import stored_spec
 from l2rtui.backends.docker import labels
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
@@ -15,6 +16,7 @@ from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError
+from runtime.base import bounded_json
 
 _NEVER = "0001-01-01"
 _OUT_OF_MEMORY = "OOMKilled"
@@ -38,7 +40,7 @@ def nanoseconds_of(text: str) -> int:
 def spec_of(network: Mapping[str, Any]) -> RunSpec:
     """Decode the spec on a run's network. Raises BackendError where it cannot be read."""
     try:
-        return msgspec.json.decode(network["Labels"][labels.RECORD], type=RunSpec)
+        return stored_spec.decode(network["Labels"][labels.RECORD])
     except (KeyError, msgspec.DecodeError) as error:
         name = network["Labels"].get(labels.RUN, network["Name"])
         hint = f"`l2rtui destroy {name}` removes it."
@@ -48,7 +50,7 @@ def spec_of(network: Mapping[str, Any]) -> RunSpec:
 def plan_of(container: Mapping[str, Any]) -> PodPlan:
     """Decode the plan on a container. Raises BackendError where it cannot be read."""
     try:
-        return msgspec.json.decode(container["Config"]["Labels"][labels.POD], type=PodPlan)
+        return bounded_json.decode(container["Config"]["Labels"][labels.POD], PodPlan)
     except (KeyError, msgspec.DecodeError) as error:
         raise BackendError(f"The record of the container {name_of(container)} cannot be read.") from error
 

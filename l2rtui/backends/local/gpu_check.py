@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from l2rtui.backends.local.environment import clean_environ
 from l2rtui.domain.node import Gpu
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
+from runtime.base import bounded_json
 
 _TORCH_SECONDS = 60.0
 """Time limit of importing torch, which takes seconds from a cold disk."""
@@ -57,7 +57,7 @@ def _ask_torch() -> tuple[str, str, bool] | None:
             timeout=_TORCH_SECONDS,
             check=True,
         )
-        version, cuda, sees = json.loads(done.stdout)
+        version, cuda, sees = bounded_json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return str(version), str(cuda), bool(sees)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -34,7 +33,7 @@ from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import RunSpec
-from runtime.base import environments
+from runtime.base import bounded_json, environments
 from runtime.base.contract import ENV_CONFIG
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
@@ -227,7 +226,7 @@ def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
 def _is_refused_anyway(spec: RunSpec) -> bool:
     """Return true for an unknown environment, which the preflight of every backend refuses."""
     try:
-        settings = json.loads(spec.train or "{}")
+        settings = bounded_json.loads(spec.train or "{}")
     except ValueError:
         return False
     name = settings.get("environment") if isinstance(settings, dict) else None

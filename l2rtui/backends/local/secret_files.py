@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 from l2rtui.domain.secret import SecretKind
 from l2rtui.errors import BackendError
+from runtime.base import bounded_json
 
 SUFFIX: Final = ".json"
 
@@ -45,7 +45,7 @@ def read(path: Path) -> tuple[SecretKind, dict[str, str]]:
         BackendError: it cannot be read; the message quotes nothing of its content.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = bounded_json.loads(path.read_text("utf-8"))
         return SecretKind(document["kind"]), {str(key): str(value) for key, value in document["values"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # The parser's own text may quote what is in the file.

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from l2rtui.backends.local.records import FORMAT
-from runtime.base import atomic_files
+from runtime.base import atomic_files, bounded_json
 
 T = TypeVar("T")
 _SIZE_LIMIT = 64 << 20
@@ -49,7 +49,7 @@ def read(path: Path, kind: type[T]) -> T:
         # A damaged file must not take all memory of a supervisor.
         if path.stat().st_size > _SIZE_LIMIT:
             raise CorruptError(f"more than {_SIZE_LIMIT >> 20} MiB")
-        value = msgspec.json.decode(path.read_bytes(), type=kind)
+        value = bounded_json.decode(path.read_bytes(), kind)
     except FileNotFoundError:
         raise
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -23,6 +23,7 @@ import msgspec
 from l2rtui.domain.queue.tickets import RunQueue
 from l2rtui.domain.sweeps.halving import SweepWatch
 from l2rtui.errors import BackendError
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_atomic
 from runtime.base.file_lock import try_lock
 
@@ -124,7 +125,7 @@ class QueueStore:
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if key != self._key:
             try:
-                file = msgspec.json.decode(path.read_bytes(), type=QueueFile)
+                file = bounded_json.decode(path.read_bytes(), QueueFile)
             except FileNotFoundError:
                 return _EMPTY
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -25,6 +25,7 @@ from l2rtui.domain.change import Change
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.redact import redact
 from l2rtui.errors import BackendError, UsageError
+from runtime.base import bounded_json
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
@@ -103,9 +104,9 @@ class EndEntry(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 Entry = ChangesEntry | LineEntry | OutageEntry | EndEntry
 _TAGS: Final = ("changes", "line", "failure", "end")
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Entry)
-_headers = msgspec.json.Decoder(Header)
-_arrays = msgspec.json.Decoder(list[Any])
+_entry = bounded_json.decoder(Entry)
+_header = bounded_json.decoder(Header)
+_array = bounded_json.decoder(list[Any])
 
 
 def header_line(time: float, backend: str, location: str) -> bytes:
@@ -164,8 +165,8 @@ def read_header(path: Path) -> Header:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     try:
-        header = _headers.decode(first)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        header: Header = _header(first)
+    except bounded_json.UndecodableError:
         sentence = f"{path} is not a recording of l2rtui."
         raise UsageError(sentence, "`l2rtui --record FILE` writes one.") from None
     if header.l2rtui_recording > FORMAT:
@@ -184,8 +185,8 @@ def entries(path: Path) -> Iterator[Entry]:
         file.readline(MAX_LINE_BYTES)
         for number, text in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=2):
             try:
-                yield _decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                yield _entry(text)
+            except bounded_json.UndecodableError as error:
                 if not text.endswith(b"\n"):
                     return
                 if not _is_of_other_kind(text):
@@ -195,7 +196,7 @@ def entries(path: Path) -> Iterator[Entry]:
 def _is_of_other_kind(text: bytes) -> bool:
     """Return True for a line of a later version, which says something that is not known here."""
     try:
-        entry = _arrays.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        entry = _array(text)
+    except bounded_json.UndecodableError:
         return False
     return bool(entry) and isinstance(entry[0], str) and entry[0] not in _TAGS

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.cloud.aws.clients import Cloud, CloudError
+from runtime.base import bounded_json
 
 _REPEATS: Final = 1
 _READ_SECONDS: Final = 5
@@ -141,7 +142,7 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError("an offer is no text, or too long")
         try:
-            offer = msgspec.json.decode(text, type=_Offer)
+            offer = bounded_json.decode(text, _Offer)
         except msgspec.MsgspecError as error:
             raise ValueError(str(error)) from None
         _check_product(offer.product, _wished(region, kind))

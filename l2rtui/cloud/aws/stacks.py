@@ -11,6 +11,7 @@ from l2rtui.cloud.aws.clients import Cloud, CloudError
 from l2rtui.cloud.aws.templates import OWNER_TAG, Template
 from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base import bounded_json
 
 _STATE = "StackStatus"
 _COMPLETE = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
@@ -119,7 +120,7 @@ async def _settle(change: ClusterChange, name: str) -> None:
 
 async def _template_of(cloud: Cloud, name: str) -> Template:
     body = (await cloud.call("cloudformation", "get_template", StackName=name)).get("TemplateBody")
-    template = json.loads(body) if isinstance(body, str) else body
+    template = bounded_json.loads(body) if isinstance(body, str) else body
     return dict(template or {})
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from l2rtui.domain.imageref import HUB
 from l2rtui.errors import BackendError, ConfigError
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 from runtime.base.docker_endpoint import config_folder
 
@@ -109,7 +110,7 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _read() -> dict[str, Any]:
     path = config_path()
     try:
-        settings = json.loads(path.read_text("utf-8"))
+        settings = bounded_json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -134,7 +135,7 @@ def _from_helper(helper: str, key: str) -> Login | None:
     if (answer := _call(helper, "get", key)) is None:
         return None
     try:
-        entry = json.loads(answer)
+        entry = bounded_json.loads(answer)
         user, secret = str(entry["Username"]), str(entry["Secret"])
     except (ValueError, KeyError, TypeError):
         raise BackendError(f"docker-credential-{helper} gave an answer that is no login.") from None

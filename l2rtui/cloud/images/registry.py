@@ -7,7 +7,6 @@ is reached over plain HTTP, as Docker does, every other one over TLS.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from l2rtui import __version__
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.domain.imageref import HUB, ImageRef, is_loopback
 from l2rtui.errors import BackendError, NotFoundError
+from runtime.base import bounded_json
 
 MANIFESTS: Final = (
     "application/vnd.oci.image.index.v1+json",
@@ -171,7 +171,7 @@ class Registry:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body)
+        document = bounded_json.loads(body)
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}

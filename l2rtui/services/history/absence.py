@@ -26,6 +26,7 @@ from l2rtui.services.history.completion import complete_ended
 from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 from l2rtui.services.ownership import is_mine
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MAX_EVICTED: Final = 1_000
@@ -42,7 +43,7 @@ class _DepartureFile(msgspec.Struct):
 def departure(backend: Backend) -> Departure | None:
     """Return when the app was last open in the context of a backend; None for never, or where it is not known."""
     try:
-        file = msgspec.json.decode(_path(backend).read_bytes(), type=_DepartureFile)
+        file = bounded_json.decode(_path(backend).read_bytes(), _DepartureFile)
     except (OSError, msgspec.MsgspecError):
         return None
     return Departure(file.left, frozenset(file.evicted)) if math.isfinite(file.left) else None

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from l2rtui import __version__
+from l2rtui.backends.common import stored_spec
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
 from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
 from l2rtui.domain.secret import SECRET_FORMS
 from l2rtui.domain.workload import RunSpec
 from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.source_state import source_state
+from runtime.base import bounded_json
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
@@ -113,14 +115,14 @@ def spec_text(spec: RunSpec) -> str:
 def spec_of(text: str) -> RunSpec | None:
     """Decode a spec; None where this version cannot read it."""
     try:
-        return msgspec.json.decode(text, type=RunSpec)
+        return stored_spec.decode(text)
     except msgspec.MsgspecError:
         return None
 
 
 def hidden_fields(text: str) -> Iterable[str]:
     """Return the fields of a spec that were hidden, because they looked like secrets."""
-    return sorted({path for path, value in _texts(msgspec.json.decode(text), "") if HIDDEN_TEXT in value})
+    return sorted({path for path, value in _texts(bounded_json.decode(text), "") if HIDDEN_TEXT in value})
 
 
 def _texts(value: object, path: str) -> Iterable[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
+from runtime.base import bounded_json
 
 if TYPE_CHECKING:
     from l2rtui.domain.history.difference import Difference
@@ -49,7 +50,6 @@ def find_record(store: HistoryStore, word: str) -> HistoryRecord:
 def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
     """Return the spec of a record as a spec file has it; as it was stored where this version cannot read it."""
     # 20 ms, which a list has no use for.
-    import msgspec
 
     from l2rtui.services.history.launch_facts import spec_of
     from l2rtui.services.spec.encode import to_document
@@ -57,7 +57,7 @@ def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
     spec = spec_of(record.launch.spec)
     if spec is not None:
         return to_document(spec)
-    document = msgspec.json.decode(record.launch.spec)
+    document = bounded_json.decode(record.launch.spec)
     return document if isinstance(document, dict) else {}
 
 

@@ -24,6 +24,7 @@ from l2rtui.config import state_dir
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, merged_ending
 from l2rtui.errors import BackendError, NotFoundError
 from l2rtui.services.history.migrations import SCHEMA, migrate, version_of
+from runtime.base import bounded_json
 from runtime.base.file_lock import lock_folder
 
 BUSY_SECONDS: Final = 10.0
@@ -342,7 +343,7 @@ class HistoryStore:
         import msgspec
 
         try:
-            return msgspec.json.decode(zlib.decompress(row[0]), type=of_type)
+            return bounded_json.decode(zlib.decompress(row[0]), of_type)
         except msgspec.MsgspecError as error:
             raise HistoryError(f"The history {self.path} cannot be read: {error}.") from error
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.domain.history.record import HistoryRecord
+from runtime.base import bounded_json
 
 MAX_RECORD_BYTES: Final = 64 << 10
 """Compressed size of a travelling record: beside the spec, far from the 1 MiB of a ConfigMap."""
@@ -50,6 +51,6 @@ def decode(packed: bytes) -> HistoryRecord | None:
         return None
     try:
         text = zlib.decompressobj(_GZIP).decompress(packed, MAX_DECODED_BYTES)
-        return msgspec.json.decode(text, type=HistoryRecord)
+        return bounded_json.decode(text, HistoryRecord)
     except (zlib.error, msgspec.MsgspecError):
         return None

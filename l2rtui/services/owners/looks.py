@@ -12,6 +12,7 @@ import msgspec
 
 from l2rtui.config import state_dir
 from l2rtui.domain.owners.idle_gpus import IdleGpus, IdleSpan
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MAX_GAP_SECONDS: Final = 900.0
@@ -74,6 +75,6 @@ def _read() -> dict[str, _Look]:
     try:
         with (state_dir() / "gpu-idle.json").open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        return msgspec.json.decode(data, type=_Looks) if len(data) <= MAX_BYTES else {}
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return bounded_json.decode(data, _Looks) if len(data) <= MAX_BYTES else {}
+    except (OSError, ValueError):
         return {}

@@ -12,6 +12,7 @@ from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.pod_schema import pod_form
 from l2rtui.services.spec.watch_fields import watch_forms
+from runtime.base import bounded_json
 
 
 def to_document(spec: RunSpec) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "image": spec.image,
         "env": dict(spec.env),
-        "train": msgspec.json.decode(spec.train),
+        "train": bounded_json.decode(spec.train),
         "queue": _queue_form(spec),
         **watch_forms(spec),
     }

@@ -10,6 +10,7 @@ import msgspec
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
 from l2rtui.domain.quantity import parse_bytes
 from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
+from runtime.base import bounded_json
 
 _DEFAULT = PodSettings()
 
@@ -105,7 +106,7 @@ def _scheduling(settings: PodSettings, where: str) -> Scheduling | None:
 
 
 def _template(settings: PodSettings) -> dict[str, Any] | list[dict[str, Any]] | None:
-    patches = [msgspec.json.decode(text) for text in settings.templates]
+    patches = [bounded_json.decode(text) for text in settings.templates]
     return patches if len(patches) > 1 else next(iter(patches), None)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from l2rtui.config import state_dir
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MAX_BYTES: Final = 4096
@@ -40,8 +41,8 @@ def read_screen_state() -> ScreenState:
     try:
         with (state_dir() / "screen.json").open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        return msgspec.json.decode(data, type=ScreenState) if len(data) <= MAX_BYTES else ScreenState()
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return bounded_json.decode(data, ScreenState) if len(data) <= MAX_BYTES else ScreenState()
+    except (OSError, ValueError):
         return ScreenState()
 
 

@@ -32,6 +32,7 @@ from l2rtui.errors import UsageError
 from l2rtui.ui.pattern_limit import MATCH_SECONDS, within
 from l2rtui.ui.text import count
 from l2rtui.ui.widgets.record_table import RecordTable
+from runtime.base import bounded_json
 
 KEPT_LINES: Final = 50_000
 KEPT_CHARACTERS: Final = 32 * 2**20
@@ -224,8 +225,8 @@ def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None
     if json_as is JsonMode.RAW or not entry.text.startswith("{") or entry.is_mark:
         return (entry,)
     try:
-        record = json.loads(entry.text)
-    except (ValueError, RecursionError):
+        record = bounded_json.loads(entry.text)
+    except ValueError:
         return (entry,)
     if json_as is JsonMode.TABLE:
         if table and isinstance(record.get("l2r"), str):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.errors import FailedError
 from runtime.base.processes import exponential_delay
 from runtime.exchange.inference.server import COUNTS
@@ -172,7 +173,7 @@ def reports(connection: socket.socket) -> Iterator[dict[str, Any]]:
     with connection.makefile("rb") as lines:
         while line := lines.readline(LONGEST_LINE):
             try:
-                report = json.loads(line)
+                report = bounded_json.loads(line)
             except ValueError:
                 continue
             if isinstance(report, dict):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import shutil
 import socket
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.errors import FailedError
 from runtime.base.signals import Stop
 
@@ -44,7 +44,7 @@ class EtcdValues:
         if status == _MISSING:
             return ""
         try:
-            return str(json.loads(text)["node"]["value"])
+            return str(bounded_json.loads(text)["node"]["value"])
         except (ValueError, KeyError, TypeError) as error:
             raise OSError(f"etcd answers something else: {error}") from error
 

@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from runtime.base import bounded_json
+
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 """Ends of a job."""
@@ -30,7 +32,7 @@ def state_key(run_id: str) -> str:
 def decode_state(text: str) -> RoundState:
     """Return the state of its text. Raises StateError."""
     try:
-        return msgspec.json.decode(text, type=RoundState) if text else RoundState()
+        return bounded_json.decode(text, RoundState) if text else RoundState()
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise StateError(f"the state of the rendezvous cannot be read: {error}") from error
 

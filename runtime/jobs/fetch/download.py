@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from runtime.base import bounded_json
 from runtime.base.atomic_files import sync_folder, write_atomic
 from runtime.base.errors import FailedError, InterruptedWorkError
 from runtime.base.signals import Stop
@@ -71,7 +72,7 @@ class Download:
     def _recall(self, part: int) -> None:
         """Continue an earlier part if it is of the same source and version; otherwise truncate it."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            note = json.loads(self._note.read_bytes())
+            note = bounded_json.loads(self._note.read_bytes())
             # Without a version (ETag or time) nothing proves that the rest belongs to this part.
             if note["source"] == self.source.display_url and note["version"]:
                 self._version = str(note["version"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 from runtime.base.errors import SetupError
 
 
@@ -30,7 +29,7 @@ class PsSettings:
     def from_environment(cls, environ: Mapping[str, str]) -> PsSettings:
         """Return the settings that the variables state; unknown ones are for other programs. Raises SetupError."""
         try:
-            overrides = json.loads(environ.get(contract.ENV_CONFIG) or "{}")
+            overrides = bounded_json.loads(environ.get(contract.ENV_CONFIG) or "{}")
         except ValueError as error:
             raise SetupError(f"{contract.ENV_CONFIG} is no JSON: {error}") from error
         if not isinstance(overrides, dict):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_atomic
 from runtime.base.errors import SetupError
 
@@ -44,7 +45,7 @@ class StepMarkers:
     def has_failed(self, name: str) -> bool:
         """Return True if a step failed in this launch of the run."""
         try:
-            return bool(json.loads(self._path(name, "failed").read_bytes())["run_id"] == self._run_id)
+            return bool(bounded_json.loads(self._path(name, "failed").read_bytes())["run_id"] == self._run_id)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from runtime.base import bounded_json
 from runtime.base.environments import CLASS_NAME
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.spaces import ObsSpace
@@ -75,7 +76,7 @@ def _make(name: str, options: str, obs: ObsSpace, seed: int) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            module: torch.nn.Module = kind(obs.vector, obs.images, **json.loads(options))
+            module: torch.nn.Module = kind(obs.vector, obs.images, **bounded_json.loads(options))
         # Its own code decides what it takes; a sentence says which one it was.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base import bounded_json
 from runtime.exchange.protocol.segment_schema import Layout, SegmentField
 from runtime.rl.buffers.priorities import Priorities
 from runtime.rl.buffers.ring_index import RingIndex
@@ -158,7 +159,7 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
         replay.put_saved(columns, following, obs[count:])
     if not is_complete:
         return
-    replay.rng.bit_generator.state = json.loads(state["generator"].tobytes())
+    replay.rng.bit_generator.state = bounded_json.loads(state["generator"].tobytes())
     if replay.priorities is not None and count:
         replay.priorities.largest = float(state.get(_LARGEST, replay.priorities.largest))
         fallback = np.full(count, replay.priorities.largest)

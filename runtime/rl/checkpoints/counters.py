@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.base.atomic_files import write_atomic
 
 JOURNAL: Final = "counters.json"
@@ -79,7 +80,7 @@ def write_journal(folder: Path, counters: Counters) -> None:
 def read_journal(folder: Path) -> Counters:
     """Return the counters of the journal; zeros if there is none that can be read."""
     try:
-        facts = json.loads((folder / JOURNAL).read_bytes())
+        facts = bounded_json.loads((folder / JOURNAL).read_bytes())
         return Counters.from_facts(facts) if isinstance(facts, dict) else Counters()
     except (OSError, ValueError):
         return Counters()

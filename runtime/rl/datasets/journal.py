@@ -15,6 +15,7 @@ from typing import BinaryIO, Final, Protocol
 import msgspec
 import numpy as np
 
+from runtime.base import bounded_json
 from runtime.base.errors import SetupError
 from runtime.rl.datasets.episode_files import SUFFIX, DatasetFacts, Episode, EpisodeFile
 
@@ -63,7 +64,7 @@ class JournalFile:
         self._path = path
         with path.open("rb") as file:
             try:
-                self.facts = msgspec.json.decode(file.readline(1 << 16), type=DatasetFacts)
+                self.facts = bounded_json.decode(file.readline(1 << 16), DatasetFacts)
             except msgspec.DecodeError as error:
                 raise ValueError(f"{path} was not recorded by l2r-runtime: {error}") from error
             self._records = list(_records(file))

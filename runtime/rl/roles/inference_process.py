@@ -14,8 +14,7 @@ from itertools import chain
 from signal import SIGKILL
 from typing import Final
 
-import msgspec
-
+from runtime.base import bounded_json
 from runtime.base.endpoint import EndpointError, parse
 from runtime.base.errors import FailedError
 from runtime.base.processes import signal_at_end_of
@@ -101,7 +100,7 @@ def batch_sizes(shapes: Shapes) -> list[int]:
 def run() -> int:
     """Serve until the learner closes the lifeline, which is standard input; return the exit code."""
     lifeline = Lifeline()
-    setup = msgspec.json.decode(lifeline.setup(), type=InferenceSetup)
+    setup = bounded_json.decode(lifeline.setup(), InferenceSetup)
     # The kernel's signal is certain, also while this process is busy; the lifeline serves every system.
     signal_at_end_of(setup.learner, SIGKILL)
     sys.path.extend(folder for folder in setup.path if folder not in sys.path)

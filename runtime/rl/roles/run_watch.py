@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 from runtime.base.alert_delivery import AlertSender, Sender
 from runtime.base.alert_rules import AlertLedger, AlertMessage, AlertRule, Facts, parse_rules
 from runtime.base.atomic_files import write_atomic
@@ -73,7 +73,7 @@ class WatchState:
         """Return the state of this launch; a new one where the file is of another launch, or cannot be read."""
         fresh = cls(run_id, Usage(), None, is_running=False, ledger=AlertLedger())
         try:
-            fields: dict[str, Any] = json.loads((folder / STATE_FILE).read_bytes())
+            fields: dict[str, Any] = bounded_json.loads((folder / STATE_FILE).read_bytes())
             if fields["run_id"] != run_id:
                 return fresh
             used = Usage(**{name: float(value) for name, value in fields["used"].items()})

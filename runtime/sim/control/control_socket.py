@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 from runtime.sim.wire.errors import SimulatorError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def send_request(request: Mapping[str, Any], pod_id: str, seconds: float = 30.0)
             sock.sendall(json.dumps(dict(request)).encode() + b"\n")
             with sock.makefile("rb") as answers:
                 line = answers.readline(MAX_LINE)
-        answer = json.loads(line)
+        answer = bounded_json.loads(line)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise ControlSocketError("this pod's process drives no simulators now") from error
     except OSError as error:
@@ -204,11 +204,11 @@ class _Handler(socketserver.StreamRequestHandler):
         """Read one request and write its response."""
         line = self.rfile.readline(MAX_LINE)
         try:
-            request = json.loads(line)
+            request = bounded_json.loads(line)
             answer = self.server.owner.handle_request(request if isinstance(request, dict) else {})
         except (ControlSocketError, SimulatorError) as error:
             answer = {"error": str(error)}
-        except (ValueError, RecursionError):  # deeply nested JSON
+        except ValueError:
             answer = {"error": "that is no question in JSON"}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 

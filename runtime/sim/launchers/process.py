@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 from runtime.sim.launchers import shim
 from runtime.sim.launchers.failures import Cause, Failure, ProcessEnd
 from runtime.sim.launchers.ports import PortLease
@@ -152,7 +152,7 @@ class SimulatorProcess(SimulatorHandle):
                 self._buffer += chunk
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
-                self._apply_event(json.loads(line))
+                self._apply_event(bounded_json.loads(line))
             is_over = chunk == b""  # None where the pipe is empty, since it does not block
             if is_over and self._left is None and self._ended is None:
                 sentence = "the simulator's supervisor was killed, and the simulator with it"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from runtime.base import bounded_json
 from runtime.sim.reference.car import VEHICLE_CLASS, Car
 from runtime.sim.reference.sensors import ParameterError, Sensor, WireAddresses, sensors_of, set_all
 from runtime.sim.reference.world import World
@@ -59,8 +60,8 @@ class ControlMethods:
     def respond(self, text: str | bytes) -> str | None:
         """Carry out a request and return the response; None for a notification, which has none (JSON-RPC 2.0)."""
         try:
-            request = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            request = bounded_json.loads(text)
+        except ValueError as error:
             return _refused(None, RpcRefusal(PARSE_ERROR, f"not JSON: {error}"))
         if not isinstance(request, dict) or not isinstance(request.get("method"), str):
             return _refused(None, RpcRefusal(INVALID_REQUEST, "a request is an object with a method"))

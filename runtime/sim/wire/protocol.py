@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from runtime.base import bounded_json
+
 CONTROL_PORT: Final = 16000
 ACTION_PORT: Final = 7077
 POSE_PORT: Final = 7078
@@ -183,8 +185,8 @@ class RpcReply:
 def reply_of(text: str | bytes) -> RpcReply:
     """Decode a response. Raises WireError where it is no JSON-RPC response, or has no id of a request."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = bounded_json.loads(text)
+    except ValueError as error:
         raise WireError("an answer that is not JSON") from error
     if not isinstance(document, dict):
         raise WireError("an answer that is no JSON object")

@@ -38,6 +38,13 @@ def listening(process: psutil.Process) -> set[tuple[str, int]]:
     return {tuple(item.laddr) for item in connections if item.status == psutil.CONN_LISTEN}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def first_store():
+    """Torch keeps a pipe of the first store of a process open."""
+    with TrainingStore("127.0.0.1") as store:
+        store.open()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_the_store_serves_its_own_address_and_ends(address):
     own = psutil.Process()

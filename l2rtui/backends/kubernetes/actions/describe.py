@@ -33,6 +33,7 @@ from l2rtui.domain.secret import is_secret_variable
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import NotFoundError
+from runtime.base import bounded_json
 
 MAX_EVENTS = 300
 
@@ -228,7 +229,7 @@ async def _node(api: Api, target: Node) -> list[str]:
 # --- parts -------------------------------------------------------------------------------------------------------
 async def _read(api: Api, kind: str, namespace: str | None, name: str, struct: type) -> Any:
     try:
-        return msgspec.json.decode(await api.request("GET", KINDS[kind].path(namespace, name)), type=struct)
+        return bounded_json.decode(await api.request("GET", KINDS[kind].path(namespace, name)), struct)
     except ApiError as error:
         if error.is_not_found:
             raise NotFoundError(f"{kind} {name} is gone.", "Look again.") from error
@@ -240,7 +241,7 @@ async def _node_of(api: Api, name: str) -> NodeStruct | None:
     if not name:
         return None
     try:
-        return msgspec.json.decode(await api.request("GET", KINDS["Node"].path(None, name)), type=NodeStruct)
+        return bounded_json.decode(await api.request("GET", KINDS["Node"].path(None, name)), NodeStruct)
     except ApiError:
         return None
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-
-import msgspec
 
 from l2rtui.backends.kubernetes.actions.owned_objects import OwnedObject
 from l2rtui.backends.kubernetes.api.client import Api
@@ -14,6 +11,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
 from l2rtui.backends.kubernetes.state.pod_reason import deletion_blocker, node_trouble
 from l2rtui.domain.receipt import Leftover
+from runtime.base import bounded_json
 
 
 async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
@@ -21,7 +19,7 @@ async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
     troubles: dict[str, str] = {}
     for name in sorted({name for name in names if name}):
         try:
-            node = msgspec.json.decode(await api.request("GET", KINDS["Node"].path(None, name)), type=NodeStruct)
+            node = bounded_json.decode(await api.request("GET", KINDS["Node"].path(None, name)), NodeStruct)
         except ApiError as error:
             if error.is_not_found:
                 troubles[name] = f"its node {name} is gone"
@@ -63,7 +61,7 @@ def was_alive(pod: PodStruct) -> bool:
 def results_location(spec: str) -> str:
     """Return the volume claims that a destroy leaves, with their paths in the pods, by the ConfigMap's spec."""
     try:
-        sets = json.loads(spec).get("sets", ())
+        sets = bounded_json.loads(spec).get("sets", ())
         mounts = [
             mount
             for set_spec in sets

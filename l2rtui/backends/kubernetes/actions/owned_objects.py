@@ -20,6 +20,7 @@ from l2rtui.backends.kubernetes.api.client import PAGE, Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
 from l2rtui.backends.kubernetes.api.structs import ObjectList, ObjectMeta, PartialObject, PodStruct
+from runtime.base import bounded_json
 
 CONTROLLERS: Final = ("JobSet", "Job", "ReplicaSet", "StatefulSet")
 """Kinds that make pods, or Jobs; they are deleted first."""
@@ -217,7 +218,7 @@ class Inventory:
             )
         except ApiError as error:
             return [] if error.is_not_found else _gap(error)
-        meta = msgspec.json.decode(body, type=PartialObject).metadata
+        meta = bounded_json.decode(body, PartialObject).metadata
         return [OwnedObject("Secret", meta)] if meta.label(labels.RUN_ID) == self._run_id else []
 
     async def _pages(self, kind: str, path: KindPath, selector: str) -> list[OwnedObject]:
@@ -226,13 +227,13 @@ class Inventory:
         while True:
             # Raw items: only the metadata is decoded, except of pods, whose state the receipt explains.
             answer = await self._api.request("GET", path.path(self._namespace), query=query)
-            page = msgspec.json.decode(answer, type=ObjectList[msgspec.Raw])
+            page = bounded_json.decode(answer, ObjectList[msgspec.Raw])
             for item in page.items or ():
                 if kind == "Pod":
-                    pod = msgspec.json.decode(item, type=PodStruct)
+                    pod = bounded_json.decode(item, PodStruct)
                     items.append(OwnedObject(kind, pod.metadata, pod))
                 else:
-                    items.append(OwnedObject(kind, msgspec.json.decode(item, type=PartialObject).metadata))
+                    items.append(OwnedObject(kind, bounded_json.decode(item, PartialObject).metadata))
             if not page.metadata.continue_:
                 return items
             query = {**base, "continue": page.metadata.continue_}

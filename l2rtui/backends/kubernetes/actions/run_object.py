@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from l2rtui.backends.common import stored_spec
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.domain.workload import RunSpec
@@ -28,7 +29,7 @@ def decode_spec(config_map: Manifest) -> RunSpec:
         BackendError: there is none, or another version of l2rtui has written it.
     """
     try:
-        return msgspec.json.decode((config_map.get("data") or {})[labels.SPEC_KEY], type=RunSpec)
+        return stored_spec.decode((config_map.get("data") or {})[labels.SPEC_KEY])
     except (KeyError, msgspec.MsgspecError, TypeError) as error:
         name = (config_map.get("metadata") or {}).get("name", "")
         raise BackendError(f"ConfigMap {name} holds no spec that this version reads: {error}.") from error

@@ -28,6 +28,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.domain.node import SlotId, device_index, device_name
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base import bounded_json
 
 CLAIM_SECONDS: Final = 120.0
 """Time for which a claim needs no controller: longer than a launch takes from claiming to its last one."""
@@ -322,7 +323,7 @@ def claims_of(lease: Mapping[str, Any]) -> Claims:
     # Anybody with the right to Leases can edit the annotation, so nothing about it is taken for granted.
     text = ((lease.get("metadata") or {}).get("annotations") or {}).get(labels.CLAIMS, "")
     try:
-        claims = json.loads(text) if text else {}
+        claims = bounded_json.loads(text) if text else {}
     except ValueError:
         return {}
     if not isinstance(claims, dict):
@@ -343,8 +344,8 @@ def seats_of(controller: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...]]]
     """Return index and slots of each seat of a controller; an empty list where they cannot be read."""
     text = ((controller.get("metadata") or {}).get("annotations") or {}).get(labels.SEATS, "[]")
     try:
-        return [(int(index), tuple(map(int, slots))) for index, slots in json.loads(text)]
-    except (ValueError, TypeError):
+        return [(int(index), tuple(map(int, slots))) for index, slots in bounded_json.loads(text)]
+    except (ValueError, TypeError, OverflowError):  # 1e999 is a number of JSON, and no index
         return []
 
 

@@ -6,12 +6,12 @@ Text of the server is raw: screens and the command line sanitise what they show.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from l2rtui.errors import BackendError
+from runtime.base import bounded_json
 
 _VERBS = {"GET": "read", "POST": "create", "PUT": "replace", "PATCH": "change", "DELETE": "delete"}
 _REASONS = {
@@ -171,8 +171,8 @@ def response_error(request: RequestInfo, status: int, body: bytes, retry_after: 
     """Make the error for a response with a status of 300 or more; the body is a Status object, or anything else."""
     reason, detail = _REASONS.get(status, ""), ""
     try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
+        parsed = bounded_json.loads(body)
+    except ValueError:
         # A proxy or load balancer answered: the beginning of its page is the only hint there is.
         detail = body[:300].decode("utf-8", "replace").strip()
     else:

@@ -23,6 +23,7 @@ import msgspec
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, ExecPlugin
 from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSource, login_error
 from l2rtui.errors import L2RError
+from runtime.base import bounded_json
 from runtime.base.processes import signal_process_group
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class ExecSource:
                 f"The credential plugin {name} failed (exit {code}): {_last_line(talk)}", self._hint()
             )
         try:
-            printed = msgspec.json.decode(output, type=_ExecCredential)
+            printed = bounded_json.decode(output, _ExecCredential)
         except msgspec.DecodeError:
             # The output may hold a token, so it is never quoted; `from None` keeps it out of the traceback, too.
             raise login_error(f"The credential plugin {name} printed no credential.", self._hint()) from None

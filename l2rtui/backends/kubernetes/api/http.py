@@ -41,6 +41,7 @@ from l2rtui.backends.kubernetes.api.session import (
     session_of,
 )
 from l2rtui.backends.kubernetes.api.sockets import OpenSockets
+from runtime.base import bounded_json
 
 _log = logging.getLogger(__name__)
 
@@ -363,7 +364,7 @@ def _abort_unread(response: aiohttp.ClientResponse) -> None:
 def decode_json(request: RequestInfo, body: bytes) -> Any:
     """Decode the body of a response; ApiError when it is not JSON."""
     try:
-        return msgspec.json.decode(body)
+        return bounded_json.decode(body)
     except msgspec.DecodeError as error:
         raise ApiError(
             f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"

@@ -27,6 +27,7 @@ from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
 from l2rtui.backends.kubernetes.api.oidc_storage import store_tokens, stored_tokens
 from l2rtui.backends.kubernetes.api.proxies import environment_proxy, http_proxy, make_connector
+from runtime.base import bounded_json
 
 _SECONDS = 30.0
 _SPARE_SECONDS = 15.0
@@ -143,7 +144,7 @@ def token_expiry(token: str) -> float | None:
         return None
     with contextlib.suppress(ValueError, msgspec.DecodeError):
         # JWTs drop base64's padding (RFC 7515, section 2).
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = bounded_json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         expires = claims.get("exp") if isinstance(claims, dict) else None
         return float(expires) if isinstance(expires, int | float) else None
     return None
@@ -157,7 +158,7 @@ def _authorization(client_id: str, secret: str) -> dict[str, str]:
 
 def _field(answer: bytes, key: str) -> str:
     try:
-        parsed: Any = msgspec.json.decode(answer)
+        parsed: Any = bounded_json.decode(answer)
     except msgspec.DecodeError:
         return ""
     value = parsed.get(key) if isinstance(parsed, dict) else None

@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from l2rtui.errors import EXIT_FAILED, BackendError
+from runtime.base import bounded_json
 
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """v5 can close stdin; servers before 1.29 know v4 only."""
@@ -52,12 +53,12 @@ def close_frame(channel: int) -> bytes:
 def exit_code(status: bytes, command: str) -> int:
     """Return the exit code from the Status object of the last message; BackendError if nothing was started."""
     try:
-        parsed: Any = json.loads(status)
+        parsed: Any = bounded_json.loads(status)
         outcome, reason = parsed.get("status"), parsed.get("reason")
         message = str(parsed.get("message") or "")
         causes = [*((parsed.get("details") or {}).get("causes") or ())]
         codes = [int(cause.get("message") or EXIT_FAILED) for cause in causes if cause.get("reason") == "ExitCode"]
-    except (ValueError, AttributeError, TypeError, RecursionError, OverflowError):
+    except (ValueError, AttributeError, TypeError, OverflowError):
         return EXIT_FAILED  # v1 to v3 sent plain text here; it ended, and that is all that can be told
     if outcome == "Success":
         return 0

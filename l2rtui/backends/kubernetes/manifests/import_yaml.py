@@ -28,6 +28,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, parse_bytes, parse_cores, parse_quantity
 from l2rtui.domain.workload import MAX_NAME, MAX_SET_NAME, Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
+from runtime.base import bounded_json
 
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 KNOWN: Final = {
@@ -584,7 +585,7 @@ def _read_services(reading: _Import) -> None:
         sentence = f"it selects the set {target} of its own run, and is named after the run"
         reading.report(subject, f"{sentence}, in place of the selector {was}")
     for set_spec in reading.sets:
-        pod_spec = json.loads(set_spec.template)["spec"]
+        pod_spec = bounded_json.loads(set_spec.template)["spec"]
         for extra in reading.extras:
             _report_addresses(reading, set_spec, pod_spec, extra)
         names = [str(extra["name"]) for extra in reading.extras]

@@ -7,7 +7,6 @@ around the check; a difference is refused by the name of its field.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from l2rtui.backends.kubernetes.manifests.gpu_binding import CLAIM_NAME, DEVICE_
 from l2rtui.backends.kubernetes.manifests.pod_parts import restricted_container
 from l2rtui.domain.containers import PodSettings, Security
 from l2rtui.errors import RefusedError
+from runtime.base import bounded_json
 
 FIELD: Final = "pod.template"
 _CONTAINERS: Final = ("containers", "initContainers")
@@ -95,7 +95,7 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
     merged = template
     for text in settings.templates:
         try:
-            merged = strategic_merge.merge(merged, json.loads(text))
+            merged = strategic_merge.merge(merged, bounded_json.loads(text))
         except ValueError as error:
             raise RefusedError(f"{FIELD}: {error}.") from None
     # A patch that deletes a part of the template must not delete what is looked for below.
@@ -110,7 +110,7 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
 
 def changed_fields(settings: PodSettings) -> tuple[str, ...]:
     """Return the fields that the patches of a spec name, each once: ``spec.runtimeClassName``."""
-    paths = (path for text in settings.templates for path in _leaves(json.loads(text), ""))
+    paths = (path for text in settings.templates for path in _leaves(bounded_json.loads(text), ""))
     return tuple(dict.fromkeys(paths))
 
 

@@ -7,7 +7,6 @@ node and the device.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role, SetSpec
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 
 CONTAINER: Final = "main"
 TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
@@ -324,12 +323,12 @@ def _imported(
         "node": pod.node,
         "gpu": ",".join(str(gpu.index) for gpu in pod.devices),
     }
-    template: dict[str, Any] = import_yaml.filled(json.loads(pod.set_spec.template), values)
+    template: dict[str, Any] = import_yaml.filled(bounded_json.loads(pod.set_spec.template), values)
     spec, controller = template["spec"], template.get("controller") or {}
     added = {**_identity(run, [pod]), "SEED": str(run.spec.seed), **dict(run.spec.env), **dict(pod.set_spec.env)}
     if not pod.set_spec.stable:
         added.pop(contract.ENV_INDEX)  # one template for all replicas
-    extras = json.loads(run.spec.extras)
+    extras = bounded_json.loads(run.spec.extras)
     if extras:
         added["L2R_LEARNER_HOST"] = import_services.service_name(run.spec.name, extras[0])
     meta = template.get("metadata") or {}
@@ -408,6 +407,6 @@ def imported_controller(run: RunPlan, set_spec: SetSpec) -> dict[str, Any]:
     """Return the fields that the controllers of an imported set keep of the file's: metadata and spec of a Job."""
     if not set_spec.template:
         return {}
-    controller = json.loads(set_spec.template).get("controller") or {}
+    controller = bounded_json.loads(set_spec.template).get("controller") or {}
     fields: dict[str, Any] = import_yaml.filled(controller, {"seed": str(run.spec.seed), "run": run.spec.name})
     return fields

@@ -25,6 +25,7 @@ from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_c
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
+from runtime.base import bounded_json
 from runtime.base.contract import DATA_PORT
 
 MAX_RETRIES = 2**31 - 1
@@ -274,7 +275,7 @@ def _services(run: RunPlan) -> list[dict[str, Any]]:
             "publishNotReadyAddresses": True,
         }
         services.append(new_object("Service", labels.learner_service(run.spec.name, learner.name), spec=spec))
-    for extra in json.loads(run.spec.extras):
+    for extra in bounded_json.loads(run.spec.extras):
         target = {labels.SET: extra["set"]} if extra["set"] else {}  # the Service of a JobSet selects all pods
         spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, **target}}
         name = import_services.service_name(run.spec.name, extra)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 
 from l2rtui.backends.kubernetes.manifests import strategic_merge
 from l2rtui.domain.containers import GPU_TOLERATION, LabelRule, PodSettings, Scheduling, Toleration
+from runtime.base import bounded_json
 
 
 class _Form(msgspec.Struct, rename="camel"):
@@ -72,7 +72,7 @@ def patched(settings: PodSettings) -> Scheduling | None:
     }
     merged = {"spec": own}
     for text in settings.templates:
-        merged = strategic_merge.merge(merged, json.loads(text))
+        merged = strategic_merge.merge(merged, bounded_json.loads(text))
     return of_pod(merged.get("spec") or {})
 
 

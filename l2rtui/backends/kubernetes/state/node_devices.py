@@ -12,7 +12,6 @@ plugin's time-slicing, else the setting for all.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, Un
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Gpu, Resource
 from l2rtui.domain.quantity import parse_quantity, whole_number
+from runtime.base import bounded_json
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
 # Labels are set by anybody who may edit nodes: a typing error must not make a million slots.
@@ -201,8 +201,8 @@ def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
     text = meta.annotation(labels.HAMI_NODE)
     if text.startswith("["):
         try:
-            devices = json.loads(text)
-        except (ValueError, RecursionError):
+            devices = bounded_json.loads(text)
+        except ValueError:
             return
         for position, device in enumerate(devices):
             if isinstance(device, dict) and isinstance(device.get("id"), str):

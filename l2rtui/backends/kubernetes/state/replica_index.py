@@ -7,13 +7,13 @@ successor, and uses no slot from then on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta, PodStruct, epoch
 from l2rtui.domain.status import Phase
+from runtime.base import bounded_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ def read_planned_replicas(meta: ObjectMeta) -> tuple[PlannedReplica, ...]:
     """Read the replicas from the annotation of a controller or of one of its pods; empty if it is not readable."""
     text = meta.annotation(labels.SEATS)
     try:
-        parsed = json.loads(text) if text else []
+        parsed = bounded_json.loads(text) if text else []
         return tuple(PlannedReplica(int(index), tuple(map(int, slots))) for index, slots in parsed)
-    except (ValueError, TypeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, OverflowError):
         return ()
 
 

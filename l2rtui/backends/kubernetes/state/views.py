@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Final
 
 import msgspec
 
@@ -32,6 +32,7 @@ from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import Role
+from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"
 _PHASES = {str(phase): phase for phase in Phase}
@@ -216,15 +217,16 @@ class _StoredSpec(msgspec.Struct, frozen=True):
     trial: Trial | None = None
 
 
-_SPEC: Any = msgspec.json.Decoder(_StoredSpec)
+_decode_spec: Final = bounded_json.decoder(_StoredSpec)
 
 
 def _spec(text: str) -> _StoredSpec | None:
     try:
-        spec: _StoredSpec = _SPEC.decode(text)
-    except msgspec.DecodeError:
+        spec: _StoredSpec = _decode_spec(text)
+        is_whole = spec.trial is None or isinstance(bounded_json.loads(spec.trial.values), dict)
+    except bounded_json.UndecodableError:
         return None
-    return spec
+    return spec if is_whole else None
 
 
 def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from l2rtui.backends.common import stored_spec
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.domain.secret import Secret, SecretKind, SecretView
-from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import NotFoundError, RefusedError
 
 SECRET_LABEL: Final = f"{labels.PREFIX}secret"
@@ -113,7 +113,7 @@ async def _names_in_specs(api: Api) -> set[str]:
     names: set[str] = set()
     for item in await api.list("ConfigMap", api.namespace, labels=labels.MANAGED):
         try:
-            spec = msgspec.json.decode((item.get("data") or {})[labels.SPEC_KEY], type=RunSpec)
+            spec = stored_spec.decode((item.get("data") or {})[labels.SPEC_KEY])
         except (KeyError, TypeError, msgspec.MsgspecError):
             continue
         names.update(name for item in spec.sets for name in (*item.pod.secrets, *item.pod.pull_secrets))

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
-import msgspec
 
 from l2rtui.backends.common.refusals import has_no_input, is_not_running
 from l2rtui.backends.kubernetes.api import websocket
@@ -18,6 +17,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import Container, PodStruct
 from l2rtui.backends.kubernetes.streams.exec import flag
 from l2rtui.domain.snapshot import PodView
+from runtime.base import bounded_json
 
 
 class AttachedKubeContainer:
@@ -60,7 +60,7 @@ async def attached(api: Api, pod: PodView) -> AsyncIterator[AttachedKubeContaine
     """
     namespace = pod.namespace or api.namespace
     kind = KINDS["Pod"]
-    struct = msgspec.json.decode(await api.request("GET", kind.path(namespace, pod.name)), type=PodStruct)
+    struct = bounded_json.decode(await api.request("GET", kind.path(namespace, pod.name)), PodStruct)
     if struct.status.phase != "Running":
         raise is_not_running(pod.name)
     container = next((row for row in struct.spec.containers or () if row.stdin), None)

@@ -14,8 +14,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from l2rtui.backends.common.line_splitter import LineSplitter
 from l2rtui.backends.common.log_merge import SEAM, merge_streams
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
@@ -34,6 +32,7 @@ from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
 from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
+from runtime.base import bounded_json
 
 LogLines = AsyncGenerator[LogLine, None]
 
@@ -134,7 +133,7 @@ class _Pod:
         left = self.timing.tries if tries is None else tries
         while True:
             try:
-                pod = msgspec.json.decode(await self.api.request("GET", path), type=PodStruct)
+                pod = bounded_json.decode(await self.api.request("GET", path), PodStruct)
             except ApiError as error:
                 left -= 1
                 if error.is_not_found:

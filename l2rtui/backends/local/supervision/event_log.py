@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from l2rtui.backends.local.state_files import write_all
+from runtime.base import bounded_json
 
 MAX_BYTES = 128 * 1024
 """Size beyond which the journal is rotated; one earlier part is stored. A crash loop must not fill the disk."""
@@ -65,7 +66,7 @@ class EventLog:
 def read_events(path: Path) -> list[EventRecord]:
     """Return the events of a journal, oldest first; lines that cannot be read are left out."""
     events: list[EventRecord] = []
-    decode = msgspec.json.Decoder(EventRecord).decode
+    decode = bounded_json.decoder(EventRecord)
     for part in (_rotated(path), path):
         try:
             lines = part.read_bytes().splitlines()

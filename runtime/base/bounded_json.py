@@ -1,0 +1,91 @@
+"""JSON from outside as values, within bounds: every text that a file, a peer or a cluster sends goes through here.
+
+`json` and msgspec raise RecursionError for a text that is nested deeply, which no caller expects. A value that they
+still decode can end a later function that walks it. So depth is an error like any other error of the text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+MAX_DEPTH: Final = 100
+"""As for YAML, see `l2rtui.bounded_yaml`."""
+_TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
+
+T = TypeVar("T")
+
+
+class UndecodableError(msgspec.ValidationError):
+    """The text is not JSON, is nested too deeply, or is not of the type; a ValueError, as msgspec's errors are."""
+
+
+def loads(text: bytes | str) -> Any:
+    """Return the value of a text as Python writes it, NaN and Infinity too. Raises UndecodableError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise UndecodableError(_TOO_DEEP) from None
+    except ValueError as error:
+        raise UndecodableError(str(error)) from error
+    _check_depth(text, value)
+    return value
+
+
+@overload
+def decode(text: bytes | str) -> Any: ...
+
+
+@overload
+def decode(text: bytes | str, kind: type[T]) -> T: ...
+
+
+def decode(text: bytes | str, kind: Any = Any) -> Any:
+    """Return the value of a text as a type that msgspec knows, such as a Struct. Raises UndecodableError."""
+    return decoder(kind)(text)
+
+
+def decoder(kind: Any) -> Callable[[bytes | str], Any]:
+    """Return `decode` for a type, for many texts."""
+    decode_text = msgspec.json.Decoder(kind).decode
+
+    def decode_bounded(text: bytes | str) -> Any:
+        try:
+            value = decode_text(text)
+        except RecursionError:
+            raise UndecodableError(_TOO_DEEP) from None
+        except ValueError as error:  # a UnicodeEncodeError too, for half a character in a str
+            raise UndecodableError(str(error)) from error
+        _check_depth(text, value)
+        return value
+
+    return decode_bounded
+
+
+def _check_depth(text: bytes | str, value: object) -> None:
+    """Raise UndecodableError for lists and objects nested too deeply; fields of a Struct count from there."""
+    is_long = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if is_long <= MAX_DEPTH:
+        return
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for parent in level for item in _items(parent)]
+        if not level:
+            return
+    raise UndecodableError(_TOO_DEEP)
+
+
+def _items(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return [item for item in value.values() if isinstance(item, _PARENTS)]
+    if isinstance(value, list | tuple):
+        return [item for item in value if isinstance(item, _PARENTS)]
+    if isinstance(value, msgspec.Struct):
+        return [item for name in value.__struct_fields__ if isinstance(item := getattr(value, name), _PARENTS)]
+    return []
+
+
+_PARENTS: Final = (dict, list, tuple, msgspec.Struct)
