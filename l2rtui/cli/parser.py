@@ -65,6 +65,7 @@ def _spec(parser: Parser) -> None:
     parser.option("-f", "--file", action="append", default=[], metavar="SPEC", help=sentence)
     parser.option("-t", "--template", default="", metavar="NAME", help="template in place of -f: `l2rtui template`")
     parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
+    parser.flag("--allow-outside", "the spec may name programs outside of its own folder")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
     parser.text("--image", "NAME", "image of the run, by the digest that NAME stands for now")

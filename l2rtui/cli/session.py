@@ -218,7 +218,8 @@ class Session:
         if (state_dir() / "queue").is_dir():  # seldom: most people have nothing that waits
             from l2rtui.backends.queued.keeper_process import ensure_keepers
 
-            ensure_keepers()
+            for problem in ensure_keepers():
+                self.talk.say(f"warning: {problem}")
         # Not the loop's own signal handling: it would deliver only between two awaits.
         self._task = asyncio.current_task()
         for number in _SIGNALS:

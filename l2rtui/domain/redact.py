@@ -26,8 +26,8 @@ _EKS_TOKEN = re.compile(r"k8s-aws-v1\.[A-Za-z0-9_=-]+")
 # in the name is not matched: it stays anyway, and a prefix of any length would make the search quadratic.
 _NAMED = re.compile(
     r"""(?ix)
-    (?P<name> authorization | cookie | token | secret | password | passwd | credentials? | signature
-        | api[_-]?key | access[_-]?key | private[_-]?key | key[_-]?data )
+    (?P<name> authorization | cookie | token | secret | password | passwd | pass | [_-]pwd | credentials?
+        | signature | api[_-]?key | access[_-]?key | private[_-]?key | [_-]key | key[_-]?data )
     (?P<sign> \\*["']? \s* [:=] \s* [\[({\\"']* )  # backslashes: of JSON in JSON
     (?: (?:bearer|basic|negotiate) \s+ )?
     (?! \[hidden\] ) [^\s"',;&}\\]+

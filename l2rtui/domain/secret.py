@@ -91,7 +91,7 @@ SECRET_FORMS: Final = (
 # The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only
 # under a name that speaks of a secret.
 _SECRET_NAMES = re.compile(
-    r"(?i)(^|_|-|\.)(password|passwd|secret|token|api_?key|access_?key|private_?key|credentials?)$|_KEY$"
+    r"(?i)(^|_|-|\.)(password|passwd|pass|pwd|secret|token|api_?key|access_?key|private_?key|credentials?)$|_KEY$"
 )
 _HARMLESS = re.compile(r"(?i)_(file|path|dir|name|url|id)$")
 _AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
@@ -105,7 +105,8 @@ _HIDDEN_WORDS: Final = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 
 def is_secret_variable(name: str) -> bool:
     """True for a variable whose value must not be displayed, judged by its name; errs on the side of hiding."""
-    return any(word in name.upper() for word in _HIDDEN_WORDS) and not name.endswith("_FILE")
+    is_secret = any(word in name.upper() for word in _HIDDEN_WORDS) or name.upper().endswith("_PWD")
+    return is_secret and not name.endswith("_FILE")
 
 
 def find_secrets(data: Any, path: SpecPath = ()) -> Iterator[tuple[SpecPath, str]]:

@@ -101,6 +101,7 @@ def test_a_captured_rollout_is_the_eager_one(changes):
     assert ours["episodes"] == theirs["episodes"]
 
 
+@pytest.mark.process  # torch's compiler starts some, and keeps a thread
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what torch itself has deprecated
 def test_a_compiled_rollout_is_the_eager_one_to_rounding():

@@ -13,6 +13,7 @@ from typing import Final
 
 from l2rtui.domain.ledger import Ledger
 from l2rtui.domain.node import Node, SlotId, SlotReservation
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.reservations import rules
 from l2rtui.domain.reservations.text import read_reservations, reservations_text
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -131,31 +132,44 @@ class ReservationFile(ReservationStore):
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
         self._texts: Mapping[str, str] = {}
+        self._damage = ""
 
     def read(self) -> Mapping[str, str]:
-        """Return the texts by node; none where the file is not there, or is no such file."""
+        """Return the texts by node; none where there is no file, or a damaged one, see `findings`."""
         try:
             status = self._path.stat()
         except OSError:
-            self._stamp, self._texts = None, {}
+            self._stamp, self._texts, self._damage = None, {}, ""
             return self._texts
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp != self._stamp:
             self._stamp, self._texts = stamp, self._parsed(status.st_size)
         return self._texts
 
+    def findings(self) -> tuple[Finding, ...]:
+        """Return a warning where the file is damaged, since slots that others have reserved then look free."""
+        self.read()
+        if not self._damage:
+            return ()
+        sentence = f"{self._path} cannot be read ({self._damage}): it is not known which slots are reserved"
+        return (Finding(Severity.WARNING, "reservations", sentence, "The next `l2rtui reserve` sets it aside."),)
+
     def _parsed(self, size: int) -> Mapping[str, str]:
+        self._damage = ""
         try:
-            texts = bounded_json.loads(self._path.read_text("utf-8")) if size <= MOST_BYTES else {}
-        except (OSError, ValueError):
+            if size > MOST_BYTES:
+                raise bounded_json.UndecodableError(f"it has {size} bytes")
+            texts: Mapping[str, str] = bounded_json.decode(self._path.read_bytes(), dict[str, str])
+        except (OSError, ValueError) as error:
+            self._damage = str(error)
             return {}
-        if not isinstance(texts, dict):
-            return {}
-        return {node: text for node, text in texts.items() if isinstance(text, str)}
+        return texts
 
     def write(self, texts: Mapping[str, str]) -> None:
-        """Replace the file as a whole."""
+        """Replace the file as a whole; a damaged one is kept beside it."""
         try:
+            if self._damage:
+                self._path.replace(self._path.with_name(f"{self._path.name}.damaged-{self._clock():.0f}"))
             write_private(self._path, json.dumps(texts))
         except OSError as error:
             raise BackendError(f"{self._path} was not written: {error.strerror}.") from error

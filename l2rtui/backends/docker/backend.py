@@ -148,7 +148,7 @@ class DockerBackend:
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Check that the Engine has the images and can do what the spec asks for."""
         await self._node()
-        return await preflight.check_plan(self._engine, self._info, plan)
+        return (*await preflight.check_plan(self._engine, self._info, plan), *self.reservations.findings())
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
         """Create every network and container under the lock, then start the containers in the plan's order."""
@@ -297,7 +297,8 @@ class DockerBackend:
     async def doctor(self) -> tuple[Finding, ...]:
         """Check the Engine and its GPUs."""
         await self._node()
-        return preflight.diagnose(self._info, self._engine.endpoint.label, self._gpus)
+        findings = preflight.diagnose(self._info, self._engine.endpoint.label, self._gpus)
+        return (*findings, *self.reservations.findings())
 
     async def close(self) -> None:
         """Close the connections; runs go on."""

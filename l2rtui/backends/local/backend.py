@@ -93,7 +93,8 @@ class LocalBackend:
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Check that commands exist and files can be written."""
-        return await asyncio.to_thread(preflight.check_plan, self._root, plan)
+        findings = await asyncio.to_thread(preflight.check_plan, self._root, plan)
+        return (*findings, *self.reservations.findings())
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
         """Carry out a plan: write the records of all runs, which takes their slots, then start the supervisors."""
@@ -203,7 +204,8 @@ class LocalBackend:
     async def doctor(self) -> tuple[Finding, ...]:
         """Diagnose this machine."""
         reading = await self._read_node()
-        return await asyncio.to_thread(preflight.diagnose, self._root, reading, self._store.scan())
+        findings = await asyncio.to_thread(preflight.diagnose, self._root, reading, self._store.scan())
+        return (*findings, *self.reservations.findings())
 
     async def denied(self) -> Mapping[str, str]:
         """Permit everything: file permissions show when an action is tried."""

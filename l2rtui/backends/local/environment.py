@@ -124,4 +124,5 @@ def _own_bin() -> str:
 
 
 def _is_executable(path: str) -> bool:
-    return Path(path).is_file() and os.access(path, os.X_OK)
+    # Unlike `Path.is_file`, this is False in a folder of PATH that may not be entered, as shells skip it.
+    return os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113

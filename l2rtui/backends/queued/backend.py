@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -92,8 +92,7 @@ class QueuedBackend:
                         rows.hear(changes)
                         batch = asyncio.ensure_future(anext(batches, None))
                     if rows.has_answered:
-                        with suppress(BackendError):  # a file that cannot be read: the rows stay as they were
-                            changes = (*changes, *rows.update(self._views()))
+                        changes = (*changes, *rows.update(self._views()))
                     if changes or done:
                         yield changes
             finally:
@@ -102,7 +101,7 @@ class QueuedBackend:
 
     async def spec(self, run: str) -> RunSpec:
         """Return the spec of a run, queued or not."""
-        ticket = self.queue.read().queue.named(run)
+        ticket = self.queue.look().queue.named(run)
         if ticket is not None and ticket.state is TicketState.WAITING:
             return ticket.spec
         return await self._backend.spec(run)
@@ -110,7 +109,7 @@ class QueuedBackend:
     # --- changes -----------------------------------------------------------------------------------------------
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
         """Start and stop replicas of a set; of a queued run there are none."""
-        if self.queue.read().queue.named(plan.run) is not None:
+        if self.queue.look().queue.named(plan.run) is not None:
             hint = f"`l2rtui destroy {plan.run}`, and launch it with another number."
             raise RefusedError(f"{plan.run} is queued and cannot be scaled before it runs.", hint)
         await self._backend.scale(plan, grace_seconds)
@@ -137,7 +136,7 @@ class QueuedBackend:
         """Take the ticket of a run out; a start that is on its way is awaited, as nobody can call it back."""
         store = self.queue
         until = time.monotonic() + _SETTLE_SECONDS
-        while (ticket := store.read().queue.with_uid(run.uid)) is not None:
+        while (ticket := store.look().queue.with_uid(run.uid)) is not None:
             if ticket.state is TicketState.WAITING or not store.is_kept():
                 # Decided again under the lock: the keeper may have begun the start meanwhile.
                 await asyncio.to_thread(store.change_queue, lambda queue: _without(queue, run.uid, store))
@@ -150,7 +149,7 @@ class QueuedBackend:
     # --- inside ------------------------------------------------------------------------------------------------
     def _views(self) -> dict[str, RunView]:
         """Return the rows of queued runs by uid."""
-        tickets = self.queue.read().queue.tickets
+        tickets = self.queue.look().queue.tickets
         return {ticket.uid: _view(ticket, number) for number, ticket in enumerate(tickets, 1)}
 
     def _place(self) -> Place:

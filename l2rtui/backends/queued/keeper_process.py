@@ -54,14 +54,20 @@ def ensure_keeper(store: QueueStore) -> None:
         raise BackendError(sentence, f"See {store.keeper_log}; the next command tries again.")
 
 
-def ensure_keepers(root: Path | None = None) -> None:
+def ensure_keepers(root: Path | None = None) -> tuple[L2RError, ...]:
     """Start the keepers that are missing: of queues that outlived a reboot, or the end of their keeper.
 
     Args:
         root: Folder of all queues; None stands for ``queue`` in the user's state folder.
+
+    Returns:
+        Why a keeper was not started. A command that has other work to do goes on.
     """
+    problems = []
     for store in queue_stores(root or state_dir() / "queue"):
         try:
             ensure_keeper(store)
-        except L2RError as error:  # a command that has other work to do goes on
+        except L2RError as error:
             _log.warning("%s", error)
+            problems.append(error)
+    return tuple(problems)

@@ -55,7 +55,7 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     environ: dict[str, str] = {}
 
 
-class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Content of the file.
 
     Attributes:
@@ -134,6 +134,16 @@ class QueueStore:
                 raise self._unreadable(f"it has format {file.format}, and this version reads {FORMAT}")
             self._file, self._key = file, key
         return self._file
+
+    def look(self) -> QueueFile:
+        """Return the content for whoever has other work to do: an empty one where the file cannot be read.
+
+        Runs that exist can be seen and ended whatever is in the file; `ensure_keepers` says that it is damaged.
+        """
+        try:
+            return self.read()
+        except BackendError:
+            return _EMPTY
 
     def change(self, changed: Callable[[QueueFile], QueueFile]) -> QueueFile:
         """Replace the content by what a function makes of it; returns when that is on the disk. Blocks.

@@ -40,7 +40,15 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     if getattr(args, "as_run", ""):
         return await _prepare_exactly(session)
     (path, *more), limits = _spec_paths(args), settings.default_limits
-    wish = spec_file.load(path, args.set, args.name, binding=settings.binding, limits=limits, more=more)
+    wish = spec_file.load(
+        path,
+        args.set,
+        args.name,
+        binding=settings.binding,
+        limits=limits,
+        more=more,
+        allows_outside=args.allow_outside,
+    )
     # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
     session.require_answer(args.verb)
     return await launcher.prepare(

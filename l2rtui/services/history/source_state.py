@@ -20,8 +20,12 @@ MAX_UNTRACKED: Final = 100
 TIMEOUT_SECONDS: Final = 5.0
 """Time for all of it: a repository on a slow file system is recorded without its diff."""
 _OPTIONS: Final = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
-"""Neither a lock file of ours in the user's repository, nor a program that its configuration names."""
-_DIFF: Final = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short")
+"""Git writes no lock file, and starts no monitor that the repository's configuration names."""
+_DIFF: Final = (
+    *("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+    "--ignore-submodules=dirty",  # git would look into them with their own configuration
+)
+_DRIVERS: Final = r"^filter\..*\.(clean|smudge|process|required)$"
 
 
 def source_state(folder: Path) -> SourceState:
@@ -42,12 +46,21 @@ class _Repository:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._deadline = time.monotonic() + TIMEOUT_SECONDS
+        self._no_filters: list[str] = []
 
     def state(self) -> SourceState:
         places = self._git("rev-parse", "--show-toplevel", "HEAD").splitlines()
         if len(places) < 2:  # no repository, or one without a commit
             return SourceState()
         self._folder = Path(places[0])  # from the root: a diff of a folder alone would lack its siblings
+        # A filter is a program. A tree that was downloaded together with its .git would have it run here.
+        drivers = self._git("config", "--includes", "--null", "--name-only", "--get-regexp", _DRIVERS)
+        self._no_filters = [
+            word
+            for name in dict.fromkeys(drivers.split("\0"))
+            if name
+            for word in ("-c", f"{name}={'false' if name.endswith('.required') else ''}")
+        ]
         diff, is_cut = self._diff()
         names = [name for name in self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0") if name]
         problems = []
@@ -92,7 +105,7 @@ class _Repository:
         return text.decode("utf-8", "replace"), is_cut
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        return ["git", *_OPTIONS, "-C", str(self._folder), *arguments]
+        return ["git", *_OPTIONS, *self._no_filters, "-C", str(self._folder), *arguments]
 
     def _left(self) -> float:
         return max(0.05, self._deadline - time.monotonic())
@@ -102,7 +115,9 @@ def _environment() -> dict[str, str]:
     # A hook or a wrapper that set these would have us describe its repository.
     foreign = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     ours = {name: value for name, value in os.environ.items() if name not in foreign}
-    return {**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    # No protocol: a partial clone would fetch what it lacks, by the program that its configuration names.
+    no_fetch = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+    return {**ours, **no_fetch, "LC_ALL": "C"}
 
 
 def _read(process: subprocess.Popen[bytes], limit: int, timeout_seconds: float) -> bytes:

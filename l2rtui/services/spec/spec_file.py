@@ -26,10 +26,12 @@ from l2rtui.services.spec.mistakes import explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.watch_fields import alerts_in, limits_in
-from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, parse_yaml, read_bytes
+from l2rtui.services.spec.yaml_lines import Keys, Locations, apply_override, dotted, parse_yaml, read_bytes
 from runtime.base.limits import Limits
 
 NO_LIMITS = Limits()
+_NO_PROGRAMS = ("env", "train")
+"""Fields of a spec below which `program` is a name of the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def load(
     binding: str = "",
     limits: Limits = NO_LIMITS,
     more: Sequence[str] = (),
+    allows_outside: bool = False,
 ) -> LaunchRequest:
     """Read a spec file, a values file of the Helm chart, or files with Kubernetes objects.
 
@@ -84,6 +87,7 @@ def load(
         name: Replaces the file's ``name``.
         binding: Binding mode where the file names none.
         limits: Limits where the file names none.
+        allows_outside: The file may name programs outside of its own folder.
 
     Raises:
         SpecError: the file is missing or wrong; names file, line and field.
@@ -92,6 +96,7 @@ def load(
     if (request := _objects_request(path, raw, overrides, name, binding, limits, more)) is not None:
         return request
     data, locations = parse_yaml(raw, path)
+    locations.allows_outside = allows_outside
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
     for override in overrides:
@@ -144,6 +149,8 @@ def _objects_request(
 def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Limits) -> LaunchRequest:
     """Decode the data of a spec or a values file, without a sweep. Raises SpecError."""
     path = locations.path
+    if not locations.allows_outside:
+        _refuse_outside(data, locations)
     notes: tuple[Finding, ...] = ()
     form: SpecForm
     try:
@@ -186,6 +193,31 @@ def _refuse_secrets(data: Any, locations: Locations) -> None:
         where = "--set" if place.startswith("--set ") else f"{place}:"
         hint = "Keep it with `l2rtui secret create NAME --prompt KEY`, and name it: pod: {secrets: [NAME]}."
         raise SpecError(f"{where} {dotted(keys)} looks like {what}, and specs are no place for it.", hint)
+
+
+def _refuse_outside(data: Any, locations: Locations, keys: Keys = ()) -> None:
+    """Refuse a program outside of the spec's folder: its text goes with the run, and a spec may be a stranger's."""
+    if isinstance(data, list):
+        for number, value in enumerate(data):
+            _refuse_outside(value, locations, (*keys, number))
+    for key, value in data.items() if isinstance(data, dict) else ():
+        here = (*keys, str(key))
+        if key == "program" and isinstance(value, str):
+            folder = Path(locations.path).parent.resolve()
+            if not _is_below(value, folder):
+                sentence = (
+                    f"{locations.of(here)}: {dotted(here)}: {value} is outside of {folder}, the spec's folder."
+                )
+                raise SpecError(sentence, "Copy it there, or add --allow-outside if you trust this spec.")
+        elif key not in _NO_PROGRAMS:
+            _refuse_outside(value, locations, here)
+
+
+def _is_below(source: str, folder: Path) -> bool:
+    try:
+        return "://" in source or (folder / source).resolve().is_relative_to(folder)
+    except (OSError, ValueError, RuntimeError):  # a circle of links, a null byte: reading the file says so
+        return True
 
 
 def schema() -> dict[str, Any]:

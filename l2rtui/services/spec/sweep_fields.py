@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -82,7 +82,7 @@ def with_values(data: Mapping[str, Any], trial: Trial, locations: Locations) -> 
         SpecError: a path leads through a plain value, or to a list item that is not there.
     """
     changed = copy.deepcopy({name: value for name, value in data.items() if name != SWEEP})
-    places = Locations(locations.path, dict(locations.by_keys))
+    places = replace(locations, by_keys=dict(locations.by_keys))
     for path, value in trial.settings().items():
         place = locations.of((SWEEP, path))
         places.set_by_flag(write_value(changed, path.split("."), value, f"{place}: sweep"), place)

@@ -32,10 +32,12 @@ class Locations:
     Attributes:
         path: The file.
         by_keys: ``FILE:LINE``, or the flag that has set the value, by the path of the value.
+        allows_outside: The spec may name files outside of its own folder.
     """
 
     path: str
     by_keys: dict[Keys, str] = field(default_factory=dict)
+    allows_outside: bool = False
 
     def of(self, keys: Keys) -> str:
         """Return the location of a value, or of the nearest value around it."""

@@ -142,6 +142,26 @@ def test_a_run_that_waits_is_cancelled_killed_or_destroyed_with_its_experiment(q
     assert queue.json("queue") == queue.json("runs") == []
 
 
+@pytest.mark.parametrize("text", [b'{"queue": {"tick', b'{"format": 2}', b'{"kweue": {}}'])
+def test_a_damaged_queue_stops_only_what_needs_it(queue, text):
+    launch(queue, "--seeds", "0-2", "--queue")
+    (file,) = queue.home.rglob("queue.json")
+    whole = file.read_bytes()
+    eventually(lambda: keepers(queue), "the keeper is there")
+    kill(keepers(queue))
+    file.write_bytes(text)
+    listed = queue.run("runs", "-o", "name")
+    assert (listed.returncode, set(listed.stdout.split())) == (0, {"t-s0", "t-s1"})
+    assert f"warning: The queue {file} cannot be read" in listed.stderr
+    assert queue.run("queue").returncode == 1
+    refused = queue.run("launch", "-f", str(queue.home / "spec.yaml"), "--name", "x", "--queue", "--yes")
+    assert refused.returncode != 0
+    assert queue.run("destroy", "t-s0", "--grace", "0", "--yes").returncode == 0
+    assert file.read_bytes() == text
+    file.write_bytes(whole)
+    eventually(lambda: states(queue).get("t-s2") == "Running", "the run that waited starts")
+
+
 def test_what_would_never_fit_and_what_has_a_fault_is_refused_and_not_queued(queue):
     spec = str(queue.home / "spec.yaml")
     never = queue.run("launch", "-f", spec, "--queue", "--set", "job.replicas=3", "--yes")

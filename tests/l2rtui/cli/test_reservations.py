@@ -48,6 +48,22 @@ def test_slots_are_reserved_listed_and_released(command):
     assert slots(command, "--state", "reserved", name="bob") == []
 
 
+@pytest.mark.parametrize("text", [b"garbage", b'{"a": ', b"[]", b'{"n": 3}', b'{"n": ' + b"[" * 3_000])
+def test_damaged_reservations_are_said_and_kept_aside(command, tmp_path, text):
+    node = slots(command, name="anna")[0]["node"]
+    command("reserve", f"{node}/cpu.0-1", "--for", "4h")
+    (file,) = tmp_path.rglob("reservations.json")
+    file.write_bytes(text)
+    assert "it is not known which slots are reserved" in command("check").out
+    assert slots(command, "--state", "reserved", name="bob") == []
+    assert file.read_bytes() == text, "who only looks changes nothing"
+    command("reserve", f"{node}/cpu.0", "--for", "4h")
+    assert len(slots(command, "--state", "reserved", name="bob")) == 1
+    (aside,) = tmp_path.rglob("reservations.json.damaged-*")
+    assert aside.read_bytes() == text
+    assert "it is not known" not in command("check").out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

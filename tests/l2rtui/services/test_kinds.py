@@ -160,6 +160,30 @@ def elastic(source, command=""):
     return f"kind: elastic\nname: e\nnodes: {{program: {source}{command}}}\n"
 
 
+@pytest.mark.parametrize("source", ["../key.py", "{outside}", "sub/../../key.py", "link.py"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: elastic\nname: e\nnodes: {{program: {source}}}\n",
+        "kind: job\nname: e\njob: {{command: [python, '{{program}}'], program: {source}}}\n",
+        "kind: job\nname: e\nsweep: {{job.slots: [1]}}\njob: {{command: ['{{program}}'], program: {source}}}\n",
+    ],
+)
+def test_a_program_outside_of_the_specs_folder_is_read_only_when_asked_for(tmp_path, source, text):
+    (tmp_path / "key.py").write_text("secret = 1\n")
+    folder = tmp_path / "spec"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "link.py").symlink_to("../key.py")
+    source = source.format(outside=tmp_path / "key.py")
+    (folder / "r.yaml").write_text(text.format(source=source))
+    with pytest.raises(SpecError) as raised:
+        spec_file.load(str(folder / "r.yaml"))
+    assert f"{source} is outside of {folder}, the spec's folder" in str(raised.value)
+    assert "--allow-outside" in raised.value.hint
+    allowed = spec_file.load(str(folder / "r.yaml"), allows_outside=True)
+    assert any(part.program and part.program.text == "secret = 1\n" for part in allowed.runs()[0].sets)
+
+
 def test_a_program_comes_from_beside_the_spec_or_from_s3(load, tmp_path):
     (tmp_path / "train.py").write_text("print('ä')\n")
 

@@ -14,6 +14,7 @@ MOMENTS = 200
 # A program of its own: it forks a writer for each moment, which no process with threads should do.
 PROGRAM = """
 import json, os, random, signal, sqlite3, sys, time
+from contextlib import closing
 from pathlib import Path
 
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState

@@ -33,6 +33,35 @@ def test_changes_of_the_whole_tree_are_recorded_and_secrets_hidden(repository):
     assert state.untracked == ("specs/new.yaml",)
 
 
+@pytest.mark.parametrize("place", ["the tree", "a submodule", "an included file"])
+def test_no_program_that_the_tree_names_is_run(repository, tmp_path, place):
+    """Not even in a tree that was downloaded with its .git."""
+    ran, tree = tmp_path / "ran", repository
+    if place == "a submodule":
+        tree = repository / "inner"
+        tree.mkdir()
+        git(tree, "init", "-q")
+        (tree / "data.txt").write_text("one\n")
+        git(tree, "add", ".")
+        git(tree, "commit", "-qm", "inner")
+        git(repository, "add", "inner")
+    (tree / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
+    (tree / "data.txt").write_text("one\n")
+    git(tree, "add", ".")
+    git(repository, "commit", "-qm", "a filter")
+    program = f"sh -c 'touch {ran}; cat'"
+    config = tmp_path / "more.config" if place == "an included file" else tree / ".git" / "config"
+    for name in ("filter.evil.clean", "filter.evil.process", "diff.evil.textconv", "core.fsmonitor"):
+        git(tree, "config", "--file", str(config), name, program)
+    git(tree, "config", "--file", str(config), "filter.evil.required", "true")
+    if place == "an included file":
+        git(tree, "config", "include.path", str(config))
+    (tree / "data.txt").write_text("two\n")
+    state = source_state(repository)
+    assert not ran.exists()
+    assert ("+two" in state.diff) is (place != "a submodule")
+
+
 def test_a_long_diff_is_cut_between_lines_and_says_so(repository, monkeypatch):
     monkeypatch.setattr(module, "MAX_DIFF_BYTES", 10_000)
     monkeypatch.setattr(module, "MAX_UNTRACKED", 2)

@@ -20,6 +20,7 @@ from tests.runtime.rl.roles.test_device_collector import collector_of, copied, s
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 
+@pytest.mark.process  # torch's compiler starts some, and keeps a thread
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
