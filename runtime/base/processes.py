@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
 """Of include/uapi/linux/prctl.h."""
 _MAX_EXPONENT: Final = 64
 """Beyond it a wait is at its limit anyway, and 2 ** 1024 would not fit a float."""
@@ -32,6 +33,16 @@ def signal_process_group(leader: int, number: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of each descendant whose own parent ends (Linux; nothing elsewhere)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_at_end_of(parent: int, number: int) -> None:

@@ -16,7 +16,8 @@ def functions_of(path: Path) -> set[str]:
 
 
 def test_every_scenario_has_its_tests_or_says_that_it_has_none():
-    assert [int(row.split("|")[1]) for row in ROWS] == list(range(1, 45))
+    assert len(ROWS) >= 48
+    assert [int(row.split("|")[1]) for row in ROWS] == list(range(1, len(ROWS) + 1))
     for row in ROWS:
         *_, proof, _ = row.split("|")
         assert "`tests/" in proof or "not covered" in proof, row

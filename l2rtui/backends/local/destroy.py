@@ -56,6 +56,8 @@ async def destroy(
     if state is not None:
         async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
+        status = client.read_status(folder) or state.status
+        recorded |= {process.proc for process in (status.adopted if status is not None else ())}
     leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded)
     results = ""
     if not leftovers:
@@ -171,10 +173,17 @@ async def _until_ended(folder: RunFolder, state: RunState, until: float) -> Asyn
 
 def _kill_remaining(is_of_run: TagFilter, recorded: set[ProcessIdentity]) -> list[Leftover]:
     survivors = kill_escalation.kill_remaining(is_of_run, recorded)
-    return [
-        Leftover("Process", f"{proc.pid} {command}", "does not end on SIGKILL: it sleeps in the kernel")
-        for proc, command in survivors.items()
-    ]
+    return [Leftover("Process", f"{proc.pid} {command}", _refusal(proc)) for proc, command in survivors.items()]
+
+
+def _refusal(proc: ProcessIdentity) -> str:
+    try:
+        os.kill(proc.pid, 0)
+    except PermissionError:
+        return "belongs to another user, who alone can end it"
+    except ProcessLookupError:
+        return "ended only now"
+    return "does not end on SIGKILL: it sleeps in the kernel"
 
 
 def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:

@@ -107,6 +107,29 @@ def find_tagged(is_selected: Callable[[TaggedProcess], bool]) -> list[TaggedProc
     return [process for process in (_scan_linux() if IS_LINUX else _scan_psutil()) if is_selected(process)]
 
 
+def own_children() -> list[int]:
+    """Return the children of this process, also those that have ended and are not reaped yet (Linux; else none)."""
+    try:
+        tasks = os.listdir("/proc/self/task")  # noqa: PTH208  (called often)
+        return [int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def tags_of(pid: int) -> TaggedProcess | None:
+    """Return a process with the tags of its environment; None when it has ended, or is no Linux process."""
+    start = start_time_of(pid) if IS_LINUX else None
+    if start is None:
+        return None
+    items = (item.partition("=") for item in os.fsdecode(_environ_linux(pid)).split("\0"))
+    return _tagged(ProcessIdentity(pid, start), {key: value for key, _, value in items}, _command_linux(str(pid)))
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty where it cannot be read."""
+    return _command_linux(str(pid)) if IS_LINUX else ""
+
+
 def _stat_linux(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the state (field 3) on; None when the process has ended."""
     try:
@@ -133,12 +156,8 @@ def _scan_linux() -> Iterator[TaggedProcess]:
         # A substring test first: it is much cheaper than splitting the environment of every process.
         if needle not in environ:
             continue
-        start = _start_linux(int(name))
-        if start is not None:
-            items = (item.partition("=") for item in os.fsdecode(environ).split("\0"))
-            yield _tagged(
-                ProcessIdentity(int(name), start), {key: value for key, _, value in items}, _command_linux(name)
-            )
+        if (process := tags_of(int(name))) is not None:
+            yield process
 
 
 def _environ_linux(pid: int) -> bytes:

@@ -87,6 +87,17 @@ class PodRecord(msgspec.Struct, kw_only=True):
     kill_at: float | None = None
 
 
+class AdoptedProcess(msgspec.Struct, frozen=True):
+    """A process that outlived its parent and has cleared its environment.
+
+    Attributes:
+        pod_uid: Pod that has started it, by the pipe that it prints to; empty where that is not known.
+    """
+
+    proc: ProcessIdentity
+    pod_uid: str = ""
+
+
 class RunStatus(msgspec.Struct, kw_only=True):
     """Observed state of a run: ``status.json``.
 
@@ -96,6 +107,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
         problem: The supervisor's latest problem, one sentence.
         limit_at: Time at which a limit ends the run, by ``time.monotonic()``; None without such a limit.
         ended_by: Limit that has ended it; empty while none has.
+        adopted: Untagged processes of the run, which the supervisor got from their parents.
     """
 
     format: int = FORMAT
@@ -107,6 +119,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     pods: list[PodRecord] = []
     limit_at: float | None = None
     ended_by: str = ""
+    adopted: list[AdoptedProcess] = []
 
 
 class StopRequest(msgspec.Struct, frozen=True):

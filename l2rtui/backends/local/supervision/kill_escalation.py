@@ -74,10 +74,11 @@ def kill_remaining(
         survivors = {
             process.proc: process.command or process.pod or "process" for process in kill_tagged(is_of_run)
         }
-        # A recorded process may have cleared its environment, and then no scan finds it by its tag.
+        # A recorded process may have cleared its environment, and then no scan finds it by its tag. Another user's
+        # cannot be killed, and is left.
         for proc in recorded:
-            if kill(proc):
-                survivors.setdefault(proc, "process")
+            if kill(proc) or process_scan.is_alive(proc):
+                survivors.setdefault(proc, process_scan.command_of(proc.pid) or "process")
         # Again even after a success: a process may have forked between the scan and its SIGKILL.
         if not survivors or time.monotonic() > until:
             return survivors

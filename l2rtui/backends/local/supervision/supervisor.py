@@ -24,6 +24,7 @@ from l2rtui.backends.local.environment import clean_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, ProcessIdentity, RunRecord, RunStatus, StopRequest
 from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision.adopted import AdoptedProcesses
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.domain.status import Phase
@@ -31,6 +32,7 @@ from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
 from runtime.base.cgroups import usable_cores
 from runtime.base.file_lock import try_lock
+from runtime.base.processes import adopt_orphans
 
 WAKE_SIGNAL = signal.SIGUSR1
 """``run.json`` or ``requests/`` has changed; sent only to the supervisor that its lock file names."""
@@ -47,6 +49,8 @@ _ORPHAN_SECONDS = 0.02
 _TAKE_OVER_SCANS = 100
 """Most scans for processes without a pod when a supervisor takes over."""
 _NO_PIDFD_SECONDS = 0.5
+_KILL_SECONDS = 5.0
+"""Longest wait at the end for processes that were sent SIGKILL; one that sleeps in the kernel ignores it."""
 
 
 class Supervisor:
@@ -64,6 +68,7 @@ class Supervisor:
         self.me = process_scan.identify(os.getpid())
         self._status = RunStatus(run=record.uid, supervisor=self.me)
         self._pods: dict[str, SupervisedPod] = {}
+        self._adopted = AdoptedProcesses(folder, ())
         self._desired: dict[str, DesiredPod] = {}
         self._is_changed = True
         self._must_read = True
@@ -88,6 +93,7 @@ class Supervisor:
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, WAKE_SIGNAL):
             signal.signal(number, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, reader)
+        adopt_orphans()
         self._take_over()
         self._save()
 
@@ -105,6 +111,7 @@ class Supervisor:
                 for pod in self._pods.values():
                     if pod.poll_exit():
                         self._orphan_scan_at = 0.0
+                self._look_at_adopted()
             self._kill_orphans()
             # After the exits are handled: the end of the last decisive pod then counts in this very turn.
             self._finish_run()
@@ -113,8 +120,10 @@ class Supervisor:
                 pod.run_due()
             self._replace_stopped()
             self._save()
-            if all(pod.is_over for pod in self._pods.values()) and self._announce_end():
-                return
+            if all(pod.is_over for pod in self._pods.values()):
+                self._end_adopted()
+                if self._announce_end():
+                    return
             if not self._must_read:
                 self._wait()
 
@@ -194,6 +203,7 @@ class Supervisor:
         """Continue from the last status; without one, from the processes themselves."""
         self._read_record()
         status = state_files.read_or_set_aside(self._folder.status, RunStatus)
+        self._adopted = AdoptedProcesses(self._folder, status.adopted if status is not None else ())
         self._backstop = backstop_of(self._context.record, status, time.monotonic())
         self._status.limit_at = self._backstop.at if self._backstop is not None else None
         self._status.ended_by = status.ended_by if status is not None else ""
@@ -241,12 +251,30 @@ class Supervisor:
         killed = {
             process.pod_id for process in kill_escalation.kill_tagged(lambda process: process.pod_id in ended)
         }
+        self._look_at_adopted()
+        is_last = not any(pod.process is not None and not pod.process.is_gone for pod in self._pods.values())
+        strays = self._adopted.kill(lambda uid: uid in ended or (is_last and not uid))
+        killed |= set(ended) if "" in strays else strays
         # A process in the kernel may ignore SIGKILL for minutes, and a scan of /proc is not free.
         self._orphan_wait = min(2 * self._orphan_wait, 1.0) if killed else _ORPHAN_SECONDS
         self._orphan_scan_at = time.monotonic() + self._orphan_wait if killed else 0.0
         for uid, pod in ended.items():
             if uid not in killed:
                 pod.handle_exit()
+
+    def _look_at_adopted(self) -> None:
+        own = {pod.process.proc.pid for pod in self._pods.values() if pod.process is not None}
+        if self._adopted.look(own):
+            self._status.adopted = self._adopted.living
+            self._is_changed = True
+
+    def _end_adopted(self) -> None:
+        """Kill what is left below this process; those that nobody here may kill stay in the status."""
+        until = time.monotonic() + _KILL_SECONDS
+        self._look_at_adopted()
+        while self._adopted.kill(lambda _: True) and time.monotonic() < until:
+            time.sleep(_ORPHAN_SECONDS)
+            self._look_at_adopted()  # killing a process gives us its children
 
     def _replace_stopped(self) -> None:
         """Replace stopped pods that are still desired; forget the others."""
@@ -326,7 +354,7 @@ class Supervisor:
                 self._has_copied_output = True
         if time.monotonic() >= self._round_at:
             self._round_at = time.monotonic() + _ROUND_SECONDS
-            self._must_read = True
+            self._must_read = self._must_poll = True
 
     def _note_change(self) -> None:
         self._is_changed = True

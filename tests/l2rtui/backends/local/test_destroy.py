@@ -7,12 +7,15 @@ import errno
 import os
 import shutil
 import signal
+import sys
+import zlib
 
 import psutil
 import pytest
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local import state_files as files
+from l2rtui.backends.local.records import RunStatus
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import NotFoundError, RefusedError
@@ -44,6 +47,56 @@ async def test_deaf_processes_forks_and_escapees_go_too(lab):
     await lab.launch(lab.set("deaf", "fork", "escape", "say", "up", "sleep", "600", grace_seconds=0.2))
     await lab.until_line("up")
     assert_nothing_left(lab, await lab.destroy())
+
+
+def sleepers(mark):
+    """Processes that sleep for just so long, whatever else they have changed."""
+    return [item.pid for item in psutil.process_iter(["cmdline"]) if mark in (item.info["cmdline"] or ())]
+
+
+ESCAPES = {
+    "its environment": "env -i sleep {0} & wait",
+    "its session too": "env -i setsid sleep {0} & wait",
+    "its parent": "(env -i setsid sleep {0} &) ; exec sleep 600",
+    "its output": "(env -i setsid sleep {0} </dev/null >/dev/null 2>&1 &) ; exec sleep 600",
+    "its hangup": "(env -i nohup setsid sleep {0} </dev/null >/dev/null 2>&1 &) ; exec sleep 600",
+    "its name": "(exec -a sshd env -i setsid sleep {0} </dev/null >/dev/null 2>&1 &) ; exec sleep 600",
+    "its descriptors": "(env -i setsid bash -c 'exec 0<&- 1>&- 2>&-; sleep {0}; true' &) ; exec sleep 600",
+    "its folder": "(cd / && env -i setsid sleep {0} </dev/null >/dev/null 2>&1 &) ; exec sleep 600",
+    "two parents": "(env -i setsid bash -c '(setsid sleep {0} >/dev/null 2>&1 &)' &) ; exec sleep 600",
+    "with a child": "(env -i setsid bash -c 'sleep {0} & sleep {0}; wait' &) ; exec sleep 600",
+}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to a subreaper")
+
+
+@linux
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+async def test_what_clears_its_environment_goes_too(lab, escape, request):
+    mark = f"{4242 + zlib.crc32(request.node.name.encode()) % 10_000}.5"
+    await lab.launch(lab.set(command=("bash", "-c", escape.format(mark))))
+    await lab.until(lambda _: sleepers(mark))
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
+    assert sleepers(mark) == []
+
+
+@linux
+async def test_what_a_dead_supervisor_has_written_down_goes_too(lab):
+    escape = "(env -i setsid sleep 4141.5 </dev/null >/dev/null 2>&1 &) ; exec sleep 600"
+    await lab.launch(lab.set(command=("bash", "-c", escape)))
+    await lab.until(lambda _: files.read(lab.folder().status, RunStatus).adopted)
+    lab.kill_supervisor()
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
+    assert sleepers("4141.5") == []
+
+
+@linux
+async def test_restarts_do_not_pile_up_what_they_leave(lab):
+    escape = "(env -i setsid sleep 4141.25 &) ; (env -i setsid sleep 4141.25 >/dev/null 2>&1 &) ; sleep 0.1; exit 1"
+    await lab.launch(lab.set(command=("bash", "-c", escape)))
+    await lab.pod(lambda pod: pod.restarts >= 3)
+    assert len(sleepers("4141.25")) <= 2
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
+    assert sleepers("4141.25") == []
 
 
 async def test_grace_is_given(lab):
