@@ -14,6 +14,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -27,6 +28,7 @@ from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
+    from l2rtui.services.adoption import Adoption
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -79,9 +81,11 @@ class Session:
         self.out = Output(getattr(args, "output", "table"))
         self.talk = StderrReporter()
         self._stopped_by: int | None = None
+        self._stopped_at = 0.0
         self._is_stopping = False
         self._is_asking = False
         self._task: asyncio.Task[int] | None = None
+        self._adoption: Adoption | None = None
         self._check_flags()
 
     @functools.cached_property
@@ -90,7 +94,14 @@ class Session:
         contexts = contexts_of(self.args)
         if contexts:
             return composed_backend(contexts, lambda name: settings_for(self.args, name, self.args.namespace))
-        return make_backend(self.settings.backend, self.settings)
+        backend = make_backend(self.settings.backend, self.settings)
+        # Where nothing was ever launched on this machine nothing can have been lost.
+        if backend.adopt is not None and not self.settings.readonly and (state_dir() / "local" / "runs").is_dir():
+            from l2rtui.services.adoption import Adoption
+
+            with contextlib.suppress(RuntimeError):  # no loop yet: the flags are being checked
+                self._adoption = Adoption(backend, self.talk.say)
+        return backend
 
     def _check_flags(self) -> None:
         impersonated = self.args.impersonate_user or self.args.impersonate_groups
@@ -210,7 +221,7 @@ class Session:
         """Carry out a verb; give its exit code, or 128 + n when signal n has stopped it."""
         try:
             return asyncio.run(self._guarded(verb))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             # As a shell reports a program that died of the signal, so that scripts see the interruption.
             return EXIT_FAILED if self._stopped_by is None else 128 + self._stopped_by
 
@@ -228,6 +239,8 @@ class Session:
         try:
             return await verb(self)
         finally:
+            if self._adoption is not None:
+                await self._adoption.close()
             if "backend" in self.__dict__:
                 with contextlib.suppress(asyncio.CancelledError):  # the verb's own outcome counts
                     await self.backend.close()
@@ -235,9 +248,12 @@ class Session:
     def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _frame: object) -> None:
         is_first = self._stopped_by is None
         if is_first:
-            self._stopped_by = number
-        if self._is_asking:
-            raise KeyboardInterrupt  # or the read from the terminal would simply go on
+            self._stopped_by, self._stopped_at = number, time.monotonic()
+        # A read that blocks the loop would go on: from the terminal, or from a file that gives nothing, such as a pipe.
+        # The second signal ends it where the first was not heard within a second.
+        is_deaf = not self._is_stopping and time.monotonic() - self._stopped_at > 1.0
+        if self._is_asking or is_deaf:
+            raise KeyboardInterrupt
         with contextlib.suppress(RuntimeError):  # the loop is closed: the work is done
             loop.call_soon_threadsafe(self._hear, is_first)
 

@@ -114,7 +114,7 @@ def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Fi
     findings.extend(Finding(Severity.WARNING, "state", problem) for problem in scan.problems)
     sentence = "its supervisor is gone: nothing restarts its processes or stores their output"
     for name in (state.folder.name for state in scan.runs if not state.is_supervised):
-        hint = f"Open the app, which starts another, or `l2rtui destroy {name}`."
+        hint = f"The next command of its owner starts another; or `l2rtui destroy {name}`."
         findings.append(Finding(Severity.WARNING, name, sentence, hint))
     return tuple(findings)
 

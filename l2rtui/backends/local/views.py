@@ -67,9 +67,7 @@ def run_view(state: RunState) -> RunView:
     reason = message = ""
     if not state.is_supervised:
         reason = UNSUPERVISED
-        message = (
-            "its supervisor is gone: until the app opens, nothing restarts its processes or stores their output"
-        )
+        message = "its supervisor is gone: nothing restarts its processes until its owner's next command"
     elif state.silent_since is not None:
         reason = SILENT
         message = (

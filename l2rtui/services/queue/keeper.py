@@ -25,7 +25,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.backends.queued.backend import unqueued
 from l2rtui.backends.queued.store import QueueFile, QueueStore
 from l2rtui.backends.registry import make_backend
-from l2rtui.config import load_settings, user_name
+from l2rtui.config import load_settings
 from l2rtui.domain.preflight import refusals
 from l2rtui.domain.queue import tickets as transitions
 from l2rtui.domain.queue.admission import admit, fair_order, held_slots
@@ -33,6 +33,7 @@ from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState
 from l2rtui.domain.snapshot import UNSUPERVISED, ClusterSnapshot, RunView
 from l2rtui.errors import L2RError, RefusedError
 from l2rtui.services import launcher
+from l2rtui.services.adoption import adopt_lost
 from l2rtui.services.monitor import Monitor
 from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.queue.sweep_halving import SweepHalving
@@ -155,14 +156,7 @@ class Keeper:
 
     async def _adopt_lost(self, snapshot: ClusterSnapshot) -> None:
         """Give runs without a living supervisor a new one: nobody else would see that their slots are free."""
-        if self._backend.adopt is None:
-            return
-        for run in snapshot.runs.values():
-            if run.reason == UNSUPERVISED and run.owner == user_name():
-                try:
-                    await self._backend.adopt(run.name)
-                except L2RError as error:
-                    _log.warning("%s: %s", run.name, error)
+        await adopt_lost(self._backend, snapshot)
 
     async def _postpone(self, ticket: Ticket, problem: str) -> None:
         """Let a run wait whose start failed; those behind it go on meanwhile."""

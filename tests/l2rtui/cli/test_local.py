@@ -12,6 +12,7 @@ import termios
 import time
 from datetime import UTC, datetime
 
+import psutil
 import pytest
 
 from l2rtui.backends.local.paths import StateFolder
@@ -280,6 +281,40 @@ def test_ctrl_c_during_a_launch_takes_everything_back(local, spec):
     assert "What was started was taken back; nothing is left." in launching.text
     assert processes_of(local.home) == []
     assert local.json("runs") == []
+
+
+def test_the_next_command_adopts_a_run_whose_supervisor_was_killed(local):
+    """A process whose output nobody reads would stand still after a mebibyte."""
+    count = local.home / "count"
+    loop = f"while :; do head -c 20000 /dev/zero | tr '\\\\0' x; echo; echo . >> {count}; sleep 0.02; done"
+    path = local.home / "spec.yaml"
+    path.write_text(f'kind: job\nname: t\njob: {{command: [sh, -c, "{loop}"]}}\n')
+    (pod,) = local.json("launch", "-f", str(path), "--yes", "--wait")["pods"]
+    os.kill(psutil.Process(pod["pid"]).ppid(), signal.SIGKILL)
+    eventually(
+        lambda: psutil.Process(pod["pid"]).status() != psutil.STATUS_RUNNING and not grows(count), "it blocks"
+    )
+    before = count.stat().st_size
+    waiting = local.start("wait", "t", "--for=done", "--timeout", "30s")
+    eventually(lambda: count.stat().st_size > before + 10, "it goes on")
+    assert "t had lost its supervisor and has a new one." in interrupt(waiting)[2]
+    assert local.json("pods")[0]["pid"] == pod["pid"]
+
+
+def grows(file):
+    before = file.stat().st_size
+    time.sleep(0.5)  # ten times the pause between two lines
+    return file.stat().st_size > before
+
+
+def test_a_second_ctrl_c_ends_a_command_that_waits_for_its_spec(local):
+    fifo = local.home / "spec.yaml"
+    os.mkfifo(fifo)
+    with local.start("plan", "-f", str(fifo)) as planning, fifo.open("w"):  # open once somebody reads
+        planning.send_signal(signal.SIGINT)
+        time.sleep(1.2)  # sooner, the second one is told to wait
+        planning.send_signal(signal.SIGINT)
+        assert planning.wait(10) == 130
 
 
 def test_a_second_ctrl_c_is_told_to_wait(local):
