@@ -249,7 +249,7 @@ class Session:
         is_first = self._stopped_by is None
         if is_first:
             self._stopped_by, self._stopped_at = number, time.monotonic()
-        # A read that blocks the loop would go on: from the terminal, or from a file that gives nothing, such as a pipe.
+        # A read that blocks the loop would go on: of the terminal, or of a file that gives nothing, such as a pipe.
         # The second signal ends it where the first was not heard within a second.
         is_deaf = not self._is_stopping and time.monotonic() - self._stopped_at > 1.0
         if self._is_asking or is_deaf:
