@@ -1,11 +1,12 @@
 """Reader of the runs on disk: files are read again only where they changed, and checked before they are used.
 
-Nothing here starts or stops anything. The only thing that it writes is the new name of an unreadable file.
+Nothing here starts, stops or writes anything: a supervisor sets an unreadable file aside when it writes another.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from l2rtui.backends.local import process_scan, state_files
 from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder, StateFolder
 from l2rtui.backends.local.records import RunRecord, RunStatus
 from l2rtui.backends.local.supervision import client
+from l2rtui.config import user_name
 
 T = TypeVar("T")
 CORRUPT = "Corrupt"
@@ -33,6 +35,8 @@ class RunState:
         is_supervised: A living supervisor wrote the status, or ended in order.
         is_stopping: A destroy was requested.
         silent_since: Time at which its supervisor was first seen stopped by a signal; None while it is not.
+        is_newer: A later version of this program wrote the record.
+        owner: Owner of the folder, where the record cannot say it; empty otherwise.
     """
 
     folder: RunFolder
@@ -41,6 +45,8 @@ class RunState:
     is_supervised: bool
     is_stopping: bool
     silent_since: float | None = None
+    is_newer: bool = False
+    owner: str = ""
 
     @property
     def uid(self) -> str:
@@ -64,6 +70,15 @@ def corrupt_uid(folder: RunFolder) -> str:
         return f"{_CORRUPT_UID}gone"
 
 
+def _owner_of(folder: Path) -> str:
+    """Return the user to whom a folder belongs; empty where that has no name."""
+    try:
+        uid = folder.stat().st_uid
+        return user_name() if uid == os.getuid() else pwd.getpwuid(uid).pw_name
+    except (OSError, KeyError):
+        return ""
+
+
 def short_uid(uid: str) -> str:
     """Return the start of a uid, enough for people and names of folders."""
     return uid.removeprefix(_CORRUPT_UID)[:8]
@@ -78,6 +93,7 @@ class RunStore:
         self._files: dict[Path, tuple[tuple[int, int, int], object]] = {}
         self._asides: dict[Path, tuple[int, tuple[str, ...]]] = {}
         self._silent: dict[Path, float] = {}
+        self._newer: set[Path] = set()
 
     def scan(self) -> RunScan:
         """Read the files that have changed. Takes well under a millisecond when none has."""
@@ -138,7 +154,9 @@ class RunStore:
         if silent_since is not None:
             moment = time.strftime("%H:%M:%S", time.localtime(silent_since))
             problems.append(f"the supervisor of {folder.name} is stopped and does not answer since {moment}")
-        return RunState(folder, record, status, is_supervised, is_stopping, silent_since)
+        is_newer = record is None and folder.record in self._newer
+        owner = _owner_of(folder.path) if record is None else ""
+        return RunState(folder, record, status, is_supervised, is_stopping, silent_since, is_newer, owner)
 
     def _silent_since(self, folder: RunFolder, status: RunStatus | None) -> float | None:
         """Return when the supervisor was first seen stopped; None if it can act."""
@@ -163,12 +181,10 @@ class RunStore:
             return None
         except state_files.CorruptError as error:
             problems.append(f"{path} cannot be read: {error}")
-            # Renamed, so that it can be examined after a supervisor has written a good one in its place.
-            try:
-                state_files.set_aside(path)
-            except OSError:
-                pass  # a folder that we may only read: it is reported each time
+            if isinstance(error, state_files.NewerError):
+                self._newer.add(path)
             return None
+        self._newer.discard(path)
         self._files[path] = (key, value)
         return value
 

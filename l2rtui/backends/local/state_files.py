@@ -21,6 +21,10 @@ class CorruptError(ValueError):
     """The content of a state file is not what its name says."""
 
 
+class NewerError(CorruptError):
+    """A later version of this program wrote the file: it stays as it is."""
+
+
 def write_atomic(path: Path, value: object, *, sync: bool) -> None:
     """Replace a file by the JSON of a value: readers see the old one or the new one, never a part.
 
@@ -44,6 +48,7 @@ def read(path: Path, kind: type[T]) -> T:
     Raises:
         FileNotFoundError: there is none.
         CorruptError: it is not the JSON of such a value, or cannot be read.
+        NewerError: a later version wrote it.
     """
     try:
         # A damaged file must not take all memory of a supervisor.
@@ -55,7 +60,8 @@ def read(path: Path, kind: type[T]) -> T:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(str(error)) from error
     if (version := getattr(value, "format", FORMAT)) != FORMAT:
-        raise CorruptError(f"it has format {version}, and this version reads {FORMAT}")
+        kind_of_error = NewerError if version > FORMAT else CorruptError
+        raise kind_of_error(f"it has format {version}, and this version reads {FORMAT}")
     return value
 
 
@@ -68,11 +74,13 @@ def read_valid(path: Path, kind: type[T]) -> T | None:
 
 
 def read_or_set_aside(path: Path, kind: type[T]) -> T | None:
-    """Read a state file; None without one, or after an unreadable one was set aside."""
+    """Read a state file; None without one, or after an unreadable one was set aside. Raises NewerError."""
     try:
         return read(path, kind)
     except FileNotFoundError:
         return None
+    except NewerError:
+        raise
     except CorruptError:
         with contextlib.suppress(OSError):
             set_aside(path)

@@ -14,6 +14,8 @@ from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 
 SILENT = "Silent"
+_CORRUPT = "its record cannot be read; destroy it, and what runs of it is found by its mark"
+_NEWER = "a newer l2rtui has launched it: look after it with that; destroy ends what is found by its mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,9 @@ def run_view(state: RunState) -> RunView:
             state.uid,
             state.folder.name,
             state.folder.name,
-            reason=CORRUPT,
-            message="its record cannot be read; destroy it, and what runs of it is found by its mark",
+            owner=state.owner,
+            reason="Newer" if state.is_newer else CORRUPT,
+            message=_NEWER if state.is_newer else _CORRUPT,
             is_terminating=state.is_stopping,
         )
     # Without a supervisor nothing else in the status is up to date, so that reason comes first.

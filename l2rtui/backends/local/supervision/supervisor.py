@@ -133,7 +133,11 @@ class Supervisor:
         if _inode(self._folder.path) != self._folder_inode:
             self._destroy = self._destroy or StopRequest()
             return
-        record = state_files.read_or_set_aside(self._folder.record, RunRecord)
+        try:
+            record = state_files.read_or_set_aside(self._folder.record, RunRecord)
+        except state_files.NewerError as error:
+            record = self._context.record  # what a later version asks for is not known here
+            self._report_problem(f"{self._folder.record} is of a newer l2rtui and has no effect: {error}")
         if record is None or record.uid != self._context.record.uid:
             # The record in memory is the only one left: write it back, so that the app and a successor find it.
             with contextlib.suppress(OSError):  # the disk is full: the next round tries again

@@ -13,6 +13,7 @@ import pytest
 
 from l2rtui.backends.local import state_files
 from l2rtui.backends.local.records import ProcessIdentity, RunRecord, RunStatus
+from l2rtui.config import user_name
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RestartPolicy
@@ -185,7 +186,7 @@ async def test_a_pid_that_is_used_again_is_never_taken_for_ours(lab):
         foreign_process.kill()
 
 
-async def test_a_rotten_status_is_set_aside_and_written_anew(lab):
+async def test_a_rotten_status_is_written_anew_by_the_living_supervisor(lab):
     await lab.launch(lab.set("sleep", "600"))
     before = await lab.pod(lambda pod: pod.ready)
     lab.folder().status.write_bytes(b'{"half": ')
@@ -194,7 +195,7 @@ async def test_a_rotten_status_is_set_aside_and_written_anew(lab):
     await lab.backend.kill([before])
     await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
     snapshot = await lab.backend.snapshot()
-    assert any("a file was unreadable and is kept as" in problem for problem in snapshot.problems)
+    assert snapshot.problems == ()
     assert not (await lab.destroy()).left
 
 
@@ -239,14 +240,38 @@ async def test_a_run_without_record_and_supervisor_is_seen_refused_and_destroyed
     assert not lab.folder().path.exists()
 
 
-async def test_another_format_is_unreadable_instead_of_misread(lab):
+@pytest.mark.parametrize("is_supervised", [True, False], ids=["supervised", "lost"])
+async def test_the_record_of_a_newer_version_is_left_as_it_is(lab, is_supervised):
+    await lab.launch(lab.set("sleep", "600"))
+    before = await lab.pod(lambda pod: pod.ready)
+    if not is_supervised:
+        lab.kill_supervisor()
+    record = state_files.read(lab.folder().record, RunRecord)
+    state_files.write_atomic(lab.folder().record, msgspec.structs.replace(record, format=99), sync=False)
+    text = lab.folder().record.read_bytes()
+    if is_supervised:
+        lab.supervisor().send_signal(signal.SIGUSR1)
+        await lab.until(lambda _: "newer" in state_files.read(lab.folder().status, RunStatus).problem)
+    snapshot = await lab.backend.snapshot()
+    assert any("format 99" in problem for problem in snapshot.problems)
+    run = snapshot.run_named("run")
+    assert (run.reason, run.owner) == ("Newer", user_name())
+    assert psutil.pid_exists(before.pid)
+    assert lab.folder().record.read_bytes() == text
+    assert list(lab.folder().path.glob("*.corrupt-*")) == []
+    assert (await lab.destroy()).left == ()
+    assert not lab.processes()
+
+
+async def test_who_only_looks_renames_nothing(lab):
     await lab.launch(lab.set("sleep", "600"))
     await lab.pod(lambda pod: pod.ready)
     lab.kill_supervisor()
-    record = state_files.read(lab.folder().record, RunRecord)
-    state_files.write_atomic(lab.folder().record, msgspec.structs.replace(record, format=99), sync=False)
-    snapshot = await lab.backend.snapshot()
-    assert any("format 99" in problem for problem in snapshot.problems)
+    lab.folder().record.write_bytes(b"[]")
+    for _ in range(2):
+        run = (await lab.backend.snapshot()).run_named("run")
+        assert (run.reason, run.owner) == ("Corrupt", user_name())
+    assert lab.folder().record.read_bytes() == b"[]"
 
 
 async def test_a_folder_that_is_deleted_by_hand_takes_its_processes_along(lab, monkeypatch):
