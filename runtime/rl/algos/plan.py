@@ -452,11 +452,18 @@ def _on_policy(settings: Settings, config: RolloutConfig) -> Balance:
 
 
 def make_store(
-    plan: Plan, settings: Settings, seed: int, *, device: str | None = None, pinned: bool = False
+    plan: Plan,
+    settings: Settings,
+    seed: int,
+    *,
+    device: str | None = None,
+    pinned: bool = False,
+    draws_on_device: bool = False,
 ) -> Store:
     """Return the buffer that receives segments at the learner, on ``device`` or in the host's memory (None).
 
-    Batches of a replay on the host are ``pinned`` where they are copied to a GPU.
+    Batches of a replay on the host are ``pinned`` where they are copied to a GPU. Updates draw by priority
+    themselves with ``draws_on_device``.
     """
     config = plan.config
     if isinstance(config, configs.SGDConfig):
@@ -481,7 +488,8 @@ def make_store(
     segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
     if plan.shape.memory is not None:
         return SequenceReplay(settings.replay_capacity, plan.layout, seed, rows=rows, segment=segment)
-    return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, rows=rows, segment=segment)
+    options: dict[str, Any] = {"priority": priority, "rows": rows, "draws_on_device": draws_on_device}
+    return Replay(settings.replay_capacity, plan.layout, seed, segment=segment, **options)
 
 
 def build(

@@ -14,6 +14,7 @@ from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.checkpoints.counters import Counters
+from runtime.rl.class_names import load_class
 from runtime.rl.device.memory import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
@@ -64,7 +65,12 @@ class Experience:
         # In the memory of a CPU that learns NumPy is as fast as anything, and a large ring costs what it holds.
         try:
             self.store = make_store(
-                plan, settings, seed, device=device if self.place == "device" else None, pinned=free is not None
+                plan,
+                settings,
+                seed,
+                device=device if self.place == "device" else None,
+                pinned=free is not None,
+                draws_on_device=self._gathers,
             )
         except MemoryError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}; lower replay_capacity") from error
@@ -91,21 +97,32 @@ class Experience:
             self.store, self._plan.config.batch_size, locked, copier, ahead=not self._settings.lockstep
         )
 
-    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
-        """Return launches of several updates that gather their batches themselves; None where there are none.
+    @property
+    def _gathers(self) -> bool:
+        """True if updates gather their batches themselves, and draw them where they draw by priority.
 
         They need one GPU that has learner and replay, and batches of single transitions.
         """
-        is_captured = self._device.startswith("cuda") and self._settings.cuda_graphs and len(team.members) == 1
-        store, config, method = self.store, self._plan.config, team.members[0]
-        if not is_captured or self.place != "device" or type(store) is not Replay:
+        plan, settings = self._plan, self._settings
+        is_alone = self.place == "device" and self._device.startswith("cuda") and settings.devices == 1
+        if not is_alone or not isinstance(plan.config, ReplayConfig) or plan.shape.memory is not None:
+            return False
+        from runtime.rl.algos.off_policy.targets import ReplayMethod
+
+        method = load_class(plan.method)
+        return issubclass(method, ReplayMethod) and (settings.cuda_graphs or plan.config.prioritised)
+
+    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
+        """Return launches of several updates that gather their batches themselves; None where there are none."""
+        if not self._gathers:
             return None
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
         from runtime.rl.algos.off_policy.targets import ReplayMethod
 
-        if not isinstance(method, ReplayMethod) or not isinstance(config, ReplayConfig):
-            return None
-        return GraphUpdates(method, store, config.batch_size, locked)
+        method, store, config = team.members[0], self.store, self._plan.config
+        assert isinstance(method, ReplayMethod) and isinstance(store, Replay)  # noqa: S101, PT018
+        assert isinstance(config, ReplayConfig)  # noqa: S101
+        return GraphUpdates(method, store, config.batch_size, locked, enabled=self._settings.cuda_graphs)
 
     def missing_after_resume(self) -> int:
         """Return how many transitions a resumed run collects before it learns from the replay again."""
