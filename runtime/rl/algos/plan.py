@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base import environments
+from runtime.base.replay_memory import DEVICE_MINIBATCHES
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs, own
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
-DEVICE_MINIBATCHES: Final = 4
-"""Minibatches of an epoch of PPO where the learner collects by itself and the spec says none."""
 _BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
 """Methods that can begin with a policy of another run."""
 MOST_COPIES: Final = 512

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text
+from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text, update_bytes
 from runtime.exchange.machines.member_state import window_of
+from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
@@ -33,10 +34,17 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     sizes: dict[str, Any] = {}
     memory = plan.shape.memory
     match plan.config:
-        case ReplayConfig(batch_size=batch_size):
-            sizes = {"replay_capacity": settings.replay_capacity, "batch_size": batch_size}
-        case RolloutConfig() if not plan.sends_gradients:
-            sizes = {"batch_steps": plan.config.batch_steps, "queue_batches": plan.config.queue_batches}
+        case ReplayConfig(batch_size=batch_size, prioritised=prioritised):
+            sizes = {
+                "replay_capacity": settings.replay_capacity,
+                "batch_size": batch_size,
+                "prioritised": prioritised,
+            }
+            sizes["update_bytes"] = _update_bytes(plan, settings, batch_size)
+        case RolloutConfig(batch_steps=count) if not plan.sends_gradients:
+            sizes = {"batch_steps": count, "queue_batches": plan.config.queue_batches}
+            rows = (plan.config.minibatch_size, count) if isinstance(plan.config, PPOConfig) else (count, 0)
+            sizes["update_bytes"] = _update_bytes(plan, settings, *rows)
     return data_memory(
         observation_bytes=plan.layout.tail_bytes,
         action_bytes=plan.action_space.dtype.itemsize * plan.action_space.size,
@@ -45,6 +53,19 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
         total_env_steps=settings.total_env_steps,
         state_floats=0 if memory is None else memory.column_width(settings.segment_steps),
         **sizes,
+    )
+
+
+def _update_bytes(plan: Plan, settings: Settings, gradient_rows: int, other_rows: int = 0) -> int:
+    shape = plan.shape
+    return update_bytes(
+        numbers=shape.obs_space.vector if shape.network is None else shape.network.size,
+        pictures=shape.images if shape.network is None else (),
+        convolutions=shape.convolutions,
+        hidden=shape.hidden,
+        gradient_rows=gradient_rows,
+        other_rows=other_rows,
+        precision=settings.precision,
     )
 
 
@@ -79,7 +100,9 @@ class Experience:
 
     def _sentence(self) -> str | None:
         """Return where the data lives and its size; None where there is nothing worth a line."""
-        where = f"on {self._device}" if self.place == "device" else "in the host's memory"
+        where = "in the host's memory"
+        if self.place == "device":
+            where = f"on {self._device} beside {size_text(self._memory.reserve_bytes)} for networks and updates"
         if isinstance(self.store, Replay):
             size = size_text(self._memory.replay_bytes)
             return f"replay of {self._settings.replay_capacity} transitions, {size}, {where}"
