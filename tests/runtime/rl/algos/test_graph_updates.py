@@ -67,6 +67,16 @@ METHODS: dict[str, tuple[Make, ObsSpace, ActionSpace]] = {
         ObsSpace(5),
         ActionSpace(2),
     ),
+    "dqn-annealed": (
+        partial(DQN, GREEDY, DQNConfig(hidden=(32, 24), target_updates=3, anneal_updates=12), 3),
+        ObsSpace(5),
+        ActionSpace(1, (3,)),
+    ),
+    "td3-annealed": (
+        partial(TD3, DETERMINISTIC, TD3Config(hidden=(32, 24), anneal_updates=12), 3),
+        ObsSpace(5),
+        ActionSpace(2),
+    ),
 }
 
 
@@ -102,12 +112,18 @@ def check_same_updates(name: str, device: str, count: int, *, tolerance: float) 
     make, *spaces = METHODS[name]
     plain, launched = make(device=device, capture=False), make(device=device)
     host, ring = filled(*spaces, HostRows), filled(*spaces, partial(DeviceRows, device))
-    stats = [plain.update(host.sample(SIZE).to(device)).floats() for _ in range(UPDATES)]
     updates = GraphUpdates(launched, ring, SIZE, lambda draw: draw(), enabled=device != "cpu")
-    while launched.updates < UPDATES:
-        latest = updates.run(updates.count_of(min(count, UPDATES - launched.updates)))
-    assert latest.floats() == pytest.approx(stats[-1], rel=1e-3, abs=1e-4)
-    assert_alike(plain.state(), launched.state(), tolerance)
+    for end in (UPDATES, 2 * UPDATES):
+        while plain.updates < end:
+            expected = plain.update(host.sample(SIZE).to(device)).floats()
+        while launched.updates < end:
+            latest = updates.run(updates.count_of(min(count, end - launched.updates)))
+        assert latest.floats() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+        assert_alike(plain.state(), launched.state(), tolerance)
+        # The graphs go on from a checkpoint, with the tensors and random numbers that it has.
+        updates.run(1)
+        launched.load_state(plain.state())
+        ring.rng.bit_generator.state = host.rng.bit_generator.state
 
 
 @pytest.mark.parametrize("count", [1, 4])
