@@ -229,11 +229,12 @@ def memory_of_settings(
         shares = count // DEVICE_MINIBATCHES if is_own else PPO_MINIBATCH_SIZE
         rows = (method.get("minibatch_size", shares), count) if algorithm == "ppo" else (count, 0)
     if rows is not None:
+        hidden = settings.get("hidden") or (SAC_HIDDEN if algorithm == "sac" else HIDDEN)
         sizes["update_bytes"] = update_bytes(
             numbers=(observation_bytes - sum(map(math.prod, pictures))) // 4,
             pictures=pictures,
             convolutions=settings.get("convolutions", CONVOLUTIONS),
-            hidden=settings.get("hidden") or method.get("hidden", SAC_HIDDEN if algorithm == "sac" else HIDDEN),
+            hidden=method.get("hidden", hidden),
             gradient_rows=rows[0],
             other_rows=rows[1],
             precision=settings.get("precision", "auto"),
