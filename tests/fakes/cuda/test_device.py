@@ -202,6 +202,7 @@ def test_a_capture_refuses_what_needs_the_host(refused, message) -> None:  # typ
     assert torch.ones(1, device="cuda").item() == 1.0, "it goes on afterwards"
 
 
+@pytest.mark.process
 def test_a_process_has_the_device_as_soon_as_it_imports_torch() -> None:
     code = "import sys; before = 'torch' in sys.modules; import torch; print(before, torch.ones(2).cuda().sum())"
     done = subprocess.run(
