@@ -142,7 +142,9 @@ def _memory(run: RunPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot
 def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
     """Return the bytes of a learner's data; None for settings of a wrong type, and for methods without any."""
     try:
-        data = replay_memory.memory_of_settings(settings, shape.observation_bytes, shape.action_bytes)
+        data = replay_memory.memory_of_settings(
+            settings, shape.observation_bytes, shape.action_bytes, shape.pictures
+        )
     except (TypeError, ValueError, AttributeError, ArithmeticError):  # the runtime names them
         return None
     return data if data.device_bytes else None

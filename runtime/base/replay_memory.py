@@ -1,4 +1,4 @@
-"""Memory that the data of a learner takes: replay, batches and rollouts, and where they fit; pure arithmetic.
+"""Memory that a learner takes: replay, batches, rollouts and updates, and where they fit; pure arithmetic.
 
 The app computes it before launch and the learner at its start, by the same functions: both need nothing but sizes.
 Bytes of an observation are those on the wire: 4 for each number of a vector, 1 for each channel of a pixel.
@@ -7,8 +7,9 @@ Bytes of an observation are those on the wire: 4 for each number of a vector, 1 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 REPLAY_CAPACITY: Final = 500_000
@@ -32,8 +33,28 @@ DEVICE_NUM_ENVS: Final = 1_024
 """Default of ``num_envs`` where the learner collects by itself. The same on every device, so that a run goes on
 elsewhere with the copies that it had; on one core of a CPU more are no faster."""
 
+CONVOLUTIONS: Final = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Default of the setting ``convolutions``: channels out, side of the kernel and stride of each."""
+HIDDEN: Final = (64, 64)
+"""Default of a method's ``hidden``."""
+SAC_HIDDEN: Final = (128, 128)
+"""Default of SAC's ``hidden``."""
+PPO_MINIBATCH_SIZE: Final = 256
+"""Default of PPO's ``minibatch_size``."""
+DEVICE_MINIBATCHES: Final = 4
+"""Minibatches of PPO's update where the learner collects by itself, unless ``minibatch_size`` is set."""
+
 DEVICE_RESERVE_BYTES: Final = 4 * 2**30
-"""Device memory left to networks, activations and captured graphs."""
+"""Device memory left to networks, updates (the shared pool of their graphs) and CUDA itself, at least."""
+CONTEXT_BYTES: Final = 2**30
+"""Device memory of CUDA's context, the libraries' workspaces and the copies of weights and checkpoints."""
+_PICTURE_COPIES: Final = 3.5
+"""Times that an update holds the pixels of a row, as numbers, and what convolutions make of them. At its peak an
+update of SAC and DQN held them 2.2 times, and one of PPO and IMPALA, who also value what follows, 3.3 times."""
+_NUMBER_COPIES: Final = 6.0
+"""Times that an update holds the inputs and outputs of dense layers for a row: 4.9 in SAC, 2.6 in IMPALA."""
+_WEIGHT_COPIES: Final = 16
+"""Times that a network's weights are held: SAC's and TD3's critics, targets, moments and gradients; most of all."""
 HOST_RESERVE_BYTES: Final = 2**30
 """Host memory left to the learner itself: torch alone takes half of it."""
 MARGIN_BYTES: Final = 64 * 2**20
@@ -41,6 +62,8 @@ MARGIN_ROWS: Final = 4_096
 """Most rows, and their bytes, that a ring has beyond its capacity: written while a batch is read."""
 _SMALL_BYTES: Final = 4 + 1 + 1 + 8
 """Reward, end, number of summed steps and index of the next observation of a transition."""
+_PRIORITY_BYTES: Final = 24
+"""Priority of a transition, its place in a sum, and on the device the index of the next observation once more."""
 
 Place = Literal["device", "host"]
 
@@ -57,11 +80,18 @@ class DataMemory:
     """Batches of transitions, two of them: one is learned from while the next is copied."""
     rollout_bytes: int
     """Segments that wait for an on-policy update, and the batch that is made of them."""
+    update_bytes: int = 0
+    """Networks and one update; on a card its graphs share one pool for it."""
 
     @property
     def device_bytes(self) -> int:
         """Bytes on the device if all data is there."""
         return self.replay_bytes + self.batch_bytes + self.rollout_bytes
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Bytes of the device that are left to all else than the data."""
+        return max(DEVICE_RESERVE_BYTES, CONTEXT_BYTES + self.update_bytes)
 
     @property
     def host_bytes(self) -> int:
@@ -83,6 +113,40 @@ def tail_rows(capacity: int, num_envs: int, segment_steps: int) -> int:
     return segments * num_envs + capacity // 32
 
 
+def update_bytes(
+    *,
+    numbers: int,
+    pictures: Sequence[Sequence[int]],
+    convolutions: Sequence[Sequence[int]],
+    hidden: Sequence[int],
+    gradient_rows: int,
+    other_rows: int = 0,
+    precision: str = "auto",
+) -> int:
+    """Return an upper bound of the bytes that networks and an update take, of which graphs hold their part.
+
+    Args:
+        numbers: Of an observation beside its pictures. pictures: Height, width and channels of each.
+        convolutions: Channels out, side and stride of each. hidden: Widths of the layers behind them.
+        gradient_rows: Observations in one gradient step. other_rows: Observations whose values alone are computed.
+        precision: Of products; see the setting.
+    """
+    pixels, features, weights = 0, numbers, 0
+    for picture in pictures:
+        height, width, channels = picture
+        pixels += math.prod(picture)
+        for out, side, stride in convolutions:
+            weights += side * side * channels * out
+            height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, out
+            pixels += height * width * channels
+        features += height * width * channels
+    widths = (features, *hidden)
+    weights += sum(above * below for above, below in pairwise(widths))
+    row = _PICTURE_COPIES * pixels + _NUMBER_COPIES * sum(widths)
+    size = 2 if precision == "bfloat16" else 4
+    return size * int(gradient_rows * row + other_rows * (pixels + sum(widths))) + 4 * _WEIGHT_COPIES * weights
+
+
 def data_memory(
     *,
     observation_bytes: int,
@@ -95,6 +159,8 @@ def data_memory(
     queue_batches: int = 1,
     total_env_steps: int | None = None,
     state_floats: int = 0,
+    prioritised: bool = False,
+    update_bytes: int = 0,
 ) -> DataMemory:
     """Return the bytes of a learner's data.
 
@@ -104,8 +170,11 @@ def data_memory(
         batch_steps: Env steps in an on-policy update; 0 for others. queue_batches: How many of them may wait.
         total_env_steps: End of the run, which may come before the replay is full.
         state_floats: Of a policy's memory, beside each step; see `state_width`.
+        prioritised: True for draws by priority. update_bytes: Of networks and an update, see `update_bytes`.
     """
     item_bytes = observation_bytes + action_bytes + _SMALL_BYTES + 4 * state_floats
+    if prioritised:
+        item_bytes += _PRIORITY_BYTES
     if state_floats and replay_capacity:
         item_bytes += 1  # the end of the step itself, by which states are reset
 
@@ -118,13 +187,22 @@ def data_memory(
     # What waits has each observation once and a last row for each copy; the batch has the next ones beside them.
     waiting = item_bytes + observation_bytes // segment_steps
     rollouts = batch_steps * (queue_batches * waiting + item_bytes + observation_bytes)
-    return DataMemory(replay, ring(most) if most else 0, batch, rollouts)
+    return DataMemory(replay, ring(most) if most else 0, batch, rollouts, update_bytes)
 
 
-def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, action_bytes: int) -> DataMemory:
-    """Return the bytes of the data of a run with `settings`, a mapping as in a spec; defaults are filled in."""
+def memory_of_settings(
+    settings: Mapping[str, Any],
+    observation_bytes: int,
+    action_bytes: int,
+    pictures: Sequence[Sequence[int]] = (),
+) -> DataMemory:
+    """Return the bytes of the data of a run with `settings`, a mapping as in a spec; defaults are filled in.
+
+    ``pictures`` are height, width and channels of each one of an observation.
+    """
     algorithm, is_own = settings.get("algorithm", "sac"), settings.get("collect") == "device"
     method = settings.get(algorithm, {}) or {}
+    rows: tuple[int, int] | None = None
     sizes: dict[str, Any] = {
         "observation_bytes": observation_bytes,
         "action_bytes": action_bytes,
@@ -139,12 +217,28 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
     if algorithm in {"sac", "dqn", "td3", "bc", "random"}:
         sizes["replay_capacity"] = settings.get("replay_capacity", REPLAY_CAPACITY)
         sizes["batch_size"] = method.get("batch_size", SAC_BATCH_SIZE)
+        sizes["prioritised"] = method.get("prioritised", False)
+        rows = sizes["batch_size"], 0
     elif algorithm in {"ppo", "impala"} and not method.get("sends_gradients", False):
         default = PPO_BATCH_STEPS if algorithm == "ppo" else IMPALA_BATCH_STEPS
         if is_own:  # a batch is one rollout of all copies
             default = sizes["num_envs"] * sizes["segment_steps"]
         sizes["batch_steps"] = method.get("batch_steps", default)
         sizes["queue_batches"] = method.get("queue_batches", 1 if algorithm == "ppo" else 2)
+        count = sizes["batch_steps"]
+        shares = count // DEVICE_MINIBATCHES if is_own else PPO_MINIBATCH_SIZE
+        rows = (method.get("minibatch_size", shares), count) if algorithm == "ppo" else (count, 0)
+    if rows is not None:
+        hidden = settings.get("hidden") or (SAC_HIDDEN if algorithm == "sac" else HIDDEN)
+        sizes["update_bytes"] = update_bytes(
+            numbers=(observation_bytes - sum(map(math.prod, pictures))) // 4,
+            pictures=pictures,
+            convolutions=settings.get("convolutions", CONVOLUTIONS),
+            hidden=method.get("hidden", hidden),
+            gradient_rows=rows[0],
+            other_rows=rows[1],
+            precision=settings.get("precision", "auto"),
+        )
     return data_memory(**sizes)
 
 
@@ -166,8 +260,8 @@ def _state_size(memory: str | Mapping[str, Any]) -> int:
 
 
 def fits_device(memory: DataMemory, free_bytes: int) -> bool:
-    """Return true if the device has room for the data beside networks and activations."""
-    return memory.device_bytes + DEVICE_RESERVE_BYTES <= free_bytes
+    """Return true if the device has room for the data beside networks and updates."""
+    return memory.device_bytes + memory.reserve_bytes <= free_bytes
 
 
 def fits_host(memory: DataMemory, free_bytes: int | None) -> bool:
@@ -205,7 +299,7 @@ def refusal(memory: DataMemory, device_free: int | None, host_free: int | None, 
     if setting == "device" and device_free is not None:
         remedy += ", or set replay_device to auto"
     needs = memory.host_bytes if device_free is None else memory.device_bytes
-    reserves = f"of which {size_text(DEVICE_RESERVE_BYTES)} stay for networks" if device_free is not None else ""
+    reserves = f"of which {size_text(memory.reserve_bytes)} stay for networks" if device_free is not None else ""
     sentence = f"{data} take {size_text(needs)} and {' and '.join(has)}"
     return f"{sentence}{', ' + reserves if reserves else ''}; {remedy}"
 

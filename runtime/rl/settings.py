@@ -62,7 +62,7 @@ class Settings:
         least=1,
     )
     convolutions: tuple[tuple[int, int, int], ...] = _setting(
-        ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        replay_memory.CONVOLUTIONS,
         "Channels, kernel side and stride of each convolution that an image goes through. Fewer for small images.",
         least=1,
     )

@@ -17,6 +17,7 @@ from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
 from runtime.rl.device.memory import device_free_bytes
 from runtime.rl.device.staging import DeviceCopier
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.rl.buffers.test_device_priorities import check_distribution
 
 pytestmark = pytest.mark.gpu
 SPACES = [ObsSpace(33), ObsSpace(2, ((84, 84, 4),))]
@@ -73,6 +74,10 @@ def test_a_ring_on_the_card_gives_the_batches_of_the_host(space: ObsSpace, prior
     resumed = Replay(300, layout, 9, priority=priority, rows=rows[1], segment=(4, 64))
     resumed.load_state(host.state())
     assert_same(host.sample(32), resumed.sample(32))
+
+
+def test_rows_are_drawn_by_their_priority_and_weigh_by_its_inverse() -> None:
+    check_distribution("cuda")
 
 
 @pytest.mark.parametrize("space", SPACES)

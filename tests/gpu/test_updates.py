@@ -21,7 +21,12 @@ from runtime.rl.device.captured import Captured, _side_stream
 from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.rl.algos.test_captured_updates import CASES, PPO_CONFIG, Case, assert_alike, learn, on_policy
-from tests.runtime.rl.algos.test_graph_updates import METHODS, check_same_updates
+from tests.runtime.rl.algos.test_graph_updates import (
+    METHODS,
+    PRIORITISED,
+    check_same_updates,
+    check_updates_by_priority,
+)
 from tests.runtime.rl.algos.test_onpolicy import GAUSSIAN
 from tests.runtime.rl.roles.test_run import moves_between_devices
 
@@ -187,10 +192,22 @@ def test_a_run_goes_from_the_gpu_to_the_cpu_and_back(run: RunUnderTest) -> None:
     moves_between_devices(run, "cuda", "cpu", "cuda")
 
 
+@pytest.mark.process
+def test_a_run_that_draws_by_priority_goes_from_the_gpu_to_the_cpu_and_back(run: RunUnderTest) -> None:
+    run.settings["sac"] = {**run.settings["sac"], "prioritised": True}
+    moves_between_devices(run, "cuda", "cpu", "cuda")
+
+
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("name", METHODS)
 def test_updates_that_gather_their_batches_are_those_on_drawn_batches(name: str, count: int) -> None:
     check_same_updates(name, "cuda", count, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("name", PRIORITISED)
+def test_updates_that_draw_by_priority_are_those_on_the_batches_of_these_priorities(name: str, count: int) -> None:
+    check_updates_by_priority(name, "cuda", count, tolerance=2e-4)
 
 
 @pytest.mark.process

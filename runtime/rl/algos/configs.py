@@ -34,7 +34,7 @@ class SACConfig(ReplayConfig):
 
     label: ClassVar[str] = "SAC"
 
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[int, ...] = replay_memory.SAC_HIDDEN
     """Widths of the hidden layers of actor and critics. Wider costs time before it costs quality on a CPU."""
     gamma: float = number(0.98, SHARE)
     """Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving."""
@@ -79,7 +79,7 @@ class PPOConfig(RolloutConfig):
 
     epochs: int = number(10, COUNT)
     """Times that an update goes over its batch."""
-    minibatch_size: int = number(256, COUNT)
+    minibatch_size: int = number(replay_memory.PPO_MINIBATCH_SIZE, COUNT)
     """Env steps in one gradient step."""
     gae_lambda: float = number(0.95, SHARE)
     """How far the advantage looks past the value's own guess; 1 trusts the rewards alone."""

@@ -43,7 +43,7 @@ class MethodConfig:
     label: ClassVar[str] = "method"
     """Name of the method in sentences."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = replay_memory.HIDDEN
     """Widths of the hidden layers of each network."""
 
     def __post_init__(self) -> None:

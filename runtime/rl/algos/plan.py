@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base import environments
+from runtime.base.replay_memory import DEVICE_MINIBATCHES
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs, own
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
-DEVICE_MINIBATCHES: Final = 4
-"""Minibatches of an epoch of PPO where the learner collects by itself and the spec says none."""
 _BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
 """Methods that can begin with a policy of another run."""
 MOST_COPIES: Final = 512
@@ -452,11 +451,18 @@ def _on_policy(settings: Settings, config: RolloutConfig) -> Balance:
 
 
 def make_store(
-    plan: Plan, settings: Settings, seed: int, *, device: str | None = None, pinned: bool = False
+    plan: Plan,
+    settings: Settings,
+    seed: int,
+    *,
+    device: str | None = None,
+    pinned: bool = False,
+    draws_on_device: bool = False,
 ) -> Store:
     """Return the buffer that receives segments at the learner, on ``device`` or in the host's memory (None).
 
-    Batches of a replay on the host are ``pinned`` where they are copied to a GPU.
+    Batches of a replay on the host are ``pinned`` where they are copied to a GPU. Updates draw by priority
+    themselves with ``draws_on_device``.
     """
     config = plan.config
     if isinstance(config, configs.SGDConfig):
@@ -481,7 +487,8 @@ def make_store(
     segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
     if plan.shape.memory is not None:
         return SequenceReplay(settings.replay_capacity, plan.layout, seed, rows=rows, segment=segment)
-    return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, rows=rows, segment=segment)
+    options: dict[str, Any] = {"priority": priority, "rows": rows, "draws_on_device": draws_on_device}
+    return Replay(settings.replay_capacity, plan.layout, seed, segment=segment, **options)
 
 
 def build(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -34,21 +34,27 @@ class DeviceRows:
         obs, *rest = fields
         self._width = math.prod(obs.shape_tail)
         self._pitch = _pitch(self._width, obs.dtype.itemsize)
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self._kind = torch.from_numpy(np.empty(0, obs.dtype)).dtype
         self._rest = rest
         self._widths = [int(np.prod(field.shape_tail)) for field in rest]
         self._rows = rows
-        self._copies = CopyStream(self._device)
+        self._copies = CopyStream(self.device)
         self._obs = self._empty((size, self._pitch), self._kind)
         self._records = self._empty((rows, sum(self._widths)), torch.float32)
         self._copies.mark_read()  # what was computed before in the memory above
-        self._segments, self._draws = PinnedBuffers(self._device), PinnedBuffers(self._device)
+        self._segments, self._draws = PinnedBuffers(self.device), PinnedBuffers(self.device)
         self._batches: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
     def _empty(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
         """Return memory of the present stream for rows that the stream of copies writes."""
-        return self._copies.keep(torch.empty(shape, dtype=kind, device=self._device))
+        return self._copies.keep(torch.empty(shape, dtype=kind, device=self.device))
+
+    def column(self, count: int, kind: torch.dtype) -> Tensor:
+        """Return zeros beside the rows, to be written in the context of `writing` and read in that of `ordered`."""
+        made = self._empty((count,), kind).zero_()
+        self._copies.mark_read()
+        return made
 
     # --- in ---
     @contextmanager
@@ -63,6 +69,10 @@ class DeviceRows:
         self._copies.mark_read()
         yield
         self._copies.await_copies()
+
+    def write(self, target: Tensor, values: NDArray[Any]) -> None:
+        """Copy an array of the host to a tensor of its shape on the device, within `writing`."""
+        target.copy_(self._segments.hold(values), non_blocking=True)
 
     def write_obs(self, first: int, values: NDArray[Any] | Tensor) -> None:
         """Write observations (S, n, …) to consecutive rows from ``first`` on."""
@@ -102,7 +112,7 @@ class DeviceRows:
         self._copies.mark_read()
         with self._copies.copying():
             self._obs[: self._rows] = before[: self._rows]
-            source, target = (torch.from_numpy(rows).to(self._device) for rows in (move.source, move.target))
+            source, target = (torch.from_numpy(rows).to(self.device) for rows in (move.source, move.target))
             self._obs[target] = before[source]
 
     # --- out ---
@@ -136,9 +146,18 @@ class DeviceRows:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Return the context of row numbers that are sent to the device, and of the gathers by them."""
-        self._copies.await_copies()
-        with self._draws.taking():
+        with self.turn(), self.ordered():
             yield
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return the context of one launch; the host waits here if it is several ahead of the device."""
+        return self._draws.taking()
+
+    @contextmanager
+    def ordered(self) -> Iterator[None]:
+        """Let the present stream read and write rows in the block: behind all copies so far, before later ones."""
+        self._copies.await_copies()
+        yield
         self._copies.mark_read()
 
     def send(self, target: Tensor, values: NDArray[Any]) -> None:
@@ -163,18 +182,18 @@ class DeviceRows:
         return tensors
 
     def _make_batch(self, count: int, number: int) -> tuple[Tensor, ...]:
-        rows = torch.empty(2 * count, dtype=torch.int64, device=self._device)
-        pair = torch.empty((2 * count, self._pitch), dtype=self._kind, device=self._device)
-        record = torch.empty((count, sum(self._widths)), device=self._device)
-        self._batches[count, number] = rows, pair, record, torch.empty(count, device=self._device)
+        rows = torch.empty(2 * count, dtype=torch.int64, device=self.device)
+        pair = torch.empty((2 * count, self._pitch), dtype=self._kind, device=self.device)
+        record = torch.empty((count, sum(self._widths)), device=self.device)
+        self._batches[count, number] = rows, pair, record, torch.empty(count, device=self.device)
         return self._batches[count, number]
 
     def read(self, slots: NDArray[np.intp], obs: NDArray[np.intp]) -> list[NDArray[Any]]:
         """Return copies on the host of the observations in rows ``obs``, and of the other columns in ``slots``."""
         # On the stream that writes: all rows are written in its order, and nothing here waits for the computation.
         with self._copies.on_stream():
-            record = self._records[torch.from_numpy(slots).to(self._device)].cpu().numpy()
-            padded = self._obs[torch.from_numpy(obs).to(self._device)].cpu().numpy()
+            record = self._records[torch.from_numpy(slots).to(self.device)].cpu().numpy()
+            padded = self._obs[torch.from_numpy(obs).to(self.device)].cpu().numpy()
             columns: list[NDArray[Any]] = [np.ascontiguousarray(padded[:, : self._width])]
         for start, width, field in self._parts(self._rest):
             values = record[:, start : start + width].astype(field.dtype)

@@ -1,12 +1,39 @@
-"""Priorities of a replay's rows as a sum tree (Schaul et al. 2016, arXiv:1511.05952, the proportional variant)."""
+"""Priorities of a replay's rows (Schaul et al. 2016, arXiv:1511.05952, the proportional variant), as a sum tree.
+
+A learner whose updates draw on the device has them there, `runtime.rl.buffers.device_priorities`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+LEAST_ERROR: Final = 1e-6
+"""Added to each error, so that rows of no error stay reachable (section 3.3)."""
+SAVED: Final = "priority"
+SAVED_LARGEST: Final = "largest_priority"
+"""Names in a checkpoint."""
+Arrays = dict[str, NDArray[Any]]
+
+
+class RowPriorities(Protocol):
+    """Priorities of a ring's rows, wherever they are."""
+
+    def begin(self, slots: NDArray[np.intp], is_absent: NDArray[np.bool_]) -> None:
+        """Give new rows, consecutive ones of the ring, the largest priority so far; those of padding get 0."""
+
+    def renumber(self) -> None:
+        """Follow the index, in which the rows that follow others have other numbers."""
+
+    def saved(self, slots: NDArray[np.intp]) -> Callable[[], Arrays]:
+        """Return what gives the arrays of a checkpoint, as they are now, with the priorities of ``slots``."""
+
+    def load(self, slots: NDArray[np.intp], state: Mapping[str, NDArray[Any]], rng: np.random.Generator) -> None:
+        """Load what `saved` gave, in the order of ``slots``, or an earlier version; ``rng`` is as it was then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +68,25 @@ class Priorities:
         self.largest = 1.0
         """Largest priority so far. New rows get it, so that each is sampled at least once soon."""
 
+    def begin(self, slots: NDArray[np.intp], is_absent: NDArray[np.bool_]) -> None:
+        """See `RowPriorities.begin`."""
+        self.set(slots, np.where(is_absent, 0.0, self.largest))
+
+    def renumber(self) -> None:
+        """Do nothing: the index itself says what follows a row."""
+
+    def saved(self, slots: NDArray[np.intp]) -> Callable[[], Arrays]:
+        """See `RowPriorities.saved`."""
+        # Its slot may have a lower one by now, so the largest cannot be told from the others.
+        arrays = {SAVED: self._sums[self._leaves + slots], SAVED_LARGEST: np.array(self.largest)}
+        return lambda: arrays
+
+    def load(self, slots: NDArray[np.intp], state: Mapping[str, NDArray[Any]], rng: np.random.Generator) -> None:
+        """See `RowPriorities.load`."""
+        del rng
+        self.largest = float(state.get(SAVED_LARGEST, self.largest))
+        self.set(slots, state.get(SAVED, np.full(len(slots), self.largest)))
+
     def set(self, slots: NDArray[np.intp], values: NDArray[Any]) -> None:
         """Set priorities of rows; where a row is named twice the last value counts."""
         nodes = slots + self._leaves
@@ -64,7 +110,3 @@ class Priorities:
             aim -= np.where(right, left, 0.0)
             nodes += right
         return nodes - self._leaves, self._sums[nodes] / total
-
-    def values(self, count: int) -> NDArray[np.float64]:
-        """Return the priorities of the first ``count`` rows."""
-        return self._sums[self._leaves : self._leaves + count].copy()

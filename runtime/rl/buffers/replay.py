@@ -1,10 +1,11 @@
 """Replay buffer: a ring of transitions, sampled uniformly or by TD error (prioritised replay).
 
 Prioritised replay is that of Schaul et al. 2016 (arXiv:1511.05952), the proportional variant: `Replay.sample` draws
-by priority and weights by importance, `Replay.update_priorities` takes the TD error of the batch.
+by priority and weights by importance, `Replay.update_priorities` takes the TD error of the batch. With
+``draws_on_device`` the learner's updates do both themselves, by `DevicePriorities`.
 
-Each observation is stored once. `RingIndex` knows the rows, `HostRows` or `DeviceRows` have the memory; what is
-drawn depends on neither, so that a seed gives the same batches wherever the data lives.
+Each observation is stored once. `RingIndex` knows the rows, `HostRows` or `DeviceRows` have the memory; what the
+host draws depends on neither, so that a seed gives the same batches wherever the data lives.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentFie
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers import replay_state
 from runtime.rl.buffers.host_rows import HostRows
-from runtime.rl.buffers.priorities import Priorities, Priority
+from runtime.rl.buffers.priorities import LEAST_ERROR, Priorities, Priority
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
 from runtime.rl.buffers.successors import (
@@ -43,6 +44,7 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 if TYPE_CHECKING:
     import torch
 
+    from runtime.rl.buffers.device_priorities import DevicePriorities
     from runtime.rl.buffers.device_rows import DeviceRows
 
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "ended")
@@ -141,10 +143,13 @@ class Replay:
         priority: Priority | None = None,
         rows: RowsFactory = HostRows,
         segment: tuple[int, int] = (NUM_ENVS, SEGMENT_STEPS),
+        draws_on_device: bool = False,
     ) -> None:
         """``priority`` draws by TD error instead of evenly; ``rows`` makes the memory.
 
-        ``segment`` is (copies, steps) of the segments to come; others make the ring of the tails grow.
+        With ``draws_on_device`` and a ``priority`` no batch is drawn here: updates draw from `priorities`, and
+        ``rows`` makes `DeviceRows`. ``segment`` is (copies, steps) of the segments to come; others make the ring of
+        the tails grow.
         """
         if capacity < 1:
             raise ValueError(f"replay capacity is {capacity}; it must be at least 1 transition")
@@ -160,10 +165,12 @@ class Replay:
         # Priorities are of rows: with a margin, rows that are not drawn any more would have to lose theirs.
         margin = 0 if priority else margin_rows(capacity, layout.item_bytes)
         self.index = RingIndex(capacity, margin, tail_rows(capacity, *segment))
-        self.priorities = Priorities(self.index.rows) if priority else None
         self.fields = (obs, action, reward, SegmentField("terminated", ended.dtype), *others, *ends)
         """Fields of a transition in the ring."""
         self.rows = rows(self.fields, self.index.rows, self.index.size)
+        self.priorities: Priorities | DevicePriorities | None = None
+        if priority:
+            self.priorities = self._on_device(seed) if draws_on_device else Priorities(self.index.rows)
         # Weak: the cut of a checkpoint that failed is forgotten with it.
         self._cuts: WeakSet[RingCut] = WeakSet()
         """Rows that checkpoints are still copying."""
@@ -175,6 +182,12 @@ class Replay:
         self._reading: int | None = None
         """Transitions at the time of the draw that is being read."""
         self._read = threading.Condition()
+
+    def _on_device(self, seed: int) -> DevicePriorities:
+        from runtime.rl.buffers.device_priorities import DevicePriorities
+
+        assert not isinstance(self.rows, HostRows)  # noqa: S101  (the caller's choice)
+        return DevicePriorities(self._priority, self.rows, self.index, seed)
 
     @property
     def inserted(self) -> int:
@@ -321,6 +334,8 @@ class Replay:
             for cut in self._cuts:
                 cut.copy_all()
             self.rows.resize(move, self.index.size)
+            if self.priorities is not None:
+                self.priorities.renumber()
 
     def _write(self, obs: Any, rest: list[Any], tail: Any) -> None:
         """Write the columns of equal segments to the next rows of both rings."""
@@ -355,7 +370,7 @@ class Replay:
         slots = np.arange(self.inserted - new, self.inserted) % self.index.rows
         is_absent = np.zeros(new, np.bool_) if absent is None else absent.reshape(-1)[-new:]
         if self.priorities is not None:
-            self.priorities.set(slots, np.where(is_absent, 0.0, self.priorities.largest))
+            self.priorities.begin(slots, is_absent)
             return
         if self._absent is None:
             self._absent = np.zeros(self.index.rows, np.bool_)
@@ -384,6 +399,7 @@ class Replay:
         """Return the rows of a batch, and their weights where they are not drawn evenly."""
         if self.priorities is None:
             return self._drawn_evenly(batch_size), None
+        assert isinstance(self.priorities, Priorities)  # noqa: S101  (others are drawn from by updates)
         slots, probability = self.priorities.draw(batch_size, self.rng)
         weight: NDArray[np.float64] = (len(self) * probability) ** -self._priority.correction_at(self.inserted)
         return slots, weight / weight.max()  # section 3.4: weights only ever scale updates down
@@ -431,11 +447,9 @@ class Replay:
 
         No effect on a uniform buffer.
         """
-        if self.priorities is not None:
-            # The constant keeps rows of no error reachable.
-            self.priorities.set(
-                self._sampled if rows is None else rows, (td_error + 1e-6) ** self._priority.exponent
-            )
+        if isinstance(self.priorities, Priorities):
+            values = (td_error + LEAST_ERROR) ** self._priority.exponent
+            self.priorities.set(self._sampled if rows is None else rows, values)
 
     def cut(self, most_bytes: int | None = None) -> ReplayCut:
         """Return all that a resumed run needs, as it is now, to be copied out later.

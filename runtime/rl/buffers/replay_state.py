@@ -17,16 +17,13 @@ from numpy.typing import NDArray
 
 from runtime.base import bounded_json
 from runtime.exchange.protocol.segment_schema import Layout, SegmentField
-from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.priorities import SAVED, Arrays, RowPriorities
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReadRows, ReplayCut, RingCut
 
-_PRIORITY: Final = "priority"
-_LARGEST: Final = "largest_priority"
 _NEXT: Final = "next"
 _NEXT_BYTES: Final = 8
 _SEQUENCE: Final = "sequence"
-Arrays = dict[str, NDArray[Any]]
 
 
 class Rows(Protocol):
@@ -45,12 +42,15 @@ class Replay(Protocol):
     fields: tuple[SegmentField, ...]
     rng: np.random.Generator
     index: RingIndex
-    priorities: Priorities | None
     sequence: tuple[int, int] | None
 
     @property
     def rows(self) -> Rows:
         """Memory of the ring."""
+
+    @property
+    def priorities(self) -> RowPriorities | None:
+        """Priorities of the rows; None for even draws."""
 
     @property
     def inserted(self) -> int:
@@ -75,26 +75,24 @@ def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
     facts = {_NEXT: following.astype(np.int64)}
     if replay.sequence is not None:
         facts[_SEQUENCE] = np.array(replay.sequence, dtype=np.int64)
-    if newest == count:
-        facts |= _facts(replay, count)
-    return ReplayCut([field.name for field in replay.fields], rows, facts), rows
+    names = [field.name for field in replay.fields]
+    if newest < count:
+        return ReplayCut(names, rows, facts), rows
+    facts |= _facts(replay)
+    if replay.priorities is None:
+        return ReplayCut(names, rows, facts), rows
+    return ReplayCut(names, rows, facts, replay.priorities.saved(slots)), rows
 
 
-def _facts(replay: Replay, count: int) -> Arrays:
+def _facts(replay: Replay) -> Arrays:
     """Return what a complete state has beside the transitions."""
     # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
     generator = json.dumps(replay.rng.bit_generator.state).encode()
-    arrays: Arrays = {
+    return {
         "inserted": np.array(replay.inserted, dtype=np.int64),
         "capacity": np.array(replay.capacity, dtype=np.int64),
         "generator": np.frombuffer(generator, dtype=np.uint8),
     }
-    if replay.priorities is not None:
-        slots = replay.index.slots(np.arange(count))
-        arrays[_PRIORITY] = replay.priorities.values(replay.index.rows)[slots]
-        # Its slot may have a lower one by now, so it cannot be told from the others.
-        arrays[_LARGEST] = np.array(replay.priorities.largest)
-    return arrays
 
 
 def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
@@ -161,10 +159,9 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
         return
     replay.rng.bit_generator.state = bounded_json.loads(state["generator"].tobytes())
     if replay.priorities is not None and count:
-        replay.priorities.largest = float(state.get(_LARGEST, replay.priorities.largest))
-        fallback = np.full(count, replay.priorities.largest)
         slots = replay.index.slots(np.arange(count))
-        replay.priorities.set(slots, state.get(_PRIORITY, fallback)[order])
+        ordered = {**state, SAVED: state[SAVED][order]} if SAVED in state else state
+        replay.priorities.load(slots, ordered, replay.rng)
 
 
 def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> None:

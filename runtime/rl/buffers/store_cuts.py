@@ -88,12 +88,22 @@ class RingCut:
 
 
 class ReplayCut:
-    """Experience of a replay buffer: the columns of a ``RingCut`` by name, and what is known without copying."""
+    """Experience of a replay buffer: the columns of a ``RingCut`` by name, and what is known without copying.
 
-    def __init__(self, names: Sequence[str], rows: RingCut, facts: Mapping[str, NDArray[Any]]) -> None:
+    ``arriving`` returns what is still on its way from the device.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        rows: RingCut,
+        facts: Mapping[str, NDArray[Any]],
+        arriving: Callable[[], Mapping[str, NDArray[Any]]] = dict,
+    ) -> None:
         self._names = tuple(names)
         self._rows = rows
         self._facts = facts
+        self._arriving = arriving
 
     def copy_next(self) -> bool:
         """Copy one chunk; return true while there is more."""
@@ -101,7 +111,8 @@ class ReplayCut:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state that the buffer loads, once everything is copied; the caller needs no lock."""
-        return {**dict(zip(self._names, self._rows.columns(), strict=True)), **self._facts}
+        rows = dict(zip(self._names, self._rows.columns(), strict=True))
+        return {**rows, **self._facts, **self._arriving()}
 
 
 class ConstantCut:

@@ -65,7 +65,8 @@ class Captured:
         """Static buffers, one for each example; who writes a batch into them and passes them saves a copy."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Outputs = None
-        device = next((buffer.device for buffer in self.inputs if buffer is not None), torch.device("cpu"))
+        devices = (tensor.device for tensor in (*self.inputs, *state) if tensor is not None)
+        device = next(devices, torch.device("cpu"))
         if enabled and device.type == "cuda":
             with torch.cuda.device(device):
                 self._capture(generators, state)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text
+from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text, update_bytes
 from runtime.exchange.machines.member_state import window_of
+from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.checkpoints.counters import Counters
+from runtime.rl.class_names import load_class
 from runtime.rl.device.memory import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
@@ -32,10 +34,17 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     sizes: dict[str, Any] = {}
     memory = plan.shape.memory
     match plan.config:
-        case ReplayConfig(batch_size=batch_size):
-            sizes = {"replay_capacity": settings.replay_capacity, "batch_size": batch_size}
-        case RolloutConfig() if not plan.sends_gradients:
-            sizes = {"batch_steps": plan.config.batch_steps, "queue_batches": plan.config.queue_batches}
+        case ReplayConfig(batch_size=batch_size, prioritised=prioritised):
+            sizes = {
+                "replay_capacity": settings.replay_capacity,
+                "batch_size": batch_size,
+                "prioritised": prioritised,
+            }
+            sizes["update_bytes"] = _update_bytes(plan, settings, batch_size)
+        case RolloutConfig(batch_steps=count) if not plan.sends_gradients:
+            sizes = {"batch_steps": count, "queue_batches": plan.config.queue_batches}
+            rows = (plan.config.minibatch_size, count) if isinstance(plan.config, PPOConfig) else (count, 0)
+            sizes["update_bytes"] = _update_bytes(plan, settings, *rows)
     return data_memory(
         observation_bytes=plan.layout.tail_bytes,
         action_bytes=plan.action_space.dtype.itemsize * plan.action_space.size,
@@ -44,6 +53,19 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
         total_env_steps=settings.total_env_steps,
         state_floats=0 if memory is None else memory.column_width(settings.segment_steps),
         **sizes,
+    )
+
+
+def _update_bytes(plan: Plan, settings: Settings, gradient_rows: int, other_rows: int = 0) -> int:
+    shape = plan.shape
+    return update_bytes(
+        numbers=shape.obs_space.vector if shape.network is None else shape.network.size,
+        pictures=shape.images if shape.network is None else (),
+        convolutions=shape.convolutions,
+        hidden=shape.hidden,
+        gradient_rows=gradient_rows,
+        other_rows=other_rows,
+        precision=settings.precision,
     )
 
 
@@ -64,7 +86,12 @@ class Experience:
         # In the memory of a CPU that learns NumPy is as fast as anything, and a large ring costs what it holds.
         try:
             self.store = make_store(
-                plan, settings, seed, device=device if self.place == "device" else None, pinned=free is not None
+                plan,
+                settings,
+                seed,
+                device=device if self.place == "device" else None,
+                pinned=free is not None,
+                draws_on_device=self._gathers,
             )
         except MemoryError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}; lower replay_capacity") from error
@@ -73,7 +100,9 @@ class Experience:
 
     def _sentence(self) -> str | None:
         """Return where the data lives and its size; None where there is nothing worth a line."""
-        where = f"on {self._device}" if self.place == "device" else "in the host's memory"
+        where = "in the host's memory"
+        if self.place == "device":
+            where = f"on {self._device} beside {size_text(self._memory.reserve_bytes)} for networks and updates"
         if isinstance(self.store, Replay):
             size = size_text(self._memory.replay_bytes)
             return f"replay of {self._settings.replay_capacity} transitions, {size}, {where}"
@@ -91,21 +120,32 @@ class Experience:
             self.store, self._plan.config.batch_size, locked, copier, ahead=not self._settings.lockstep
         )
 
-    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
-        """Return launches of several updates that gather their batches themselves; None where there are none.
+    @property
+    def _gathers(self) -> bool:
+        """True if updates gather their batches themselves, and draw them where they draw by priority.
 
         They need one GPU that has learner and replay, and batches of single transitions.
         """
-        is_captured = self._device.startswith("cuda") and self._settings.cuda_graphs and len(team.members) == 1
-        store, config, method = self.store, self._plan.config, team.members[0]
-        if not is_captured or self.place != "device" or type(store) is not Replay:
+        plan, settings = self._plan, self._settings
+        is_alone = self.place == "device" and self._device.startswith("cuda") and settings.devices == 1
+        if not is_alone or not isinstance(plan.config, ReplayConfig) or plan.shape.memory is not None:
+            return False
+        from runtime.rl.algos.off_policy.targets import ReplayMethod
+
+        method = load_class(plan.method)
+        return issubclass(method, ReplayMethod) and (settings.cuda_graphs or plan.config.prioritised)
+
+    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
+        """Return launches of several updates that gather their batches themselves; None where there are none."""
+        if not self._gathers:
             return None
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
         from runtime.rl.algos.off_policy.targets import ReplayMethod
 
-        if not isinstance(method, ReplayMethod) or not isinstance(config, ReplayConfig):
-            return None
-        return GraphUpdates(method, store, config.batch_size, locked)
+        method, store, config = team.members[0], self.store, self._plan.config
+        assert isinstance(method, ReplayMethod) and isinstance(store, Replay)  # noqa: S101, PT018
+        assert isinstance(config, ReplayConfig)  # noqa: S101
+        return GraphUpdates(method, store, config.batch_size, locked, enabled=self._settings.cuda_graphs)
 
     def missing_after_resume(self) -> int:
         """Return how many transitions a resumed run collects before it learns from the replay again."""

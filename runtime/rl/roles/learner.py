@@ -381,10 +381,9 @@ class Learner:
 
     def _update(self) -> None:
         """Take a batch from the store and update the networks once, or several times by one launch."""
-        if self._graphs is not None and (count := self._graphs.count_of(self._launch_size())):
+        if self._graphs is not None:
+            count = self._graphs.count_of(self._launch_size())
             self._stats = self._graphs.run(count)
-            if self._is_prioritised:
-                self._note_errors(self._graphs.slots)
             self._counters.updates += count
             return
         if isinstance(self._store, Rollouts | DeviceRollouts):
@@ -403,29 +402,21 @@ class Learner:
     def _launch_size(self) -> int:
         """Return how many updates to launch together: as many as the settings say, or one."""
         most, done = self._settings.updates_per_launch, self._counters.kept_updates
-        # Priorities of the next batch depend on the errors of this one.
-        if self._is_prioritised:
+        if not self._settings.cuda_graphs:
             return 1
         total = self._settings.total_updates
         fits = total is None or done + most <= total
         # All or one: each number of updates is a graph of its own.
         return most if fits and self._limiter.allows_update(self._exchange.env_steps, done + most - 1) else 1
 
-    @property
-    def _is_prioritised(self) -> bool:
-        return isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised
-
     def _learn_from(self, batches: BatchSource) -> Stats:
         stats = self._team.update(batches.take())
-        if self._is_prioritised:
-            self._note_errors(batches.rows)
+        if isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised:
+            # Priorities are set once the errors have come from the device.
+            errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
+            self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
         batches.prefetch()
         return stats
-
-    def _note_errors(self, rows: NDArray[np.intp]) -> None:
-        """Set the priorities of the latest batch's ``rows`` once its errors have come from the device."""
-        errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
-        self._priorities.add(rows, errors, is_exact=self._settings.lockstep)
 
     def _set_priorities(self, rows: NDArray[np.intp], td_error: NDArray[np.float32]) -> None:
         if isinstance(replay := self._store, Replay):

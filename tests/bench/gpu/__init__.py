@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-FIRST = {"machine": 40.0, "correctness": 80.0, "updates": 95.0, "racing": 75.0}
+FIRST = {"machine": 35.0, "correctness": 80.0, "updates": 100.0, "racing": 75.0}
 SECOND = {"runs": 130.0, "inference": 40.0, "experiments": 120.0}
 STEPS = FIRST | SECOND
 """Seconds of each step in their order, with its start, for which the first import of torch alone may take 20.

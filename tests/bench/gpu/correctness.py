@@ -10,7 +10,7 @@ import time
 
 from tests.bench.gpu.measuring import Bench, show
 
-FILES = ("updates", "streams", "replay", "racing", "inference")
+FILES = ("updates", "streams", "replay", "racing", "inference", "memory")
 """Of `tests/gpu`, the most important first."""
 PLUGINS = ("xdist.plugin", "pytest_timeout", "pytest_asyncio.plugin")
 PROCESSES = 8

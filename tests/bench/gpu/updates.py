@@ -1,13 +1,15 @@
-"""Updates: SAC, PPO and IMPALA eager and captured, in each precision, with their data where a learner keeps it.
+"""Updates: SAC, DQN, PPO and IMPALA eager and captured, in each precision, with data where a learner keeps it.
 
 `loop` draws batches of the replay and updates, as the learner does without workers beside it: `device` keeps the
-replay on the GPU and launches several updates together, `host` has it in pinned memory with copies ahead.
+replay on the GPU and launches several updates together, `host` has it in pinned memory with copies ahead. By
+priority the updates of `device` draw themselves, and `host` has the sum tree, to which the errors are copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.rl.algos.data_parallel import DataParallel, assemble
+from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
+from runtime.rl.algos.off_policy.targets import ReplayMethod
 from runtime.rl.algos.plan import Plan, make_plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
+from runtime.rl.buffers.late_priorities import LatePriorities
 from runtime.rl.buffers.replay import Batch, Replay
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.device.streams import HostCopy
 from runtime.rl.settings import Settings, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.bench.gpu.measuring import Bench, call_seconds, show
@@ -43,9 +49,24 @@ class Case:
     """About what it takes on a GPU."""
 
 
-def sac(title: str, obs: ObsSpace, size: int, hidden: list[int], rows: int, **more: Any) -> Case:
-    method = {"algorithm": "sac", "hidden": hidden, "sac": {"batch_size": size}, "replay_capacity": rows}
-    return Case(f"SAC {title}, batch {size}, {hidden}", obs, {**method, **more}, rows)
+def replayed(
+    method: str,
+    title: str,
+    obs: ObsSpace,
+    size: int,
+    hidden: list[int],
+    rows: int,
+    *,
+    prioritised: bool = False,
+    **more: Any,
+) -> Case:
+    options = {"batch_size": size, "prioritised": prioritised}
+    settings = {"algorithm": method, "hidden": hidden, method: options, "replay_capacity": rows, **more}
+    words = f"by priority of {rows:,}, " if prioritised else ""
+    return Case(f"{method.upper()} {title}, {words}batch {size}, {hidden}", obs, settings, rows)
+
+
+sac, dqn = partial(replayed, "sac"), partial(replayed, "dqn")
 
 
 def ppo(title: str, obs: ObsSpace, steps: int, copies: int, minibatch: int, epochs: int, hidden: list[int]) -> Case:
@@ -68,6 +89,8 @@ CASES = (
     sac("vector", VECTOR, 8_192, [256, 256], 200_000),
     sac("32x32x1", ObsSpace(6, ((32, 32, 1),)), 256, [128, 128], 100_000, convolutions=SMALL_CONVOLUTIONS),
     sac("84x84x4", ATARI, 256, [256, 256], 20_000),
+    sac("vector", VECTOR, 256, [128, 128], 1_000_000, prioritised=True),
+    dqn("vector", VECTOR, 256, [128, 128], 1_000_000, prioritised=True),
     sac("144x144x3", ObsSpace(30, ((144, 144, 3),)), 256, [256, 256], 8_000),
     sac("512x384x3", ObsSpace(30, ((384, 512, 3),)), 128, [256, 256], 1_500),
     ppo("vector", VECTOR, 128, 16, 256, 10, [64, 64]),
@@ -76,7 +99,12 @@ CASES = (
     impala("vector", VECTOR, 64, 16, [64, 64]),
     impala("84x84x4", ATARI, 20, 64, [512]),
 )
-TINY = (sac("vector", VECTOR, 32, [16, 16], 2_000), ppo("vector", VECTOR, 8, 8, 32, 2, [16]))
+TINY = (
+    sac("vector", VECTOR, 32, [16, 16], 2_000),
+    sac("vector", VECTOR, 32, [16, 16], 2_000, prioritised=True),
+    dqn("vector", VECTOR, 32, [16, 16], 2_000, prioritised=True),
+    ppo("vector", VECTOR, 8, 8, 32, 2, [16]),
+)
 
 
 def measure(bench: Bench) -> None:
@@ -107,7 +135,7 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
         learner = team(case, changes, device)
         figures[name] = 1e3 * call_seconds(lambda learner=learner: learner.update(batch), device)
         learner.close()
-    if case.settings["algorithm"] != "sac":
+    if not isinstance(plan.config, ReplayConfig):
         return {**figures, "env steps/s": len(batch.reward.flatten()) / min(figures.values()) * 1e3}
     for place in ("device", "host"):
         for precision in ("auto", "bfloat16") if case.obs.images and bench.is_gpu else ("auto",):
@@ -121,7 +149,8 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
 
 def planned(case: Case, changes: dict[str, Any] | None = None) -> tuple[Plan, Settings]:
     settings = from_mapping({**case.settings, **(changes or {})})
-    return make_plan(settings, case.obs, ActionSpace(2)), settings
+    action = ActionSpace(1, (4,)) if settings.algorithm == "dqn" else ActionSpace(2)
+    return make_plan(settings, case.obs, action), settings
 
 
 def team(case: Case, changes: dict[str, Any], device: str) -> DataParallel:
@@ -142,8 +171,8 @@ def observations(case: Case, count: int, seed: int) -> NDArray[Any]:
 def batch_of(case: Case, plan: Plan, settings: Settings, device: str) -> Any:
     """Return one batch of the method, on the device."""
     rng = np.random.default_rng(1)
-    if case.settings["algorithm"] == "sac":
-        lead: tuple[int, ...] = (settings.sac["batch_size"],)
+    if isinstance(plan.config, ReplayConfig):
+        lead: tuple[int, ...] = (plan.config.batch_size,)
     else:
         lead = (settings.segment_steps, settings.num_envs)
     count = int(np.prod(lead))
@@ -152,13 +181,23 @@ def batch_of(case: Case, plan: Plan, settings: Settings, device: str) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device).reshape(*lead, *values.shape[1:])
 
     obs, next_obs = (tensor(observations(case, count, seed)) for seed in (2, 3))
-    action = tensor(rng.uniform(-1, 1, (count, plan.action_space.size)).astype(np.float32))
+    action = tensor(actions(plan, count, rng)).float()
     reward = tensor(rng.standard_normal(count, dtype=np.float32))
-    if case.settings["algorithm"] == "sac":
-        return Batch(obs, action, reward, next_obs, tensor((rng.random(count) < 0.1).astype(np.float32)))
+    if isinstance(plan.config, ReplayConfig):
+        terminated = tensor((rng.random(count) < 0.1).astype(np.float32))
+        weight = torch.ones(count, device=device) if plan.config.prioritised else None
+        return Batch(obs, action, reward, next_obs, terminated, weight=weight)
     log_prob = tensor(np.full(count, -2.0, dtype=np.float32))
     ended = tensor(rng.choice(np.array([0] * 30 + [1, 2], dtype=np.uint8), count))
     return RolloutBatch(obs, action, log_prob, reward, next_obs, ended)
+
+
+def actions(plan: Plan, count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Return random actions (count, act_dim)."""
+    space = plan.action_space
+    if space.choices:
+        return rng.integers(0, space.choices[0], (count, 1)).astype(space.dtype)
+    return rng.uniform(-1, 1, (count, space.size)).astype(np.float32)
 
 
 def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[Callable[[], object], int]:
@@ -166,19 +205,30 @@ def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[C
     plan, settings = planned(case)
     on_device = place == "device"
     store = make_store(
-        plan, settings, 0, device=bench.device if on_device else None, pinned=bench.is_gpu and not on_device
+        plan,
+        settings,
+        0,
+        device=bench.device if on_device else None,
+        pinned=bench.is_gpu and not on_device,
+        draws_on_device=on_device,
     )
     assert isinstance(store, Replay)
+    assert isinstance(plan.config, ReplayConfig)
     fill(store, case, plan, settings)
-    size, launched = settings.sac["batch_size"], settings.updates_per_launch
+    size, launched, is_prioritised = plan.config.batch_size, settings.updates_per_launch, plan.config.prioritised
     if on_device:
-        graphs = GraphUpdates(learner.members[0], store, size, lambda draw: draw(), enabled=bench.is_gpu)
+        method = learner.members[0]
+        assert isinstance(method, ReplayMethod)
+        graphs = GraphUpdates(method, store, size, lambda draw: draw(), enabled=bench.is_gpu)
         return lambda: graphs.run(launched), launched
     copier = DeviceCopier(bench.device) if bench.is_gpu else None
     source = BatchSource(store, size, lambda draw: draw(), copier, ahead=True)
+    priorities = LatePriorities(lambda rows, errors: store.update_priorities(errors, rows))
 
     def turn() -> None:
         learner.update(source.take())
+        if is_prioritised:
+            priorities.add(source.rows, HostCopy({"errors": learner.members[0].td_error}), is_exact=False)
         source.prefetch()
 
     return turn, 1
@@ -189,7 +239,7 @@ def fill(store: Replay, case: Case, plan: Plan, settings: Settings) -> None:
     rng = np.random.default_rng(4)
     copies, count = settings.num_envs, plan.segment_transitions
     obs = observations(case, count + copies, 5)
-    action = rng.uniform(-1, 1, (count, plan.action_space.size)).astype(np.float32)
+    action = actions(plan, count, rng)
     reward, ended = rng.standard_normal(count, dtype=np.float32), np.zeros(count, dtype=np.uint8)
     for _ in range(0, case.rows, count):
         store.put((obs[:count], action, reward, ended, obs[count:]))

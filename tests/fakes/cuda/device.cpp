@@ -75,6 +75,7 @@ struct Block {
 
 int64_t last_serial = 0;
 size_t used_bytes[COUNT] = {};
+size_t most_bytes[COUNT] = {};
 std::vector<int64_t> freed;
 std::map<uintptr_t, size_t> pinned_blocks;
 
@@ -110,6 +111,7 @@ struct Memory : public c10::Allocator {
     }
     block->serial = ++last_serial;
     used_bytes[device_] += bytes;
+    most_bytes[device_] = std::max(most_bytes[device_], used_bytes[device_]);
     return {memory, block, &free_block, device_of(device_)};
   }
 
@@ -390,6 +392,17 @@ void host_waits_for_all() {
 int64_t bytes_in_use(int64_t index) {
   std::lock_guard<std::mutex> lock(mutex);
   return static_cast<int64_t>(used_bytes[device_of(index).index()]);
+}
+
+// The most that was in use since the last call of `reset_most_bytes`.
+int64_t most_bytes_in_use(int64_t index) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return static_cast<int64_t>(most_bytes[device_of(index).index()]);
+}
+
+void reset_most_bytes(int64_t index) {
+  std::lock_guard<std::mutex> lock(mutex);
+  most_bytes[device_of(index).index()] = used_bytes[device_of(index).index()];
 }
 
 // Serial numbers of blocks freed since the last call, at most `size` of them.

@@ -48,10 +48,12 @@ def load() -> ctypes.CDLL:
     functions = ctypes.PyDLL(str(path))
     number = ctypes.c_int64
     results = ("current_device", "current_stream", "new_stream", "device_of_stream", "launch", "record_event")
-    for name in (*results, "device_count", "bytes_in_use", "take_freed"):
+    for name in (*results, "device_count", "bytes_in_use", "most_bytes_in_use", "take_freed"):
         getattr(functions, name).restype = number
     for name, arguments in {
         "bytes_in_use": [number],
+        "most_bytes_in_use": [number],
+        "reset_most_bytes": [number],
         "current_stream": [number],
         "device_of_stream": [number],
         "set_current_device": [number],

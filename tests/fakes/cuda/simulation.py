@@ -49,7 +49,10 @@ def _constants() -> dict[str, Any]:
         "is_bf16_supported": always(True),
         "is_initialized": always(True),
         "mem_get_info": lambda device=None: (MEMORY - in_use(device), MEMORY),
+        "max_memory_allocated": lambda device=None: clocks.most_bytes_in_use(streams.index_of(device)),
+        "memory_allocated": in_use,
         "memory_reserved": in_use,
+        "reset_peak_memory_stats": lambda device=None: clocks.reset_most_bytes(streams.index_of(device)),
     }
 
 

@@ -62,6 +62,40 @@ def test_what_fits_nowhere_is_refused_with_the_bytes_and_the_setting(setting, de
         choose_place(setting, memory_of_settings({}, PICTURE, 8), device_free, host_free)
 
 
+def test_an_update_is_counted_by_the_layers_of_its_networks() -> None:
+    """By hand: 16 rows of 20x20x3 through one convolution of 4 channels, side 8 and stride 4, and a layer of 10."""
+    pictures, weights = [(20, 20, 3)], 8 * 8 * 3 * 4 + (4 * 4 * 4 + 2) * 10
+    settings = {"convolutions": [[4, 8, 4]], "hidden": [10], "sac": {"batch_size": 16}}
+    memory = memory_of_settings(settings, 8 + 1_200, 8, pictures)
+    row = 3.5 * (1_200 + 64) + 6 * (66 + 10)
+    assert memory.update_bytes == 4 * 16 * row + 4 * 16 * weights
+    assert memory_of_settings({**settings, "precision": "bfloat16"}, 1_208, 8, pictures).update_bytes == (
+        2 * 16 * row + 4 * 16 * weights
+    )
+    assert memory.reserve_bytes == 4 * GIB
+    large = memory_of_settings({"sac": {"batch_size": 16_384}}, PICTURE, 8, [(84, 84, 4)])
+    assert large.reserve_bytes == GIB + large.update_bytes > 10 * GIB
+    assert choose_place("auto", large, large.device_bytes + large.reserve_bytes, None) == "device"
+    assert choose_place("auto", large, large.device_bytes + large.reserve_bytes - 1, None) == "host"
+
+
+def test_passes_and_minibatches_of_on_policy_methods_count_as_they_are() -> None:
+    def counted(**method: object) -> int:
+        return memory_of_settings({"algorithm": "ppo", "hidden": [10], "ppo": method}, 80, 4).update_bytes
+
+    by_gradient, by_value, weights = 6 * 30, 30, 4 * 16 * 200
+    assert counted() == 4 * (256 * by_gradient + 2_048 * by_value) + weights
+    assert counted(minibatch_size=64, batch_steps=512) == 4 * (64 * by_gradient + 512 * by_value) + weights
+    impala = memory_of_settings({"algorithm": "impala", "hidden": [10]}, 80, 4).update_bytes
+    assert impala == 4 * 1_024 * by_gradient + weights
+    assert memory_of_settings({"algorithm": "impala", "impala": {"sends_gradients": True}}, 80, 4).update_bytes == 0
+
+
+def test_priorities_are_part_of_a_replay() -> None:
+    even, weighted = ({"replay_capacity": 1_000, "sac": {"prioritised": value}} for value in (False, True))
+    assert memory_of_settings(weighted, 80, 4).replay_bytes - memory_of_settings(even, 80, 4).replay_bytes == 24_000
+
+
 def test_rollouts_that_fit_nowhere_name_their_setting() -> None:
     with pytest.raises(ValueError, match=r"rollouts and batches take .* lower batch_steps"):
         choose_place("auto", data_memory(observation_bytes=10**6, action_bytes=4, batch_steps=10**5), None, GIB)

@@ -75,17 +75,22 @@ class DQN(ReplayMethod):
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
 
-    def learn_function(self, updates: int) -> LearnFunction | None:
-        """Return the update; None for one behind which the target is copied."""
-        return self._learn if (updates + 1) % self.config.target_updates else None
+    def learn_function(self, updates: int) -> LearnFunction:
+        """Return the update."""
+        del updates
+        return self._learn
+
+    def ends_launch(self, updates: int) -> bool:
+        """Return true for an update behind which the target is copied."""
+        return (updates + 1) % self.config.target_updates == 0
 
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> DQNStats:
-        """Count updates, copy the network to the target where it is due, and set the share of random actions."""
+        """Count updates, set the share of random actions, and copy the network to the target where it is due."""
         self.td_error = td_error
         self.updates += count
+        self._explore()
         if self.updates % self.config.target_updates == 0:
             self._target.arena.flat.copy_(self._q.arena.flat)
-        self._explore()
         return DQNStats.of(torch.cat([stats, self._q.exploration.detach()]))
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,13 +4,16 @@ Launched one by one, an update of a small network waits for the host: between tw
 batch are copied, gathered and copied again, in ten launches. Here the host draws the rows of several batches, sends
 them by one copy, and launches one graph that gathers each batch from the replay and learns from it. Rows are drawn
 by the replay's own generator, so a seed gives the same batches whatever launches them.
+
+Draws by priority are part of the graph (`DevicePriorities`), since they depend on the errors of the update before:
+the host launches and sends nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,15 +21,18 @@ from torch import Tensor
 
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.off_policy.targets import LearnFunction, ReplayMethod
+from runtime.rl.buffers.device_priorities import DevicePriorities
 from runtime.rl.buffers.device_rows import DeviceRows
-from runtime.rl.buffers.replay import Draw, Replay
+from runtime.rl.buffers.replay import Replay
 from runtime.rl.device.captured import Captured
+
+T = TypeVar("T")
 
 
 class Locked(Protocol):
     """Run a function while nothing is put into the store."""
 
-    def __call__(self, sample: Callable[[], list[Draw]], /) -> list[Draw]:
+    def __call__(self, sample: Callable[[], T], /) -> T:
         """Return what ``sample`` returns."""
 
 
@@ -42,7 +48,7 @@ class GraphUpdates:
 
     Args:
         size: Transitions in a batch.
-        locked: Runs the draws while nothing is put into the replay.
+        locked: Runs the draws, by priority with the launch, while nothing is put into the replay.
         enabled: True captures; False runs the same functions eagerly, which is how tests cover them on a CPU.
     """
 
@@ -50,6 +56,8 @@ class GraphUpdates:
         self, method: ReplayMethod, replay: Replay, size: int, locked: Locked, *, enabled: bool = True
     ) -> None:
         assert isinstance(replay.rows, DeviceRows)  # noqa: S101  (the caller's choice of this class)
+        self._priorities = replay.priorities if isinstance(replay.priorities, DevicePriorities) else None
+        assert self._priorities is replay.priorities  # noqa: S101  (updates draw from them, or the host evenly)
         self._method = method
         self._replay = replay
         self._rows = replay.rows
@@ -59,18 +67,16 @@ class GraphUpdates:
         self._is_large = 2 * size * replay.layout.tail_bytes > LARGE_BATCH_BYTES
         self._obs: Tensor | None = None
         """Memory of the ring that the graphs read; they keep it, so those of a ring that has grown are dropped."""
-        self._graphs: dict[tuple[LearnFunction | None, ...], Captured] = {}
-        self.slots = np.zeros(0, dtype=np.intp)
-        """(B,) rows of the batch of the latest update."""
+        self._graphs: dict[tuple[LearnFunction, ...], Captured] = {}
 
     def count_of(self, most: int) -> int:
-        """Return how many of the next ``most`` updates can be launched together; 0 if the first one cannot."""
+        """Return how many of the next ``most`` updates can be launched together."""
         done = self._method.updates
         # The host lowers step sizes before each; and updates on large pictures take longer than their launch.
         if self._method.anneals or self._is_large:
             most = 1
-        counts = (count for count in range(most) if self._method.learn_function(done + count) is None)
-        return next(counts, most)
+        ends = (number + 1 for number in range(most) if self._method.ends_launch(done + number))
+        return next(ends, most)
 
     def run(self, count: int) -> Stats:
         """Launch ``count`` updates, at most `count_of`; return the statistics of the last one.
@@ -79,53 +85,61 @@ class GraphUpdates:
         """
         method, done = self._method, self._method.updates
         functions = tuple(method.learn_function(done + number) for number in range(count))
-        draws = self._locked(lambda: [self._replay.draw(self._size) for _ in range(count)])
-        self.slots = draws[-1].slots
-        rows = np.stack([np.concatenate([draw.slots, draw.following]) for draw in draws])
-        weights = [draw.weight for draw in draws if draw.weight is not None]
         method.begin_updates()
+        if self._priorities is not None:
+            with self._rows.turn():
+                stats, td_error = self._locked(lambda: self._run_by_priority(functions))
+            return method.end_updates(count, stats, td_error)
+        draws = self._locked(lambda: [self._replay.draw(self._size) for _ in range(count)])
+        rows = np.stack([np.concatenate([draw.slots, draw.following]) for draw in draws])
         with self._replay.reading(), self._rows.drawing():
-            graph = self._graph(functions, draws[0].obs, rows.shape, has_weights=bool(weights))
-            row_buffer, weight_buffer = graph.inputs
-            assert row_buffer is not None  # noqa: S101  (it was given an example)
-            self._rows.send(row_buffer, rows)
-            if weight_buffer is not None:
-                self._rows.send(weight_buffer, np.stack(weights).astype(np.float32))
-            stats, td_error = graph(row_buffer, weight_buffer)
+            graph = self._graph(functions, draws[0].obs)
+            buffer = graph.inputs[0]
+            assert buffer is not None  # noqa: S101  (it was given an example)
+            self._rows.send(buffer, rows)
+            stats, td_error = graph(buffer)
         return method.end_updates(count, stats, td_error)
 
-    def _graph(
-        self, functions: tuple[LearnFunction | None, ...], obs: Tensor, shape: tuple[int, ...], *, has_weights: bool
-    ) -> Captured:
+    def _run_by_priority(self, functions: tuple[LearnFunction, ...]) -> tuple[Tensor, Tensor]:
+        """Launch updates that draw their batches; under the lock, so that rows come before them or behind."""
+        if not self._replay.inserted:
+            raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
+        with self._rows.ordered():
+            results: tuple[Tensor, Tensor] = self._graph(functions, self._rows.reader())(None)
+        return results
+
+    def _graph(self, functions: tuple[LearnFunction, ...], obs: Tensor) -> Captured:
         """Return the graph of these updates over the ring's present memory."""
         if obs is not self._obs:
             self._graphs.clear()
             self._obs = obs
         graph = self._graphs.get(functions)
         if graph is None:
-            count, width = shape
-            # The first example is rows that exist: warm-up calls gather by them.
-            rows = torch.zeros(shape, dtype=torch.int64, device=obs.device)
-            weights = torch.ones((count, width // 2), device=obs.device) if has_weights else None
+            # The example is rows that exist: warm-up calls gather by them.
+            shape, priorities = (len(functions), 2 * self._size), self._priorities
+            rows = torch.zeros(shape, dtype=torch.int64, device=obs.device) if priorities is None else None
+            own_state, own_draws = ((), ()) if priorities is None else (priorities.tensors, (priorities.generator,))
             graph = self._graphs[functions] = Captured(
-                lambda rows, weights: self._learn(functions, obs, rows, weights),
+                lambda rows: self._learn(functions, obs, rows),
                 rows,
-                weights,
-                generators=tuple(self._method.generators().values()),
-                state=tuple(self._method.tensors().values()),
+                generators=(*self._method.generators().values(), *own_draws),
+                state=(*self._method.tensors().values(), *own_state),
                 enabled=self._enabled,
             )
         return graph
 
     def _learn(
-        self, functions: tuple[LearnFunction | None, ...], obs: Tensor, rows: Tensor, weights: Tensor | None
+        self, functions: tuple[LearnFunction, ...], obs: Tensor, rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Gather each batch and learn from it; return statistics and TD errors of the last."""
+        """Gather each batch, of given rows or of drawn ones, and learn from it; return the results of the last."""
         results = (obs.new_empty(0), obs.new_empty(0))
         for number, function in enumerate(functions):
-            assert function is not None  # noqa: S101  (`count_of` leaves those out)
-            batch = self._replay.batch_of(self._rows.gathered(obs, rows[number]))
-            if weights is not None:
-                batch = replace(batch, weight=weights[number])
-            results = function(*batch.parts)
+            if rows is not None:
+                batch = self._replay.batch_of(self._rows.gathered(obs, rows[number]))
+                results = function(*batch.parts)
+            elif self._priorities is not None:
+                drawn, weight = self._priorities.draw(self._size)
+                batch = replace(self._replay.batch_of(self._rows.gathered(obs, drawn)), weight=weight)
+                results = function(*batch.parts)
+                self._priorities.update(drawn[: self._size], results[1])
         return results

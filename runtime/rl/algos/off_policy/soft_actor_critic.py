@@ -98,10 +98,14 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
 
-    def learn_function(self, updates: int) -> LearnFunction | None:
-        """Return the update; None where the host counts for the target critics."""
+    def learn_function(self, updates: int) -> LearnFunction:
+        """Return the update."""
         del updates
-        return self._learn if self.config.target_updates == 1 else None
+        return self._learn
+
+    def ends_launch(self, updates: int) -> bool:
+        """Return true for an update behind which the target critics follow, where they do not in each."""
+        return self.config.target_updates > 1 and (updates + 1) % self.config.target_updates == 0
 
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> SACStats:
         """Count updates, and step the target critics where they do not follow each update."""

@@ -41,12 +41,15 @@ class ReplayMethod(Algorithm):
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
     @abstractmethod
-    def learn_function(self, updates: int) -> LearnFunction | None:
+    def learn_function(self, updates: int) -> LearnFunction:
         """Return what the update behind ``updates`` earlier ones does on the device, to be captured with others.
 
-        Equal work is an equal function. None where the host decides something in that update: it goes through
-        `update`.
+        Equal work is an equal function.
         """
+
+    def ends_launch(self, updates: int) -> bool:  # noqa: ARG002  (for those whose host acts in some)
+        """Return true if the host has something to do behind the update that follows ``updates`` earlier ones."""
+        return False
 
     @abstractmethod
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> Stats:

@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rl.algos import minibatches
+from runtime.rl.algos import configs, minibatches
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm
-from runtime.rl.algos.configs import DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
+from runtime.rl.algos.cloning import BehaviourCloning
+from runtime.rl.algos.configs import BCConfig, DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.minibatches import split_rows
 from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
@@ -30,6 +31,7 @@ from runtime.rl.algos.recurrent.ppo import RecurrentPPO
 from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.class_names import load_class
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_memory import rollouts, shape_of
 from tests.runtime.rl.algos.test_onpolicy import DISCRETE, GAUSSIAN, SEVERAL, acted
@@ -132,15 +134,23 @@ CASES = {
         make_batch,
     ),
     "sac-lstm": Case(
-        partial(RecurrentSAC, REMEMBERING, SACConfig(hidden=(7,), burn_in=2, n_step=3), 3),
+        partial(RecurrentSAC, REMEMBERING, SACConfig(hidden=(7,), burn_in=2, n_step=3, anneal_updates=6), 3),
         lambda seed: sequences(REMEMBERING, seed, n_step=3),
     ),
-    "sac-choices-gru": Case(partial(RecurrentDiscreteSAC, GRU, SACConfig(hidden=(7,)), 3), partial(sequences, GRU)),
+    "sac-choices-gru": Case(
+        partial(RecurrentDiscreteSAC, GRU, SACConfig(hidden=(7,), anneal_updates=6), 3), partial(sequences, GRU)
+    ),
     "ppo-gru": Case(
-        partial(RecurrentPPO, GRU, PPOConfig(hidden=(7,), minibatch_size=12, epochs=2), 3), remembered(GRU)
+        partial(RecurrentPPO, GRU, PPOConfig(hidden=(7,), minibatch_size=12, epochs=2, anneal_updates=6), 3),
+        remembered(GRU),
     ),
     "appo-lstm": Case(
-        partial(RecurrentImpala, LSTM, ImpalaConfig(hidden=(7,), clip=0.2, epochs=2), 3), remembered(LSTM)
+        partial(RecurrentImpala, LSTM, ImpalaConfig(hidden=(7,), clip=0.2, epochs=2, anneal_updates=6), 3),
+        remembered(LSTM),
+    ),
+    "bc": Case(
+        partial(BehaviourCloning, replace(VECTOR, head="gaussian"), BCConfig(hidden=(32, 24), anneal_updates=6), 3),
+        make_batch,
     ),
 }
 
@@ -154,6 +164,14 @@ def assert_alike(first: dict[str, Tensor], second: dict[str, Tensor], tolerance:
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert torch.allclose(second[name], value, rtol=tolerance, atol=tolerance), name
+
+
+def test_every_method_with_graphs_is_among_the_cases_with_step_sizes_that_change() -> None:
+    """The other one, `sgd_server`, applies gradients of workers by single launches."""
+    names = [*configs.CLASSES.values(), *configs.RECURRENT.values(), configs.DISCRETE_SAC]
+    known = {load_class(name) for name in (*names, configs.RECURRENT_DISCRETE_SAC)}
+    makers = [case.make for case in CASES.values()]
+    assert {make.func for make in makers if make.args[1].anneal_updates is not None} == known
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -366,6 +366,7 @@ def test_the_account_of_the_replay_is_its_size() -> None:
     assert memory.replay_bytes == needed
     before_launch = {
         "memory": {"kind": "lstm", "size": 5},
+        "hidden": [7],
         "num_envs": COPIES,
         "segment_steps": STEPS,
         "replay_capacity": 4_000,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.base.errors import SetupError
+from runtime.base.replay_memory import memory_of_settings
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.buffers.host_rows import HostRows, reserved
 from runtime.rl.buffers.replay import Replay
@@ -64,6 +65,23 @@ def test_memory_follows_from_the_method(values: dict[str, object], replay: bool,
     settings = from_mapping(values)
     memory = memory_of(make_plan(settings, SMALL, ActionSpace(2)), settings)
     assert (memory.replay_bytes > 0, memory.rollout_bytes > 0) == (replay, rollouts)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"sac": {"prioritised": True, "batch_size": 64}, "precision": "bfloat16"},
+        {"hidden": [32], "convolutions": [[8, 8, 4]]},
+        {"algorithm": "td3", "hidden": [32], "td3": {"hidden": [40]}},
+        {"algorithm": "ppo", "ppo": {"minibatch_size": 128}},
+        {"algorithm": "impala"},
+    ],
+)
+def test_the_app_counts_before_the_launch_what_the_learner_counts(values: dict[str, object]) -> None:
+    settings, obs = from_mapping(values), ObsSpace(6, ((84, 84, 4),))
+    plan = make_plan(settings, obs, ActionSpace(2))
+    assert memory_of_settings(values, plan.layout.tail_bytes, 8, obs.images) == memory_of(plan, settings)
 
 
 def test_memory_that_the_system_does_not_reserve_is_named() -> None:
