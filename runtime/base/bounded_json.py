@@ -23,7 +23,10 @@ class UndecodableError(msgspec.ValidationError):
     """The text is not JSON, is nested too deeply, or is not of the type; a ValueError, as msgspec's errors are."""
 
 
-def loads(text: bytes | str) -> Any:
+Text = bytes | bytearray | str | msgspec.Raw
+
+
+def loads(text: bytes | bytearray | str) -> Any:
     """Return the value of a text as Python writes it, NaN and Infinity too. Raises UndecodableError."""
     try:
         value = json.loads(text)
@@ -36,23 +39,23 @@ def loads(text: bytes | str) -> Any:
 
 
 @overload
-def decode(text: bytes | str) -> Any: ...
+def decode(text: Text) -> Any: ...
 
 
 @overload
-def decode(text: bytes | str, kind: type[T]) -> T: ...
+def decode(text: Text, kind: type[T]) -> T: ...
 
 
-def decode(text: bytes | str, kind: Any = Any) -> Any:
+def decode(text: Text, kind: Any = Any) -> Any:
     """Return the value of a text as a type that msgspec knows, such as a Struct. Raises UndecodableError."""
     return decoder(kind)(text)
 
 
-def decoder(kind: Any) -> Callable[[bytes | str], Any]:
+def decoder(kind: Any) -> Callable[[Text], Any]:
     """Return `decode` for a type, for many texts."""
     decode_text = msgspec.json.Decoder(kind).decode
 
-    def decode_bounded(text: bytes | str) -> Any:
+    def decode_bounded(text: Text) -> Any:
         try:
             value = decode_text(text)
         except RecursionError:
@@ -65,10 +68,14 @@ def decoder(kind: Any) -> Callable[[bytes | str], Any]:
     return decode_bounded
 
 
-def _check_depth(text: bytes | str, value: object) -> None:
+def _check_depth(text: Text, value: object) -> None:
     """Raise UndecodableError for lists and objects nested too deeply; fields of a Struct count from there."""
-    is_long = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    if is_long <= MAX_DEPTH:
+    if isinstance(text, str):
+        most = text.count("[") + text.count("{")
+    else:
+        data = bytes(text) if isinstance(text, msgspec.Raw) else text
+        most = data.count(b"[") + data.count(b"{")
+    if most <= MAX_DEPTH:
         return
     level = [value]
     for _ in range(MAX_DEPTH + 1):

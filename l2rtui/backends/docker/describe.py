@@ -64,7 +64,7 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
     async with aclosing(stream) as blocks:
         async for block in blocks:
             raw += block
-    decoded = (_event(bounded_json.loads(bytes(line))) for line in raw.splitlines() if line.strip())
+    decoded = (_event(bounded_json.loads(line)) for line in raw.splitlines() if line.strip())
     return tuple(event for event in decoded if event is not None)[-MAX_EVENTS:]
 
 

@@ -1,0 +1,57 @@
+"""One door for JSON from outside: depth is an error like any other, whatever the text is held in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.base import bounded_json
+from runtime.base.bounded_json import MAX_DEPTH, UndecodableError
+
+
+class Item(msgspec.Struct):
+    name: str = ""
+    more: Any = None
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 990, 1_100, 100_000])
+@pytest.mark.parametrize(
+    "read",
+    [
+        bounded_json.loads,
+        bounded_json.decode,
+        lambda text: bounded_json.decode(text, dict[str, Any]),
+        lambda text: bounded_json.decode(text.encode(), Item),
+        lambda text: bounded_json.decode(msgspec.Raw(text.encode()), Item),
+        lambda text: bounded_json.loads(bytearray(text, "utf-8")),
+    ],
+)
+def test_a_text_that_is_nested_too_deeply_is_refused(read, depth):
+    with pytest.raises(UndecodableError, match="nested more than 100 deep"):
+        read(f'{{"name": "x", "more": {nested(depth)}}}')
+
+
+def test_what_is_within_the_bounds_is_read():
+    assert bounded_json.decode(nested(MAX_DEPTH)) == bounded_json.loads(nested(MAX_DEPTH))
+    assert bounded_json.decode(b"[" + b",".join([b"[]"] * 5_000) + b"]") == [[]] * 5_000
+    assert bounded_json.decode(msgspec.Raw(b'{"name": "[[["}'), Item) == Item("[[[")
+
+
+def test_numbers_that_only_python_writes_are_read_by_loads_alone():
+    assert math.isnan(bounded_json.loads('{"loss": NaN}')["loss"])
+    with pytest.raises(UndecodableError):
+        bounded_json.decode('{"loss": NaN}')
+
+
+@pytest.mark.parametrize("text", ["", "{", b"\xff", "\ud800", '{"name": 3}', "[]"])
+def test_every_error_is_the_same_and_a_value_error(text):
+    with pytest.raises(UndecodableError) as raised:
+        bounded_json.decode(text, Item)
+    assert isinstance(raised.value, ValueError)
