@@ -48,7 +48,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "diff": ("l2rtui diff racing-sac-s3 racing-sac-s4", "l2rtui diff 7f3a91c0 racing-sac-s4 -o json"),
     "report": ("l2rtui report racing-sac", "l2rtui report racing-sac --out week.html"),
     "launch": (
-        "l2rtui launch --as racing-sac-s3 --name again",
+        "l2rtui launch --like racing-sac-s3 --name again",
         "l2rtui launch -f manifests/racing-sac.yaml --wait --yes",
         "l2rtui launch -f run.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0.0-3 --wave 8",
         "l2rtui launch -t night --seeds 0-3",

@@ -9,20 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-KINDS: Final = {
-    **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
-    **dict.fromkeys(("no", "node", "nodes"), "nodes"),
-    **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
-    **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
-    **dict.fromkeys(("deploy", "deployment", "deployments", "cluster"), "runs"),
-    **dict.fromkeys(("experiment", "experiments"), "experiments"),
-    **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
-    **dict.fromkeys(("ev", "event", "events"), "events"),
-    **dict.fromkeys(("secret", "secrets"), "secret ls"),
-    **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
-    **dict.fromkeys(("image", "images"), "image ls"),
-}
-"""Verb that lists the objects of a kind, by the names that other tools have for it."""
+from l2rtui.domain.selection.name_pattern import KINDS
 
 _LISTS: Final = {
     "get": "",

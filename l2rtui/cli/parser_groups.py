@@ -18,11 +18,17 @@ CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons"
 def queue(parser: Parser) -> None:
     """Add the words of ``queue``."""
     parser.option("action", choices=QUEUE_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
-    parser.option("names", nargs="*", metavar="RUN", help="cancel: runs or experiments; move: one run")
+    parser.option("names", nargs="*", metavar="RUN", help="cancel: runs, or experiment/NAME; move: one run")
     parser.option("--to", type=int, metavar="N", help="move: position among the runs of its owner, 1 is the first")
     parser.flag("--watch", "list now and at each change", short="-w")
     parser.flag("--admin", "also what belongs to other people")
+    all_matching(parser)
     parser.flag("--yes", "do not ask", short="-y")
+
+
+def all_matching(parser: Parser) -> None:
+    """Add the option that lets ``--yes`` change more runs than were named."""
+    parser.flag("--all-matching", "with --yes: also every run of an experiment that is named, and not one alone")
 
 
 def alerts(parser: Parser) -> None:

@@ -51,7 +51,7 @@ def _of_gpu(parser: Parser, what: str) -> None:
 
 def pods(parser: Parser) -> None:
     """Add the words of ``pods``."""
-    _names(parser, "NAME", "pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    _names(parser, "NAME", "pod, RUN, RUN/SET, RUN/SET/INDEX, or experiment/NAME in place of RUN")
     _selector(parser, "labels of the pod; l2rtui.io/run, owner, seed, set and role are there on every backend")
     _state(parser, "pods")
     _whose(parser)
@@ -62,7 +62,7 @@ def pods(parser: Parser) -> None:
 
 def runs(parser: Parser) -> None:
     """Add the words of ``runs``."""
-    _names(parser, "RUN", "run or experiment")
+    _names(parser, "RUN", "run, or experiment/NAME")
     _selector(parser, "l2rtui.io/run, experiment, owner, seed")
     _state(parser, "runs")
     _whose(parser)
@@ -144,7 +144,7 @@ def sweep(parser: Parser) -> None:
 
 def metrics(parser: Parser) -> None:
     """Add the words of ``metrics``."""
-    _names(parser, "RUN", "run or experiment; all runs when left out")
+    _names(parser, "RUN", "run or experiment/NAME; all runs when left out")
     _state(parser, "runs")
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'return>200 lag<3'")
@@ -158,7 +158,7 @@ def metrics(parser: Parser) -> None:
 
 def wait(parser: Parser) -> None:
     """Add the words of ``wait``."""
-    parser.option("names", nargs="+", metavar="RUN", help="run, experiment, or a pattern with * and ?")
+    parser.option("names", nargs="+", metavar="RUN", help="run, experiment/NAME, or a pattern with * and ?")
     parser.option(
         "--for",
         dest="condition",

@@ -115,6 +115,7 @@ class L2RApp(KeyQueueApp):
         context = " · ".join(filter(None, (settings.backend, settings.context)))
         self.ctx = AppContext(settings, self.background, clock, context)
         self.ctx.protected = protected_name(settings)
+        self.ctx.start_files = opener.files if opener is not None else {}
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:
             self._bind(settings)

@@ -95,7 +95,9 @@ def _ask_scale(
         yes="Scale",
         typed=ctx.protected or (run.name if is_admin else ""),
         is_grave=True,
-        command=" && ".join(cli_equivalents.scale(target, to, is_admin=is_admin) for target, to in targets.items()),
+        command=ctx.command_line(
+            *(cli_equivalents.scale(target, to, is_admin=is_admin) for target, to in targets.items()), row=run
+        ),
     )
 
     async def scale() -> None:

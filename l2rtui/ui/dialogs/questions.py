@@ -34,9 +34,10 @@ _MAX_LISTED: Final = 12
 class Questions:
     """Questions of one screen about runs and pods."""
 
-    def __init__(self, screen: Screen[Any], ctx: AppContext) -> None:
+    def __init__(self, screen: Screen[Any], ctx: AppContext, newest: Callable[[], ClusterSnapshot]) -> None:
         self._screen = screen
         self._ctx = ctx
+        self._newest = newest
 
     def ask_kill(self, pods: Sequence[PodView], target: str = "") -> None:
         """Ask before pods are killed, and kill them; ``target`` names them all, as a set does."""
@@ -55,9 +56,8 @@ class Questions:
             yes="Kill",
             typed=self._ctx.protected_for(pods) or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
             is_grave=len(pods) > 1 or is_admin,
-            command=self._ctx.command_for(
-                pods[0],
-                cli_equivalents.kill([target] if target else [pod.name for pod in pods], is_admin=is_admin),
+            command=self._ctx.command_line(
+                cli_equivalents.kill(pod_targets(self._newest(), pods, target), is_admin=is_admin), row=pods[0]
             ),
         )
 
@@ -89,8 +89,8 @@ class Questions:
             yes="Destroy",
             typed=typed_for(self._ctx, runs, snapshot, "destroy"),
             is_grave=True,
-            command=self._ctx.command_for(
-                runs[0], cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs))
+            command=self._ctx.command_line(
+                cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs)), row=runs[0]
             ),
         )
 
@@ -126,9 +126,8 @@ class Questions:
             ),
             yes="Scale",
             typed=self._ctx.protected_for(runs) or typed,
-            command=self._ctx.command_for(
-                runs[0],
-                " && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
+            command=self._ctx.command_line(
+                *(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets), row=runs[0]
             ),
             is_grave=replicas == 0,
         )
@@ -166,6 +165,23 @@ def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: 
             workers = run.set_named(set_name)
             lines.append((Span(f"  {sanitize(run.name)}  {workers.replicas if workers else 0} → {replicas}"),))
     return lines
+
+
+def pod_targets(snapshot: ClusterSnapshot, pods: Sequence[PodView], target: str = "") -> list[str]:
+    """Return targets that select exactly these pods: the one that was typed or selected, else each pod's own.
+
+    A pod may have the name of a run, which has precedence; then it is named by its place in its run.
+    """
+    wanted = {pod.uid for pod in pods}
+    if target and {pod.uid for pod in snapshot.select(target)} == wanted:
+        return [target]
+    return [_target_of(snapshot, pod) for pod in pods]
+
+
+def _target_of(snapshot: ClusterSnapshot, pod: PodView) -> str:
+    spellings = (pod.name, f"pod/{pod.name}", f"{pod.run}/{pod.set_name}/{pod.index}")
+    exact = (name for name in spellings if [one.uid for one in snapshot.select(name)] == [pod.uid])
+    return next(exact, pod.name)
 
 
 # --- for every question before a change ------------------------------------------------------------------------

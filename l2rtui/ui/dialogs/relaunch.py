@@ -57,7 +57,9 @@ def ask_relaunch(
         yes="Relaunch",
         typed=typed_for(ctx, runs, snapshot, "relaunch"),
         is_grave=True,
-        command="" if changed else cli_equivalents.relaunch(names, is_admin=is_acting_for(runs)),
+        command=""
+        if changed
+        else ctx.command_line(*cli_equivalents.relaunch(names, is_admin=is_acting_for(runs)), row=runs[0]),
     )
 
     def begin() -> None:
@@ -134,7 +136,7 @@ def review_destroyed(
 
         specs = await asyncio.to_thread(run_history.find, target)
         prepared = await launcher.prepare_runs(ctx.backend, specs)
-        show_plan(screen, ctx, prepared, cli_equivalents.launch_again(target), launched)
+        show_plan(screen, ctx, prepared, ctx.command_line(cli_equivalents.launch_again(target)), launched)
 
     ctx.background.start(review(), group="plan", what="launching again", is_exclusive=True)
 

@@ -90,8 +90,8 @@ class SimulatorsScreen(ListDialog[None]):
         # `status` lists all simulators of the pod and takes no index.
         index = simulator.index if simulator is not None and what != "status" else 0
         is_admin = what in ("restart", "signal") and is_acting_for([self._pod])
-        line = cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
-        return self._ctx.command_for(self._pod, line)
+        words = cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
+        return self._ctx.command_line(words, row=self._pod)
 
     # --- actions -----------------------------------------------------------------------------------
     def action_restart(self) -> None:
@@ -175,7 +175,9 @@ class FrameScreen(Dialog[None]):
 
     @property
     def _command_line(self) -> str:
-        return self._ctx.command_for(self._pod, cli_equivalents.simulator("frame", self._pod.name, self._index))
+        return self._ctx.command_line(
+            cli_equivalents.simulator("frame", self._pod.name, self._index), row=self._pod
+        )
 
     def action_again(self) -> None:
         """Request another image."""

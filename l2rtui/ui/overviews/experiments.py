@@ -8,7 +8,6 @@ from typing import Final
 
 from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, summarize
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Opening, Overview, count_cell, number_cell
 from l2rtui.ui.state.app_context import AppContext
@@ -61,7 +60,7 @@ class ExperimentsScreen(Overview):
 
     @property
     def _command_line(self) -> str:
-        return cli_equivalents.command("experiments", *filter(None, [self._table.cursor_key]))
+        return self._ctx.command_line(("experiments", *filter(None, [self._table.cursor_key])))
 
     def action_charts(self) -> None:
         """Go to the curves of the experiment: the mean over its seeds, with their spread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Backend, ContextMember
     from l2rtui.domain.node import Node
     from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
+    from l2rtui.services.command_lines import Words
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
     from l2rtui.ui.state.absence_notice import AbsenceNotice
@@ -59,11 +60,13 @@ class ContextOpener:
             context's own table in the settings counts, and so do flags such as ``--readonly``.
         make: Makes the backend of settings; called in a thread.
         compose: Makes the backend of several contexts from the settings of each.
+        files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
     """
 
     settings_for: Callable[[str, tuple[str, ...] | None], Settings]
     make: Callable[[Settings], Backend]
     compose: Callable[[Mapping[str, Settings]], Backend] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, context: str, namespaces: tuple[str, ...] | None) -> tuple[Settings, Backend]:
         """Return settings and backend of a context, or of several: ``a,b``, or ``*`` for all; reads files.
@@ -104,6 +107,7 @@ class AppContext:
         contexts: State of each context, as the newest snapshot has it; empty where one is shown.
         absence: What happened since the app was last open here; None before the connection.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
+        start_files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
     """
 
     settings: Settings
@@ -122,6 +126,8 @@ class AppContext:
     silent_since: float | None = None
     contexts: tuple[ContextHealth, ...] = ()
     absence: AbsenceNotice | None = None
+    start_files: Mapping[str, str] = field(default_factory=dict)
+    _flags: dict[Settings, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
@@ -200,14 +206,34 @@ class AppContext:
                 return f"{verb} needs one context: `:ctx {member.context}` opens that of {rows[0].name}."
         return ""
 
-    def command_for(self, row: PodView | RunView | None, command: str) -> str:
-        """Return a command line as it acts on the context of a row, where several are shown."""
-        member = self.member_of(row) if row is not None else None
-        if member is None:
-            return command
-        from l2rtui.ui.keys.cli_equivalents import in_context  # the first frame does without
+    def command_line(self, *commands: Words, row: PodView | RunView | None = None) -> str:
+        """Return the line of commands that act where the app acts.
 
-        return in_context(command, member.context, member.prefix)
+        Args:
+            row: Object that they concern: of several contexts and namespaces its own are named.
+        """
+        from l2rtui.services.command_lines import write  # the first frame does without
+
+        return write(commands, self.start_flags(row), self._prefix_of(row))
+
+    def start_flags(self, row: PodView | RunView | None = None) -> tuple[str, ...]:
+        """Return the options by which the app, or the context of a row, differs from a bare start."""
+        from l2rtui.services.command_lines import flags_of
+
+        member = self.member_of(row) if row is not None else None
+        settings = self.settings if member is None else member.settings
+        if member is not None and not settings.context:
+            settings = replace(settings, context=member.context)
+        if row is not None and len(settings.namespaces) > 1 and row.namespace in settings.namespaces:
+            settings = replace(settings, namespaces=(row.namespace,))
+        # Read once for each: the settings file is looked at for what a bare start has.
+        if settings not in self._flags:
+            self._flags[settings] = flags_of(settings, self.start_files)
+        return self._flags[settings]
+
+    def _prefix_of(self, row: PodView | RunView | None) -> str:
+        member = self.member_of(row) if row is not None else None
+        return member.prefix if member is not None else ""
 
     def enter(self, settings: Settings, backend: Backend) -> None:
         """Act in another context from now on: nothing that held in the one before holds here."""

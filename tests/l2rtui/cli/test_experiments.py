@@ -123,6 +123,6 @@ def test_twelve_seeds_on_eight_slots_end_and_their_row_agrees_with_their_raw_rec
     assert document["worst_seed"] == min(last, key=last.get)
     counts = {"runs": SEEDS, "queued": 0, "live": 0, "stalled": 0, "done": SEEDS, "failed": 0}
     assert {name: document[name] for name in counts} == counts
-    assert len(local.json("destroy", "pole", "--yes")) == SEEDS
+    assert len(local.json("destroy", "pole", "--yes", "--all-matching")) == SEEDS
     past = {run["seed"]: (run["run"], run["state"]) for run in local.json("history")}
     assert past == {seed: (f"pole-s{seed}", "done") for seed in range(SEEDS)}

@@ -179,7 +179,7 @@ def test_a_newer_history_is_listed_with_a_sentence(history, capsys):
 
 def test_a_run_of_the_past_is_launched_as_it_was(history, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, "launch", "--as", "race-s2", "--yes")
+    code, _, err = run(capsys, "launch", "--like", "race-s2", "--yes")
     assert code == 3
     assert "its source tree /repo is not here any more" in err
     code, out, err = run(capsys, "launch", "--as", "race-s2", "--name", "again", "--inexact", "--yes", "-o", "json")
@@ -187,9 +187,7 @@ def test_a_run_of_the_past_is_launched_as_it_was(history, capsys, tmp_path, monk
     assert (json.loads(out)["run"], json.loads(out)["seed"]) == ("again", 2)
 
 
-@pytest.mark.parametrize(
-    "words", [["--set", "seed=3"], ["--seeds", "0-2"], ["-f", "x.yaml", "--as-run", "race-s1"]]
-)
+@pytest.mark.parametrize("words", [["--set", "seed=3"], ["--seeds", "0-2"], ["-f", "x.yaml", "--like", "race-s1"]])
 def test_a_run_of_the_past_takes_no_changes(history, capsys, words):
     code, _, err = run(capsys, "launch", *(["--as", "race-s1"] if "-f" not in words else []), *words, "--yes")
     assert code == 2
@@ -199,7 +197,7 @@ def test_a_run_of_the_past_takes_no_changes(history, capsys, words):
 def test_a_launch_without_a_spec_names_both_ways(capsys):
     code, _, err = run(capsys, "launch", "--yes")
     assert code == 2
-    assert "`l2rtui launch -f SPEC`, -t NAME for a template, or --as RUN" in err
+    assert "`l2rtui launch -f SPEC`, -t NAME for a template, or --like RUN" in err
 
 
 def test_an_experiment_becomes_a_page_after_its_runs_are_gone(history, capsys, tmp_path, monkeypatch):

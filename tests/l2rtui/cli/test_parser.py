@@ -9,9 +9,10 @@ import pytest
 from l2rtui.cli import main as entry
 from l2rtui.cli import other_words
 from l2rtui.cli.examples import EXAMPLES
-from l2rtui.cli.other_words import KINDS, advice, translated, without_kind
+from l2rtui.cli.other_words import advice, translated, without_kind
 from l2rtui.cli.parser import VERBS, find_verb, split_verb, verb_parser
 from l2rtui.cli.parser_selection import span
+from l2rtui.domain.selection.name_pattern import KINDS
 from l2rtui.errors import UsageError
 
 

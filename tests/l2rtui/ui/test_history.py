@@ -112,7 +112,7 @@ async def test_a_run_is_planned_as_it_was_and_what_is_gone_refuses_it(desk):
         await one.press("R")
         await one.until(lambda: one.top == "ReviewScreen", "the review")
         await one.until(lambda: "its source tree /gone is not here any more" in one.words(), "the refusal")
-        assert "launch --as 00000003" in one.words()
+        assert "launch --like 00000003" in one.words()
 
 
 @pytest.mark.usefixtures("past")
