@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -335,6 +335,15 @@ class ClusterSnapshot:
             if not runs and kind == "pods" and not after and any(pod.name == rest[0] for pod in self.pods.values()):
                 return (), ()
         return _by_name(runs) or self._runs_of(head), tuple(rest)
+
+    def in_namespace(self, namespace: str) -> ClusterSnapshot:
+        """Return what a start with ``-n NAMESPACE`` sees: its runs; pods of runs elsewhere are pods without one."""
+        runs = {uid: run for uid, run in self.runs.items() if run.namespace == namespace}
+        pods = {
+            uid: pod if pod.namespace == namespace else replace(pod, run="", set_name="", role=None)
+            for uid, pod in self.pods.items()
+        }
+        return replace(self, runs=runs, pods=pods, basis=None)
 
     def _runs_of(self, experiment: str) -> tuple[RunView, ...]:
         return _by_name(run for run in self.runs.values() if run.experiment == experiment)

@@ -1,7 +1,7 @@
 """Command lines that l2rtui shows: "same as" of dialogs, copied lines, hints.
 
-A line is pasted into another shell, or into a script, and must act there on what the dialog showed. So `write` alone
-writes them, with every option that differs from a bare start: context, namespace, backend, user and files.
+A line is pasted into another shell, or into a script, and must act there on what the dialog showed. So `write`
+alone writes them, with every option that differs from a bare start: context, namespace, backend, user and files.
 """
 
 from __future__ import annotations

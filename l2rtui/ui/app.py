@@ -116,6 +116,7 @@ class L2RApp(KeyQueueApp):
         self.ctx = AppContext(settings, self.background, clock, context)
         self.ctx.protected = protected_name(settings)
         self.ctx.start_files = opener.files if opener is not None else {}
+        self.background.complete = self.ctx.completed
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:
             self._bind(settings)

@@ -15,6 +15,7 @@ from l2rtui.cli.targets import (
     runs_meant,
 )
 from l2rtui.domain.quantity import counted
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError
 from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
@@ -29,34 +30,44 @@ async def run_scale(session: Session) -> int:
     if "/" not in args.target.strip("/"):
         raise _no_set(args.target)
     snapshot = await session.backend.snapshot()
-    runs, parts = snapshot.runs_in(args.target)
-    if not runs:
-        run = args.target.partition("/")[0]
-        hint = nearest(run, (view.name for view in snapshot.runs.values()))
-        raise NotFoundError(f"There is no run {run}.", hint or "See `l2rtui runs`.")
-    if len(parts) != 1 or not parts[0]:
-        raise _no_set(args.target)
+    runs, set_name = sets_named(snapshot, args.target)
     refuse_others("scale", runs, is_admin=args.admin)
     require_only_named(session, "scale", runs_meant(snapshot, [args.target]))
     if len(runs) > 1:
         # One run is changed at once, as ever: that destroys nothing that cannot be started again.
         session.require_answer("scale")
         names, where = listed(run.name for run in runs), session.backend.acts_on({run.namespace for run in runs})
-        if not session.confirm(lambda: f"Scale {parts[0]} of {names} to {args.replicas} {where}?"):
+        if not session.confirm(lambda: f"Scale {set_name} of {names} to {args.replicas} {where}?"):
             return EXIT_FAILED
     documents = []
     for run in runs:
         with session.interruption("`l2rtui pods` shows whether it was done."):
             plan = await launcher.scale(
-                session.backend, run.name, parts[0], args.replicas, overcommit=args.overcommit
+                session.backend, run.name, set_name, args.replicas, overcommit=args.overcommit
             )
-        session.talk.say(f"{run.name}/{parts[0]}: {len(plan.added)} to start, {len(plan.removed)} to stop")
+        session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
         documents.append(json_output.scale_document(plan))
     if len(runs) > 1:
         session.out.show_all(table_output.SCALED, documents)
     else:
         session.out.show_one(table_output.SCALED, documents[0])
     return EXIT_DONE
+
+
+def sets_named(snapshot: ClusterSnapshot, target: str) -> tuple[tuple[RunView, ...], str]:
+    """Return the runs and the set of ``RUN/SET``, or of ``experiment/NAME/SET``.
+
+    Raises:
+        NotFoundError: there is no such run. UsageError: it names no set.
+    """
+    runs, parts = snapshot.runs_in(target)
+    if not runs:
+        run = target.partition("/")[0]
+        hint = nearest(run, (view.name for view in snapshot.runs.values()))
+        raise NotFoundError(f"There is no run {run}.", hint or "See `l2rtui runs`.")
+    if len(parts) != 1 or not parts[0]:
+        raise _no_set(target)
+    return runs, parts[0]
 
 
 def _no_set(target: str) -> UsageError:

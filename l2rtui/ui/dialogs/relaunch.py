@@ -45,7 +45,6 @@ def ask_relaunch(
         return
     title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
     then = "the changed spec is launched" if changed else "the same spec is launched again on the same slots"
-    names = [run.name for run in runs]
     question = Question(
         f"Relaunch {title}?",
         (
@@ -59,7 +58,10 @@ def ask_relaunch(
         is_grave=True,
         command=""
         if changed
-        else ctx.command_line(*cli_equivalents.relaunch(names, is_admin=is_acting_for(runs)), row=runs[0]),
+        else ctx.lines_for(
+            runs,
+            lambda part: cli_equivalents.relaunch([run.name for run in part], is_admin=is_acting_for(part)),
+        ),
     )
 
     def begin() -> None:

@@ -41,7 +41,7 @@ class PodActions:
         self._forwards: dict[str, Worker[None]] = {}
 
     def _target(self, pod: PodView) -> str:
-        return pod_targets(self._view.snapshot, [pod])[0]
+        return next(iter(pod_targets(self._ctx, self._view.snapshot, [pod])), pod.name)
 
     def _pod(self, purpose: str) -> PodView | None:
         """Return the selected pod, or None after saying that one must be selected."""

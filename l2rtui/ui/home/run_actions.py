@@ -180,17 +180,18 @@ class RunActions:
             return [cli_equivalents.scale(f"{run.name}/{set_name}", replicas, is_admin=is_acting_for([run]))]
         if name == "kill" and target and (pod is not None or view.selection.cell):
             pods = self._selected_pods()
-            targets = pod_targets(view.snapshot, pods, target)
-            return [cli_equivalents.kill(targets, is_admin=is_acting_for(pods))]
+            targets = pod_targets(view.ctx, view.snapshot, pods, target) if pods else []
+            return [cli_equivalents.kill(targets, is_admin=is_acting_for(pods))] if targets else []
         if name == "destroy" and run is not None:
             return [cli_equivalents.destroy([run.name], is_admin=is_acting_for([run]))]
         if name == "relaunch" and run is not None:
             return cli_equivalents.relaunch([run.name], is_admin=is_acting_for([run]))
         if name == "logs" and target:
-            return [cli_equivalents.logs(pod_targets(view.snapshot, [pod]) if pod is not None else [target])]
-        if pod is None:
+            targets = pod_targets(view.ctx, view.snapshot, [pod]) if pod is not None else [target]
+            return [cli_equivalents.logs(targets)] if targets else []
+        if pod is None or not (targets := pod_targets(view.ctx, view.snapshot, [pod])):
             return []
-        (own,) = pod_targets(view.snapshot, [pod])
+        (own,) = targets
         if name == "simulators":
             return [cli_equivalents.simulator("status", own)]
         of_pod = {"shell": cli_equivalents.shell, "attach": cli_equivalents.attach}

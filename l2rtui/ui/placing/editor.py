@@ -186,8 +186,8 @@ class PlacementEditor:
     def choice(self, ledger: Ledger) -> tuple[PlacementPolicy | None, tuple[Pin, ...]]:
         """Return the policy that alone gives these seats, or else their slots.
 
-        With a policy the plan survives changes on other slots. A spec that names slots itself needs the slots: its own
-        would count beside a policy.
+        With a policy the plan survives changes on other slots. A spec that names slots itself needs the slots: its
+        own would count beside a policy.
         """
         has_own = self.request is not None and bool(self.request.pins)
         policy = self.draft.policy(ledger) if self.draft.seats and not has_own else None

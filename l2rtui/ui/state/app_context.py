@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
@@ -19,11 +19,13 @@ from l2rtui.ui.state.undo_window import UndoWindow
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend, ContextMember
     from l2rtui.domain.node import Node
-    from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
+    from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
     from l2rtui.services.command_lines import Words
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
     from l2rtui.ui.state.absence_notice import AbsenceNotice
+
+Row = TypeVar("Row", "PodView", "RunView")
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -214,7 +216,52 @@ class AppContext:
         """
         from l2rtui.services.command_lines import write  # the first frame does without
 
-        return write(commands, self.start_flags(row), self._prefix_of(row))
+        member = self.member_of(row) if row is not None else None
+        return write(commands, self.start_flags(row), member.prefix if member is not None else "")
+
+    def lines_for(self, rows: Sequence[Row], commands_of: Callable[[list[Row]], Sequence[Words]]) -> str:
+        """Return the line of commands for rows, one part for each context and namespace that they are of.
+
+        Args:
+            commands_of: Returns the commands for rows of one place; none where no command names them alone.
+        """
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            groups.setdefault((row.context, row.namespace if self._has_namespaces(row) else ""), []).append(row)
+        parts = [(commands_of(group), group[0]) for group in groups.values()]
+        if not all(commands for commands, _ in parts):
+            return ""
+        return " && ".join(self.command_line(*commands, row=row) for commands, row in parts)
+
+    def seen_by_line(self, snapshot: ClusterSnapshot, row: PodView | RunView) -> ClusterSnapshot:
+        """Return what a command line for a row sees: of several contexts and namespaces, those that it names."""
+        from l2rtui.domain.snapshot import ClusterSnapshot
+
+        member = self.member_of(row)
+        if member is not None:
+            runs = (member.original(run) for run in snapshot.runs.values() if run.context == row.context)
+            pods = (member.original(pod) for pod in snapshot.pods.values() if pod.context == row.context)
+            snapshot = ClusterSnapshot({}, {pod.uid: pod for pod in pods}, {run.uid: run for run in runs})
+        return snapshot.in_namespace(row.namespace) if self._has_namespaces(row) else snapshot
+
+    def as_seen(self, row: Row) -> Row:
+        """Return a row as its own context knows it."""
+        member = self.member_of(row)
+        return row if member is None else member.original(row)
+
+    def _has_namespaces(self, row: PodView | RunView) -> bool:
+        """True where several namespaces are shown, and the line names that of the row."""
+        member = self.member_of(row)
+        namespaces = (self.settings if member is None else member.settings).namespaces
+        return len(namespaces) > 1 and row.namespace in namespaces
+
+    def completed(self, text: str) -> str:
+        """Return a sentence whose command lines act where the app acts."""
+        if "`l2rtui " not in text:
+            return text
+        from l2rtui.services.command_lines import with_flags
+
+        return with_flags(text, self.start_flags())
 
     def start_flags(self, row: PodView | RunView | None = None) -> tuple[str, ...]:
         """Return the options by which the app, or the context of a row, differs from a bare start."""
@@ -224,16 +271,12 @@ class AppContext:
         settings = self.settings if member is None else member.settings
         if member is not None and not settings.context:
             settings = replace(settings, context=member.context)
-        if row is not None and len(settings.namespaces) > 1 and row.namespace in settings.namespaces:
+        if row is not None and self._has_namespaces(row):
             settings = replace(settings, namespaces=(row.namespace,))
         # Read once for each: the settings file is looked at for what a bare start has.
         if settings not in self._flags:
             self._flags[settings] = flags_of(settings, self.start_files)
         return self._flags[settings]
-
-    def _prefix_of(self, row: PodView | RunView | None) -> str:
-        member = self.member_of(row) if row is not None else None
-        return member.prefix if member is not None else ""
 
     def enter(self, settings: Settings, backend: Backend) -> None:
         """Act in another context from now on: nothing that held in the one before holds here."""
