@@ -195,14 +195,15 @@ _COUNTED_STATES = ("queued", "live", "stalled", "done", "failed")
 EXPERIMENTS = Listing(
     "experiment",
     table_output.EXPERIMENTS,
-    "experiment",
+    "title",
     _experiment_documents,
     lambda _: lambda document: (document["experiment"],),
     lambda document: (state for state in _COUNTED_STATES if document[state]),
     lambda document, snapshot: {
         pod.node
         for run in snapshot.runs.values()
-        if run.experiment == document["experiment"]
+        if (run.experiment, run.place, run.spec_id)
+        == (document["experiment"], document["place"], document["spec_id"])
         for pod in snapshot.pods_of(run)
     },
     lambda document, _: {labels.EXPERIMENT: document["experiment"]},

@@ -143,6 +143,7 @@ class RunView:
             does, and where a service of the system supervises runs.
         context: Name of its context, where several are shown; else empty.
         trial: Trial of a sweep that it belongs to; None for none.
+        spec_id: Id of its spec without name and seed, see ``experiments.identity``; empty where that is not known.
     """
 
     uid: str
@@ -160,6 +161,12 @@ class RunView:
     silent_since: float | None = None
     context: str = ""
     trial: Trial | None = None
+    spec_id: str = ""
+
+    @property
+    def place(self) -> str:
+        """Context and namespace, as far as there are such: its experiment is that of this place."""
+        return "/".join(filter(None, (self.context, self.namespace)))
 
     def set_named(self, name: str) -> SetView | None:
         """Return the set with this name, or None."""

@@ -21,7 +21,9 @@ Words = Sequence[str]
 
 PLACELESS: Final = frozenset({"image", "template", "config", "schema", "completion", "cluster", "serve"})
 """Verbs whose hints name no run and no cluster: the options of a place would mean nothing there."""
-_HINT: Final = re.compile(r"`l2rtui (?=([a-z][a-z-]*)[ `])")
+_HINT: Final = re.compile(r"`l2rtui ([a-z][a-z-]*)((?: [^`]*)?)`")
+_PLACEHOLDER: Final = re.compile(r"(?:^|[ /:=.\[])[A-Z][A-Z]+(?:$|[ /:=.,…\]])|(?:^| )N$")
+"""Word that stands for another, as in ``scale RUN/SET N``: such a line shows a form, and nobody pastes it."""
 
 
 def write(commands: Iterable[Words], flags: Words = (), prefix: str = "") -> str:
@@ -85,8 +87,14 @@ def _settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settin
 
 
 def with_flags(text: str, flags: Words) -> str:
-    """Return a sentence whose command lines in backquotes act where this process acts."""
+    """Return a sentence whose command lines in backquotes act where this process acts; forms stay as they are."""
     if not flags or "`l2rtui " not in text:
         return text
     options = shlex.join(flags)
-    return _HINT.sub(lambda match: match[0] if match[1] in PLACELESS else f"{match[0]}{options} ", text)
+
+    def completed(match: re.Match[str]) -> str:
+        verb, rest = match.groups()
+        is_form = verb in PLACELESS or _PLACEHOLDER.search(rest) is not None
+        return match[0] if is_form else f"`l2rtui {options} {verb}{rest}`"
+
+    return _HINT.sub(completed, text)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.backends.docker import labels
+from l2rtui.domain.experiments.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView
@@ -78,6 +79,7 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
         sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0)) for row in spec.sets),
         is_terminating=is_terminating,
         trial=spec.trial,
+        spec_id=spec_id(spec),
     )
 
 

@@ -131,7 +131,8 @@ async def _in_editor(screen: Screen[None], ctx: AppContext, name: str, text: str
             raise UsageError(f"{editor[0]} ended with {code}, so nothing was changed.")
         return await asyncio.to_thread(Path(path).read_text, "utf-8")
     except SuspendNotSupported:
-        ctx.background.say(f"This terminal cannot be lent. Use `l2rtui scale {name}/SET N`.")
+        command = ctx.command_line(("scale", f"{name}/SET", "N"))
+        ctx.background.say(f"This terminal cannot be lent. Use `{command}`.")
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it wrote no text"

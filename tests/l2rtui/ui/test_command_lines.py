@@ -311,5 +311,6 @@ def test_hints_act_where_the_process_acts():
     assert with_flags("See `l2rtui runs`, or `l2rtui logs x`.", flags) == (
         "See `l2rtui -n lab runs`, or `l2rtui -n lab logs x`."
     )
-    for text in ("See `l2rtui image login h`.", "`l2rtui --context NAME` opens one.", "Nothing."):
+    forms = ("Write `l2rtui launch -f SPEC`.", "`l2rtui scale RUN/SET N`", "`l2rtui scale x/SET 0`")
+    for text in ("See `l2rtui image login h`.", "`l2rtui --context NAME` opens one.", "Nothing.", *forms):
         assert with_flags(text, flags) == text
