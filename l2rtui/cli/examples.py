@@ -114,6 +114,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui artifacts get s3://lab/results/racing-sac --to ./best",
         "l2rtui artifacts compare s3://lab/results/racing-sac-s0 s3://lab/results/racing-sac-s1",
     ),
+    "results": (
+        "l2rtui results ls",
+        "l2rtui results rm racing-sac-1f2e3d4c",
+        "l2rtui results prune --older 30d --keep 1 --yes",
+    ),
     "volume": (
         "l2rtui volume create data --size 50Gi --access RWX",
         "l2rtui volume files data:checkpoints",

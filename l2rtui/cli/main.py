@@ -91,6 +91,8 @@ def _run(words: Sequence[str]) -> int:
             return run_served(rest)
         if not name:
             return _open_app(rest)
+        if name == "demo":
+            return _open_demo(rest)
         return _run_verb(name, rest)
     except SystemExit as ended:  # argparse has printed --help or --version
         return ended.code if isinstance(ended.code, int) else EXIT_DONE
@@ -128,6 +130,14 @@ def _run_verb(name: str, words: list[str]) -> int:
     from l2rtui.cli.session import Session, settings_of
 
     return Session(args, settings_of(args)).run(run)
+
+
+def _open_demo(words: list[str]) -> int:
+    """Open the app over the demo, a cluster in memory; a verb behind it runs there."""
+    if any(word == "--backend" or word.startswith("--backend=") for word in words):
+        raise UsageError("demo is a backend itself: --backend contradicts it.", "Leave one of them out.")
+    verb, _ = split_verb(words)
+    return _run(["--backend", "demo", *words]) if verb != "demo" else _run(words)
 
 
 def _accept_old_spellings(args: Namespace) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from l2rtui import __version__
 from l2rtui.cli import parser_groups as groups
 from l2rtui.cli import parser_selection as selection
-from l2rtui.cli.argument_parser import Parser, nearest
+from l2rtui.cli.argument_parser import Parser, is_typo, nearest
 from l2rtui.cli.examples import epilog
 from l2rtui.cli.other_words import advice
 from l2rtui.errors import UsageError
@@ -291,12 +291,23 @@ VERBS = {
         Verb(
             "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
+        Verb("results", "results", "what destroyed runs have left on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
 }
+
+
+CHANGING = frozenset(
+    (
+        *("reserve", "unreserve", "launch", "relaunch", "queue", "scale", "kill", "destroy", "exec", "attach"),
+        *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
+        *("port-forward", "history"),
+    )
+)
+"""Verbs that change something, or have an action that does."""
 
 
 def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -373,7 +384,10 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         UsageError: there is none; names the verb for a word of other tools, else the nearest.
     """
     if word not in VERBS:
-        hint = advice(word, others) or nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
+        # A verb that changes something is proposed for a slip of the fingers alone, never for a likeness.
+        looking = [name for name in VERBS if name not in CHANGING]
+        slips = [name for name in VERBS if len(word) > 3 and is_typo(word, name)]
+        hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]
 

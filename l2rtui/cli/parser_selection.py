@@ -118,7 +118,7 @@ def history(parser: Parser) -> None:
     parser.values["--state"] = OUTCOMES
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'best>200 state=done'")
-    parser.option("--last", type=_number, default=0, metavar="N", help="only the newest N")
+    parser.option("--last", type=whole_number, default=0, metavar="N", help="only the newest N")
     parser.flag("--since-left", "only what started or ended since the app was last open")
     parser.option("--to", choices=TRACKERS, help="tracker of an export; it goes where its own settings say")
     parser.text("--project", "NAME", "project or MLflow experiment of an export (default: that of each run)")
@@ -215,7 +215,8 @@ def _narrowing(parser: Parser) -> None:
 
 
 # argparse shows the text of an ArgumentTypeError as it is, after the option's name.
-def _number(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Read a whole number from 0 up. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
