@@ -302,7 +302,7 @@ class Backend(Protocol):
 
     @property
     def kept_results(self) -> ResultStore | None:
-        """What destroyed runs have left on this machine; None where that lies elsewhere."""
+        """Results that destroyed runs have left on this machine; None where those lie elsewhere."""
 
     @property
     def history_to(self) -> str:

@@ -89,8 +89,10 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
         name = word.partition("=")[0]
-        slips = [option for option in self.options if is_typo(name, option)]
-        of_others = "" if slips else _OPTIONS_OF_OTHERS.get(name, "")  # `--gpus` where this verb has --gpu
+        # `--gpus` where this verb has --gpu.
+        slips = [option for option in self.options if len(name) > 3 and is_typo(name, option)]
+        of_others = nearest(name, slips) if name in _OPTIONS_OF_OTHERS else ""
+        of_others = of_others or _OPTIONS_OF_OTHERS.get(name, "")
         hint = of_others or nearest(name, self.options) or self._see()
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
 

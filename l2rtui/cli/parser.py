@@ -291,7 +291,7 @@ VERBS = {
         Verb(
             "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
-        Verb("results", "results", "what destroyed runs have left on this machine: list, delete", groups.results),
+        Verb("results", "volume", "what destroyed runs have left on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),

@@ -113,10 +113,8 @@ class L2RApp(KeyQueueApp):
         self.failure: L2RError | None = None
         self.background = Background(self, self._show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
-        self.ctx = AppContext(settings, self.background, clock, context)
+        self.ctx = AppContext(settings, self.background, clock, context, start_files=opener.files if opener else {})
         self.ctx.protected = protected_name(settings)
-        self.ctx.start_files = opener.files if opener is not None else {}
-        self.background.complete = self.ctx.completed
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:
             self._bind(settings)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.backends.docker import labels
-from l2rtui.domain.experiments.identity import spec_id
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView

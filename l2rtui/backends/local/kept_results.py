@@ -36,9 +36,9 @@ class LocalResults:
 
     def _list(self) -> tuple[KeptResult, ...]:
         runs = self._runs()
-        kept = [self._kept(path, runs) for path in self._folders(self._root.results)]
-        kept += [_of_run(folder) for folder, _ in runs if folder.data.is_dir()]
-        return tuple(sorted(kept, key=lambda result: -result.changed))
+        results = [self._kept(path, runs) for path in self._folders(self._root.results)]
+        results += [_of_run(folder) for folder, _ in runs if folder.data.is_dir()]
+        return tuple(sorted(results, key=lambda result: -result.changed))
 
     def _runs(self) -> Runs:
         """Return the runs that are there, also those of other nodes that share the folder."""

@@ -62,7 +62,7 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
         )
 
     prepared = await prepared_as(wish)
-    if name := await _free_name(session, prepared, lambda taken: wish.free_name(args.seeds, taken)):
+    if name := await _free_name(session, prepared, lambda names: wish.free_name(args.seeds, names)):
         # Read anew where it can be: names of imported objects follow that of the run.
         again = (
             wish.named(name)
@@ -77,12 +77,12 @@ async def _free_name(
     session: Session, prepared: launcher.CheckedPlan, free_name: Callable[[AbstractSet[str]], str]
 ) -> str:
     """Return the name under which a launch goes on whose own is taken; empty where it is free, or stays refused."""
-    taken = taken_names(prepared.findings)
-    if not taken:
+    names = taken_names(prepared.findings)
+    if not names:
         return ""
     args, snapshot = session.args, await session.backend.snapshot()
     name = free_name({text for run in snapshot.runs.values() for text in (run.name, run.experiment)})
-    exists = f"{listed(taken)} {'exists' if len(taken) == 1 else 'exist'} already"
+    exists = f"{listed(names)} {'exists' if len(names) == 1 else 'exist'} already"
     if args.rename:
         session.talk.say(f"{exists}: this launch is named {name}.")
         return name
@@ -137,7 +137,7 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
 
     prepared = await prepared_as(exact.spec)
     request = spec_file.LaunchRequest(exact.spec)
-    if name := await _free_name(session, prepared, lambda taken: request.free_name((), taken)):
+    if name := await _free_name(session, prepared, lambda names: request.free_name((), names)):
         prepared = await prepared_as(replace(exact.spec, name=name))
     return prepared
 

@@ -11,7 +11,7 @@ from typing import Final
 from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
 from l2rtui.domain.curves.scale import Scale, position_scale, value_scale
-from l2rtui.domain.experiments.identity import Key, newest_by_seed, variants_of
+from l2rtui.domain.history.identity import Key, newest_by_seed, variants_of
 
 RETURN: Final = "return"
 """Return of evaluations where there are some, else of training episodes."""
@@ -42,7 +42,7 @@ class SeedCurve:
 
     Attributes:
         launched: Time from which its time counts, in seconds since the epoch; 0 if unknown.
-        place, spec_id: Of its experiment, beside the name, see ``experiments.identity``.
+        place, spec_id: Of its experiment, beside the name, see ``domain.history.identity``.
     """
 
     name: str
@@ -94,7 +94,7 @@ def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGr
     groups = []
     for key, own in members.items():
         newest, _ = newest_by_seed(own, lambda seed: seed.seed, lambda seed: (seed.launched, seed.name))
-        drawn = tuple(seed for seed in own if any(seed is one for one in newest))
+        drawn = tuple(seed for seed in own if any(seed is other for other in newest))
         groups.append(CurveGroup(f"{key[0]} ({variants[key]})" if variants[key] else key[0], drawn))
     return tuple(groups)
 

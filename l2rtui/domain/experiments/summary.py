@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from l2rtui.domain.experiments.identity import newest_by_seed, variants_of
 from l2rtui.domain.experiments.interval import bootstrap_interval
+from l2rtui.domain.history.identity import newest_by_seed, variants_of
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState

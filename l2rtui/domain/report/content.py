@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, grouped
-from l2rtui.domain.experiments.identity import Key, variants_of
 from l2rtui.domain.experiments.interval import bootstrap_interval
 from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
 from l2rtui.domain.history.difference import Difference
+from l2rtui.domain.history.identity import Key, variants_of
 from l2rtui.domain.history.record import HistoryRecord, SourceState
 from l2rtui.domain.sweeps.trial import Trial
 

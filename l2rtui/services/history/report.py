@@ -14,8 +14,8 @@ from l2rtui import __version__
 from l2rtui.backends.base import Backend
 from l2rtui.domain.curves.chart import SeedCurve
 from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
-from l2rtui.domain.experiments.identity import spec_id
 from l2rtui.domain.history.difference import Difference, differences
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.report.content import ExperimentReport, ReportedRun
 from l2rtui.domain.runstatus import run_status
@@ -165,10 +165,10 @@ def _column(values: Sequence[float | None]) -> array[float]:
 async def _live_runs(backend: Backend, word: str, records: Sequence[HistoryRecord]) -> dict[str, ReportedRun]:
     snapshot = await backend.snapshot()
     by_id = {record.entry.run_id: record for record in records}
-    meant = {run.uid for run in snapshot.runs_matching(word)}
+    uids = {run.uid for run in snapshot.runs_matching(word)}
     if any(record.entry.run == word for record in records):  # then an experiment of that name is not meant
-        meant = {uid for uid in meant if snapshot.runs[uid].name == word}
-    runs = [run for run in snapshot.runs.values() if run.uid in by_id or run.uid in meant]
+        uids = {uid for uid in uids if snapshot.runs[uid].name == word}
+    runs = [run for run in snapshot.runs.values() if run.uid in by_id or run.uid in uids]
     limit = asyncio.Semaphore(_AT_ONCE)
     result: dict[str, ReportedRun] = {}
 

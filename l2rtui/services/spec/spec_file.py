@@ -62,11 +62,11 @@ class LaunchRequest:
         specs = self.trials or (self.spec,)
         return tuple(run for spec in specs for run in with_seeds(spec, seeds or self.seeds))
 
-    def free_name(self, seeds: tuple[int, ...], taken: AbstractSet[str]) -> str:
-        """Return the first of NAME, NAME-2, NAME-3 … that is not taken, and under which no run has a taken name."""
+    def free_name(self, seeds: tuple[int, ...], used: AbstractSet[str]) -> str:
+        """Return the first of NAME, NAME-2, NAME-3 … that is not used, and under which no run has a used name."""
 
         def is_free(name: str) -> bool:
-            return name not in taken and taken.isdisjoint(run.name for run in self.named(name).runs(seeds))
+            return name not in used and used.isdisjoint(run.name for run in self.named(name).runs(seeds))
 
         return next(filter(is_free, numbered(self.spec.name)))
 

@@ -18,7 +18,7 @@ from l2rtui.domain.preflight import taken_names
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
-from l2rtui.services.command_lines import Words
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
@@ -152,7 +152,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             if self in self.app.screen_stack:
                 self._fail(str(error))
             return
-        if taken := taken_names(prepared.findings):
+        if names := taken_names(prepared.findings):
             used = {
                 text
                 for run in (await self._ctx.backend.snapshot()).runs.values()
@@ -161,7 +161,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             name = request.free_name(choice.seeds, used)
             if self in self.app.screen_stack:
                 self.query_one("#name", Input).value = name
-                self._fail(f"{', '.join(taken)} exists already: enter launches it as {name}.")
+                self._fail(f"{', '.join(names)} exists already: enter launches it as {name}.")
             return
         show_plan(self, self._ctx, prepared, self._ctx.command_line(choice.command))
 

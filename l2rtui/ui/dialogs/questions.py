@@ -20,8 +20,8 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import RefusedError
-from l2rtui.services.command_lines import Words
 from l2rtui.services.ownership import is_mine, refuse_others
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
@@ -206,17 +206,17 @@ def pod_targets(ctx: AppContext, snapshot: ClusterSnapshot, pods: Sequence[PodVi
     Args:
         target: What was typed or selected; taken where it selects no other pods.
     """
-    seen = ctx.seen_by_line(snapshot, pods[0])
+    snapshot = ctx.seen_by_line(snapshot, pods[0])
     own = [ctx.as_seen(pod) for pod in pods]
-    if target and {pod.uid for pod in seen.select(target)} == {pod.uid for pod in own}:
+    if target and {pod.uid for pod in snapshot.select(target)} == {pod.uid for pod in own}:
         return [target]
-    targets = [_target_of(seen, pod) for pod in own]
+    targets = [_target_of(snapshot, pod) for pod in own]
     return targets if all(targets) else []
 
 
 def _target_of(snapshot: ClusterSnapshot, pod: PodView) -> str:
     spellings = (pod.name, f"pod/{pod.name}", f"{pod.run}/{pod.set_name}/{pod.index}")
-    return next((name for name in spellings if [one.uid for one in snapshot.select(name)] == [pod.uid]), "")
+    return next((name for name in spellings if [other.uid for other in snapshot.select(name)] == [pod.uid]), "")
 
 
 # --- for every question before a change ------------------------------------------------------------------------

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Backend, ContextMember
     from l2rtui.domain.node import Node
     from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
-    from l2rtui.services.command_lines import Words
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
+    from l2rtui.services.terminal.command_lines import Words
     from l2rtui.ui.state.absence_notice import AbsenceNotice
 
 Row = TypeVar("Row", "PodView", "RunView")
@@ -133,6 +133,7 @@ class AppContext:
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
+        self.background.complete = self.completed
 
     @cached_property
     def curves(self) -> CurveStore:
@@ -214,7 +215,7 @@ class AppContext:
         Args:
             row: Object that they concern: of several contexts and namespaces its own are named.
         """
-        from l2rtui.services.command_lines import write  # the first frame does without
+        from l2rtui.services.terminal.command_lines import write  # the first frame does without
 
         member = self.member_of(row) if row is not None else None
         return write(commands, self.start_flags(row), member.prefix if member is not None else "")
@@ -259,13 +260,13 @@ class AppContext:
         """Return a sentence whose command lines act where the app acts."""
         if "`l2rtui " not in text:
             return text
-        from l2rtui.services.command_lines import with_flags
+        from l2rtui.services.terminal.command_lines import with_flags
 
         return with_flags(text, self.start_flags())
 
     def start_flags(self, row: PodView | RunView | None = None) -> tuple[str, ...]:
         """Return the options by which the app, or the context of a row, differs from a bare start."""
-        from l2rtui.services.command_lines import flags_of
+        from l2rtui.services.terminal.command_lines import flags_of
 
         member = self.member_of(row) if row is not None else None
         settings = self.settings if member is None else member.settings

@@ -20,8 +20,8 @@ from l2rtui.ui.state.spec_files import launch_options
 from l2rtui.ui.text import plural
 
 if TYPE_CHECKING:
-    from l2rtui.services.command_lines import Words
     from l2rtui.services.spec.spec_file import LaunchRequest
+    from l2rtui.services.terminal.command_lines import Words
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def _cells(
         for run in runs
     }
     summaries = summarize(seed_result(run, states[run.uid], metrics.get(run.uid)) for run in runs)
-    num_live, is_fault = sum(each.live for each in summaries), any(each.is_fault for each in summaries)
+    num_live, is_fault = sum(own.live for own in summaries), any(own.is_fault for own in summaries)
     # Runs of several specs or places have no mean.
     mean_return = summaries[0].mean_return if len(summaries) == 1 else None
     own = [metrics[run.uid] for run in runs if run.uid in metrics]

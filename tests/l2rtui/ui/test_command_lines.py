@@ -28,7 +28,7 @@ from l2rtui.config import Settings, user_name
 from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.workload import Role
-from l2rtui.services.command_lines import flags_of, with_flags, write
+from l2rtui.services.terminal.command_lines import flags_of, with_flags, write
 from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.questions import destroy_question, kill_question, pod_targets, scale_question
 from l2rtui.ui.keys import cli_equivalents

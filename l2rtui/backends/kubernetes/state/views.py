@@ -25,7 +25,7 @@ from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usa
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_controller
 from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
-from l2rtui.domain.experiments.identity import spec_id
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.quantity import whole_number

@@ -1,4 +1,4 @@
-"""What makes an experiment: its name, its spec without name and seed, and its place.
+"""Identity of an experiment: its name, its spec without name and seed, and its place.
 
 Runs that differ in one of these are not averaged: a mean over two specs, or two clusters, is of nothing.
 """
