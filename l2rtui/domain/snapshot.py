@@ -143,7 +143,7 @@ class RunView:
             does, and where a service of the system supervises runs.
         context: Name of its context, where several are shown; else empty.
         trial: Trial of a sweep that it belongs to; None for none.
-        spec_id: Id of its spec without name and seed, see ``domain.history.identity``; empty where that is not known.
+        spec_id: Id of its spec without name and seed, see ``domain.history.identity``; empty where unknown.
     """
 
     uid: str
