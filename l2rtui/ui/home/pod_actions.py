@@ -186,7 +186,7 @@ class PodActions:
         if pod is not None:
             from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 
-            self._view.screen.app.push_screen(SimulatorsScreen(self._ctx, pod))
+            self._view.screen.app.push_screen(SimulatorsScreen(self._ctx, pod, self._target(pod)))
 
 
 def ports_of(text: str) -> tuple[int, int]:
