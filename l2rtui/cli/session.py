@@ -58,7 +58,9 @@ def settings_for(args: Namespace, context: str | None, namespaces: str | tuple[s
 def start_files(args: Namespace) -> dict[str, str]:
     """Return the files that the command line names, by option."""
     kubeconfig = "" if getattr(args, "verb", "") == "cluster" else args.kubeconfig
-    return {"--kubeconfig": kubeconfig or "", "--config": args.config or ""}
+    # In full: a line is pasted in another folder, too.
+    paths = (os.path.abspath(path) if path else "" for path in (kubeconfig, args.config))  # noqa: PTH100  (text)
+    return dict(zip(("--kubeconfig", "--config"), paths, strict=True))
 
 
 def refuse_unusable(settings: Settings) -> None:

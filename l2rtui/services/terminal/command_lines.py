@@ -54,15 +54,17 @@ def flags_of(
     """
     files = {option: path for option, path in (files or {}).items() if path}
     if environ is None:
-        # A variable of this shell is not there where the line is pasted.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        if config := files.get("--config") or os.environ.get(f"{PREFIX}CONFIG", ""):
-            files["--config"] = config
+        # A variable of this shell is not there where the line is pasted; which files to read is a matter of the
+        # login, as KUBECONFIG is.
+        own = f"{PREFIX}CONFIG"
+        environ = {name: value for name, value in os.environ.items() if name == own or not name.startswith(PREFIX)}
     if config := files.get("--config", ""):
         environ = {**environ, f"{PREFIX}CONFIG": config}
     flags = [part for option, path in files.items() for part in (option, path)]
     bare = _settings({}, environ)
-    if settings.backend != bare.backend:
+    # A context or a namespace is a cluster's: then no backend needs to be named.
+    is_implied = settings.backend == "kubernetes" and not bare.backend and (settings.context or settings.namespaces)
+    if settings.backend != bare.backend and not is_implied:
         flags += ["--backend", settings.backend or "kubernetes"]
     if settings.context and settings.context != bare.context:
         flags += ["--context", settings.context]
