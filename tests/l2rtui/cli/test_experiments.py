@@ -13,6 +13,7 @@ from tests.l2rtui.cli.conftest import eventually
 FIELDS = [
     *("experiment", "runs", "queued", "live", "stalled", "done", "failed"),
     *("mean_return", "low", "high", "best_seed", "worst_seed"),
+    *("variant", "spec_id", "place", "repeated_seeds", "title"),
 ]
 SEEDS = 12
 SPEC = """\
