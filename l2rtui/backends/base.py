@@ -26,7 +26,7 @@ from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.domain.volume import FileEntry, Volume
+from l2rtui.domain.volume import FileEntry, KeptResult, Volume
 from l2rtui.domain.workload import RunSpec
 
 
@@ -97,6 +97,16 @@ class VolumeFiles(Protocol):
 
     async def put(self, source: Path, path: str, progress: Callable[[int], None]) -> int:
         """Copy a file, or all under a folder, to the volume; the number of files. Existing ones are skipped."""
+
+
+class ResultStore(Protocol):
+    """Results that destroyed runs have left."""
+
+    async def list(self) -> tuple[KeptResult, ...]:
+        """List what is kept, the newest first, with the folders of runs that are there."""
+
+    async def remove(self, ids: Sequence[str]) -> int:
+        """Delete kept results by their ids; return their bytes."""
 
 
 class VolumeStore(Protocol):
@@ -289,6 +299,10 @@ class Backend(Protocol):
 
         None where runs leave their results on other machines.
         """
+
+    @property
+    def kept_results(self) -> ResultStore | None:
+        """Results that destroyed runs have left on this machine; None where those lie elsewhere."""
 
     @property
     def history_to(self) -> str:

@@ -25,6 +25,20 @@ _OPTIONS_OF_OTHERS = {
     "--field-selector": "Write --node NODE, --state STATE or --filter EXPR.",
     "--sort-by": "Write -o json, and sort that; the app sorts by `.`.",
     "--idle-minutes-to-autostop": "A run goes on until `l2rtui destroy RUN`.",
+    "--json": "Write -o json.",
+    "--yaml": "Write -o yaml.",
+    "--format": "Write -o json, yaml, table or name.",
+    "--no-color": "Set the variable NO_COLOR=1; a pipe has no colours anyway.",
+    "--no-colour": "Set the variable NO_COLOR=1; a pipe has no colours anyway.",
+    **dict.fromkeys(
+        ("--gpus", "--gpu", "--num-gpus", "--accelerators"),
+        "Slots and GPUs stand in the spec: `--set workers.0.gpus=1`; --on NODE/GPU names them.",
+    ),
+    "--cpus": "CPU and memory stand in the spec: `--set workers.0.pod.cpu=4`.",
+    "--force": "There is nothing to force here; --yes leaves out the question where one is asked.",
+    "--yes": "It asks nothing, and needs no --yes.",
+    "-y": "It asks nothing, and needs no -y.",
+    "--demo": "Write `l2rtui demo`, or --backend demo.",
 }
 """Next steps for options of other programs that no verb has, or not this one."""
 
@@ -75,7 +89,11 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
         name = word.partition("=")[0]
-        hint = _OPTIONS_OF_OTHERS.get(name) or nearest(name, self.options) or self._see()
+        # `--gpus` where this verb has --gpu.
+        slips = [option for option in self.options if len(name) > 3 and is_typo(name, option)]
+        of_others = nearest(name, slips) if name in _OPTIONS_OF_OTHERS else ""
+        of_others = of_others or _OPTIONS_OF_OTHERS.get(name, "")
+        hint = of_others or nearest(name, self.options) or self._see()
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
 
     def _require_file_option(self, words: Sequence[str]) -> None:
@@ -90,6 +108,20 @@ class Parser(argparse.ArgumentParser):
 
     def _see(self) -> str:
         return f"See `{self.prog} --help`."
+
+
+def is_typo(word: str, right: str) -> bool:
+    """Return True where one letter is missing, too many or another one, or two beside each other are exchanged."""
+    if abs(len(word) - len(right)) > 1 or word == right:
+        return False
+    start = next((i for i, pair in enumerate(zip(word, right, strict=False)) if pair[0] != pair[1]), len(word))
+    left, rest = word[start:], right[start:]
+    return (
+        rest in (left[1:], left[:1] + left[1:])
+        or left == rest[1:]
+        or left[1:] == rest[1:]
+        or (left[:2] == rest[1::-1] and left[2:] == rest[2:])
+    )
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

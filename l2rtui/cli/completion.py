@@ -145,7 +145,8 @@ def _names_in(snapshot: ClusterSnapshot, kind: str) -> list[str]:
         case "sets":
             return sets
         case "experiments":
-            return sorted({*runs, *(run.experiment for run in snapshot.runs.values())})
+            experiments = sorted({run.experiment for run in snapshot.runs.values()})
+            return [*sorted({*runs, *experiments}), *(f"experiment/{name}" for name in experiments)]
         case "experiment names":
             return sorted({run.experiment for run in snapshot.runs.values()})
         case "runs":

@@ -48,7 +48,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "diff": ("l2rtui diff racing-sac-s3 racing-sac-s4", "l2rtui diff 7f3a91c0 racing-sac-s4 -o json"),
     "report": ("l2rtui report racing-sac", "l2rtui report racing-sac --out week.html"),
     "launch": (
-        "l2rtui launch --as racing-sac-s3 --name again",
+        "l2rtui launch --like racing-sac-s3 --name again",
         "l2rtui launch -f manifests/racing-sac.yaml --wait --yes",
         "l2rtui launch -f run.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0.0-3 --wave 8",
         "l2rtui launch -t night --seeds 0-3",
@@ -113,6 +113,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui artifacts ls s3://lab/results",
         "l2rtui artifacts get s3://lab/results/racing-sac --to ./best",
         "l2rtui artifacts compare s3://lab/results/racing-sac-s0 s3://lab/results/racing-sac-s1",
+    ),
+    "results": (
+        "l2rtui results ls",
+        "l2rtui results rm racing-sac-1f2e3d4c",
+        "l2rtui results prune --older 30d --keep 1 --yes",
     ),
     "volume": (
         "l2rtui volume create data --size 50Gi --access RWX",

@@ -34,6 +34,10 @@ def _revision(document: Document) -> str:
     return f"{document['revision'] or ''}"[:_REVISION_CHARS] + ("+" if document["dirty"] else "")
 
 
+def _place(document: Document) -> str:
+    return "/".join(filter(None, (document["backend"], document["context"], document["namespace"])))
+
+
 def _rounded(field: str) -> Any:
     return lambda document: None if document[field] is None else f"{document[field]:.6g}"
 
@@ -49,6 +53,7 @@ ROWS: Final = View(
         Column("STEPS", "env_steps", is_number=True),
         Column("BEST", _rounded("best_return"), is_number=True),
         Column("REVISION", _revision),
+        Column("WHERE", _place),
         Column("EXPERIMENT", "experiment", is_wide=True),
         Column("ID", "run_id", is_wide=True),
         Column("IMAGE", "image", is_wide=True),
@@ -80,6 +85,9 @@ def history_document(entry: HistoryEntry) -> dict[str, Any]:
         "image": entry.image or None,
         "revision": entry.revision or None,
         "dirty": entry.is_dirty,
+        "backend": entry.backend or None,
+        "context": entry.context or None,
+        "namespace": entry.namespace or None,
     }
 
 
@@ -89,9 +97,6 @@ def record_document(record: HistoryRecord, spec: Any) -> dict[str, Any]:
     return {
         **history_document(entry),
         "owner": entry.owner or None,
-        "backend": entry.backend,
-        "context": entry.context or None,
-        "namespace": entry.namespace or None,
         "final_return": entry.final_return,
         "command": launch.command or None,
         "versions": dict(launch.versions),

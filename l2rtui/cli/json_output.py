@@ -258,7 +258,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
 
 def experiment_document(summary: ExperimentSummary) -> dict[str, Any]:
     """One experiment over its seeds."""
-    return asdict(summary)
+    return asdict(summary) | {"title": summary.title, "repeated_seeds": list(summary.repeated_seeds)}
 
 
 def owner_document(holding: Holding, gpu_hours: float | None) -> dict[str, Any]:

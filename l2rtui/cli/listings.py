@@ -26,6 +26,7 @@ class Listing:
         states: States in which it is, each as ``--state`` takes it.
         nodes: Nodes on which it is. labels: labels that ``-l`` tests.
         volatile: Fields that differ at every look, so that they alone are no change.
+        select: Returns the keys of the objects that an exact name means; None where that is what ``names`` has.
     """
 
     noun: str
@@ -37,6 +38,7 @@ class Listing:
     nodes: Callable[[Document, ClusterSnapshot], Iterable[str]]
     labels: Callable[[Document, ClusterSnapshot], Mapping[str, str]]
     volatile: frozenset[str] = frozenset()
+    select: Callable[[ClusterSnapshot, str], Iterable[str]] | None = None
 
 
 def _own_node(document: Document, _: ClusterSnapshot) -> Iterable[str]:
@@ -140,8 +142,16 @@ def _pod_states(document: Document) -> Iterable[str]:
 
 
 PODS = Listing(
-    "pod", table_output.PODS, "uid", _pod_documents, _pod_names, _pod_states, _own_node, _own_labels
-)  # fmt: skip
+    "pod",
+    table_output.PODS,
+    "uid",
+    _pod_documents,
+    _pod_names,
+    _pod_states,
+    _own_node,
+    _own_labels,
+    select=lambda snapshot, name: [pod.uid for pod in snapshot.select(name)],
+)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------
@@ -166,6 +176,7 @@ RUNS = Listing(
     _nodes_of_run,
     _own_labels,
     frozenset({"learning_since", "learning_reason"}),
+    select=lambda snapshot, name: [run.uid for run in snapshot.runs_matching(name)],
 )
 
 
@@ -184,12 +195,16 @@ _COUNTED_STATES = ("queued", "live", "stalled", "done", "failed")
 EXPERIMENTS = Listing(
     "experiment",
     table_output.EXPERIMENTS,
-    "experiment",
+    "title",
     _experiment_documents,
     lambda _: lambda document: (document["experiment"],),
     lambda document: (state for state in _COUNTED_STATES if document[state]),
     lambda document, snapshot: {
-        pod.node for run in snapshot.runs_matching(document["experiment"]) for pod in snapshot.pods_of(run.name)
+        pod.node
+        for run in snapshot.runs.values()
+        if (run.experiment, run.place, run.spec_id)
+        == (document["experiment"], document["place"], document["spec_id"])
+        for pod in snapshot.pods_of(run)
     },
     lambda document, _: {labels.EXPERIMENT: document["experiment"]},
 )

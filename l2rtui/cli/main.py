@@ -91,6 +91,8 @@ def _run(words: Sequence[str]) -> int:
             return run_served(rest)
         if not name:
             return _open_app(rest)
+        if name == "demo":
+            return _open_demo(rest)
         return _run_verb(name, rest)
     except SystemExit as ended:  # argparse has printed --help or --version
         return ended.code if isinstance(ended.code, int) else EXIT_DONE
@@ -113,9 +115,8 @@ def _run_verb(name: str, words: list[str]) -> int:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     args = verb_parser(verb).read(words)
-    if verb.name == "launch" and not (args.file or args.template or args.as_run):
-        # `--as` names a user everywhere else; a launch without a file names the run that is to be repeated.
-        args.as_run, args.impersonate_user = args.impersonate_user or "", None
+    if verb.name == "launch":
+        _accept_old_spellings(args)
     args.command = command
     args.verb = verb.name
     # Each verb imports its own client libraries: `runs --backend local` must not pay for boto3.
@@ -129,6 +130,25 @@ def _run_verb(name: str, words: list[str]) -> int:
     from l2rtui.cli.session import Session, settings_of
 
     return Session(args, settings_of(args)).run(run)
+
+
+def _open_demo(words: list[str]) -> int:
+    """Open the app over the demo, a cluster in memory; a verb behind it runs there."""
+    if any(word == "--backend" or word.startswith("--backend=") for word in words):
+        raise UsageError("demo is a backend itself: --backend contradicts it.", "Leave one of them out.")
+    verb, _ = split_verb(words)
+    return _run(["--backend", "demo", *words]) if verb != "demo" else _run(words)
+
+
+def _accept_old_spellings(args: Namespace) -> None:
+    """Take ``launch --as RUN`` and ``--as-run RUN`` as ``--like RUN``, with a note."""
+    old = "--as-run" if args.as_run else ""
+    if not (args.file or args.template or args.like or old) and args.impersonate_user:
+        # Without a file there is nothing that another user could launch: the run of the past is meant.
+        old, args.as_run, args.impersonate_user = "--as", args.impersonate_user, None
+    if old:
+        _say(f"`launch {old} RUN` is written `launch --like RUN` now; --as names a user.")
+        args.like = args.like or args.as_run
 
 
 def _open_app(words: list[str]) -> int:
@@ -146,7 +166,7 @@ def _open_app(words: list[str]) -> int:
     from functools import partial
 
     from l2rtui.cli.contexts import contexts_of
-    from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
+    from l2rtui.cli.session import refuse_unusable, settings_for, settings_of, start_files
     from l2rtui.ui.terminal_guard import guarded
 
     settings, contexts = settings_of(args), contexts_of(args)
@@ -161,7 +181,8 @@ def _open_app(words: list[str]) -> int:
 
         _configure_log(args, is_app=True)
         recording = Recording(args.record, args.replay, args.speed)
-        return int(run(settings, partial(settings_for, args), recording, contexts, args.view) or EXIT_DONE)
+        files = start_files(args)
+        return int(run(settings, partial(settings_for, args), recording, contexts, args.view, files) or EXIT_DONE)
 
     return guarded(app)
 

@@ -9,20 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-KINDS: Final = {
-    **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
-    **dict.fromkeys(("no", "node", "nodes"), "nodes"),
-    **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
-    **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
-    **dict.fromkeys(("deploy", "deployment", "deployments", "cluster"), "runs"),
-    **dict.fromkeys(("experiment", "experiments"), "experiments"),
-    **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
-    **dict.fromkeys(("ev", "event", "events"), "events"),
-    **dict.fromkeys(("secret", "secrets"), "secret ls"),
-    **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
-    **dict.fromkeys(("image", "images"), "image ls"),
-}
-"""Verb that lists the objects of a kind, by the names that other tools have for it."""
+from l2rtui.domain.selection.name_pattern import KINDS
 
 _LISTS: Final = {
     "get": "",
@@ -166,6 +153,14 @@ def _stop(words: Sequence[str]) -> str:
     return f"Write `l2rtui destroy {name}`, or `l2rtui scale {name}/SET 0`."
 
 
+def _pause(words: Sequence[str]) -> str:
+    name = " ".join(_positionals(words)) or "RUN"
+    return (
+        f"Runs cannot be paused. `l2rtui scale {name}/SET 0` stops the workers of a set and keeps the run; "
+        f"`l2rtui scale {name}/SET N` goes on."
+    )
+
+
 def _restart(words: Sequence[str]) -> str:
     names = [word for word in _positionals(words) if word != "restart"]
     name = " ".join(names).rpartition("/")[2]
@@ -207,6 +202,21 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     **dict.fromkeys(
         ("cordon", "drain", "uncordon"), _fixed("That is kubectl's. Write `l2rtui nodes` to see them.")
     ),
+    **dict.fromkeys(
+        ("init", "new", "quickstart", "setup"),
+        _fixed(
+            "Write a spec file, see manifests/ of the repository and `l2rtui schema`, then `l2rtui plan -f SPEC` "
+            "and `l2rtui launch -f SPEC`. `l2rtui demo` shows the app without one."
+        ),
+    ),
+    **dict.fromkeys(
+        ("examples", "example", "samples", "manifests"),
+        _fixed(
+            "Specs to begin with are in manifests/ of the repository; key L of the app lists them. "
+            "`l2rtui launch -f SPEC` starts one, `l2rtui template ls` lists your own."
+        ),
+    ),
+    **dict.fromkeys(("pause", "suspend", "resume", "unpause"), _pause),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),

@@ -248,17 +248,22 @@ class Output:
 
 
 class StderrReporter:
-    """stderr: sentences for people, and a live line on a terminal. When nobody listens, work goes on."""
+    """stderr: sentences for people, and a live line on a terminal. When nobody listens, work goes on.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Args:
+        hint: Completes the command lines in a sentence.
+    """
+
+    def __init__(self, stream: TextIO | None = None, hint: Callable[[str], str] = str) -> None:
         self._stream = stream or sys.stderr
+        self._hint = hint
         self.is_live = is_screen(self._stream)
         self._has_live_line = False
         self._last_progress = ""
 
     def say(self, text: str) -> None:
         """Write one sentence; text from outside in it is made harmless."""
-        self._write(f"{sanitize(text)}\n")
+        self._write(f"{sanitize(self._hint(text))}\n")
 
     def progress(self, text: str) -> None:
         """Write how far something is: over the last such line on a terminal, as a line of its own elsewhere."""

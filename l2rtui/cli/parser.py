@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from l2rtui import __version__
 from l2rtui.cli import parser_groups as groups
 from l2rtui.cli import parser_selection as selection
-from l2rtui.cli.argument_parser import Parser, nearest
+from l2rtui.cli.argument_parser import Parser, is_typo, nearest
 from l2rtui.cli.examples import epilog
 from l2rtui.cli.other_words import advice
 from l2rtui.errors import UsageError
@@ -25,6 +25,7 @@ FORMATS = ("table", "wide", "json", "yaml", "name")
 POLICIES = ("pack", "spread", "free-memory", "least-busy")
 BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
+_TARGETS = "RUN, RUN/SET, RUN/SET/INDEX, or experiment/NAME in place of RUN"
 DEFAULT_WAIT_SECONDS = 120.0
 DEFAULT_SERVE_PORT = 8000
 VALUE_OPTIONS = (
@@ -68,6 +69,7 @@ def _spec(parser: Parser) -> None:
     parser.flag("--allow-outside", "the spec may name programs outside of its own folder")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
+    parser.flag("--rename", "where the name is taken, the next that is free: NAME-2, NAME-3")
     parser.text("--image", "NAME", "image of the run, by the digest that NAME stands for now")
     parser.flag("--no-pin", "with --image: by its tag, whatever that stands for later")
 
@@ -87,14 +89,16 @@ def _places(parser: Parser) -> None:
 
 def _launch(parser: Parser) -> None:
     _spec(parser)
-    sentence = "exactly as this run of the history was, in place of -f; without -f, `--as RUN` is the same"
-    parser.text("--as-run", "RUN", sentence)
-    parser.flag("--inexact", "with --as: also when its code or its image cannot be had any more")
+    parser.text("--like", "RUN", "exactly as this run of the history was, in place of -f")
+    parser.option(
+        "--as-run", dest="as_run", default="", metavar="RUN", help=argparse.SUPPRESS
+    )  # its name until 0.1
+    parser.flag("--inexact", "with --like: also when its code or its image cannot be had any more")
     _start(parser)
 
 
 def _relaunch(parser: Parser) -> None:
-    parser.optional("target", "RUN", "run or experiment; by default the last one")
+    parser.optional("target", "RUN", "run or experiment/NAME; by default the last one")
     parser.flag("--list", "list what was destroyed from here and can be launched again")
     _start(parser)
 
@@ -114,21 +118,26 @@ def _start(parser: Parser) -> None:
 
 
 def _scale(parser: Parser) -> None:
-    parser.option("target", metavar="RUN/SET", help="the set")
+    parser.option(
+        "target", metavar="RUN/SET", help="the set; experiment/NAME/SET: that of each run, after a question"
+    )
     parser.option("replicas", type=_count, metavar="N", help="how many replicas it shall have")
     parser.flag("--overcommit", "share slots with other pods when none is free")
     _admin(parser)
+    groups.all_matching(parser)
+    _yes(parser)
 
 
 def _kill(parser: Parser) -> None:
-    parser.option("targets", nargs="+", metavar="NAME", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    parser.option("targets", nargs="+", metavar="NAME", help=f"pod, {_TARGETS}")
     _grace(parser)
     _admin(parser)
+    groups.all_matching(parser)
     _yes(parser)
 
 
 def _destroy(parser: Parser) -> None:
-    parser.option("targets", nargs="*", metavar="RUN", help="run, experiment, or RUN/SET for one set of it")
+    parser.option("targets", nargs="*", metavar="RUN", help="run, RUN/SET for one set of it, or experiment/NAME")
     parser.option("--seed", type=_seeds, default=(), metavar="LIST", help="of an experiment only these: 3 or 0-2,7")
     parser.flag("--all-mine", "every run that is yours")
     parser.flag("--purge", "also delete results: checkpoints and metrics")
@@ -137,11 +146,12 @@ def _destroy(parser: Parser) -> None:
         "--force", "take pods that outstay their grace off the cluster's books; their processes may live on"
     )
     _admin(parser)
+    groups.all_matching(parser)
     _yes(parser)
 
 
 def _logs(parser: Parser) -> None:
-    parser.option("targets", nargs="+", metavar="TARGET", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    parser.option("targets", nargs="+", metavar="TARGET", help=f"pod, {_TARGETS}")
     parser.flag("--follow", "go on with new lines", short="-f")
     parser.option("--since", metavar="WHEN", help="only lines later than: 10m, 2h, or an RFC 3339 time")
     parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
@@ -282,12 +292,23 @@ VERBS = {
         Verb(
             "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
+        Verb("results", "volume", "what destroyed runs have left on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
 }
+
+
+CHANGING = frozenset(
+    (
+        *("reserve", "unreserve", "launch", "relaunch", "queue", "scale", "kill", "destroy", "exec", "attach"),
+        *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
+        *("port-forward", "history"),
+    )
+)
+"""Verbs that change something, or have an action that does."""
 
 
 def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -364,7 +385,10 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         UsageError: there is none; names the verb for a word of other tools, else the nearest.
     """
     if word not in VERBS:
-        hint = advice(word, others) or nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
+        # A verb that changes something is proposed for a slip of the fingers alone, never for a likeness.
+        looking = [name for name in VERBS if name not in CHANGING]
+        slips = [name for name in VERBS if len(word) > 3 and is_typo(word, name)]
+        hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from l2rtui.cli.argument_parser import Parser
 
 ARTIFACT_ACTIONS = ("ls", "get", "compare")
+RESULT_ACTIONS = ("ls", "rm", "prune")
 VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
 QUEUE_ACTIONS = ("ls", "cancel", "move")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
@@ -18,11 +19,17 @@ CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons"
 def queue(parser: Parser) -> None:
     """Add the words of ``queue``."""
     parser.option("action", choices=QUEUE_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
-    parser.option("names", nargs="*", metavar="RUN", help="cancel: runs or experiments; move: one run")
+    parser.option("names", nargs="*", metavar="RUN", help="cancel: runs, or experiment/NAME; move: one run")
     parser.option("--to", type=int, metavar="N", help="move: position among the runs of its owner, 1 is the first")
     parser.flag("--watch", "list now and at each change", short="-w")
     parser.flag("--admin", "also what belongs to other people")
+    all_matching(parser)
     parser.flag("--yes", "do not ask", short="-y")
+
+
+def all_matching(parser: Parser) -> None:
+    """Add the option that lets ``--yes`` change more runs than were named."""
+    parser.flag("--all-matching", "with --yes: also every run of an experiment that is named, and not one alone")
 
 
 def alerts(parser: Parser) -> None:
@@ -108,6 +115,19 @@ def artifacts(parser: Parser) -> None:
     parser.optional("other", "PLACE", "compare: the second one")
     parser.text("--name", "NAME", "which checkpoint; the newest whole one otherwise")
     parser.text("--to", "DIR", "get: folder to copy it to (default: this one)")
+
+
+def results(parser: Parser) -> None:
+    """Add the words of ``results``."""
+    from l2rtui.cli.parser_selection import span, whole_number
+
+    parser.option("action", choices=RESULT_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
+    parser.option("names", nargs="*", metavar="ID", help="ids as ls prints them, or runs; prune: these runs alone")
+    parser.option("--older", type=span, default=None, metavar="SPAN", help="prune: what is older, such as 30d")
+    parser.option(
+        "--keep", type=whole_number, default=None, metavar="N", help="prune: the newest N of each run stay"
+    )
+    parser.flag("--yes", "do not ask", short="-y")
 
 
 def volume(parser: Parser) -> None:

@@ -51,7 +51,7 @@ def _of_gpu(parser: Parser, what: str) -> None:
 
 def pods(parser: Parser) -> None:
     """Add the words of ``pods``."""
-    _names(parser, "NAME", "pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    _names(parser, "NAME", "pod, RUN, RUN/SET, RUN/SET/INDEX, or experiment/NAME in place of RUN")
     _selector(parser, "labels of the pod; l2rtui.io/run, owner, seed, set and role are there on every backend")
     _state(parser, "pods")
     _whose(parser)
@@ -62,7 +62,7 @@ def pods(parser: Parser) -> None:
 
 def runs(parser: Parser) -> None:
     """Add the words of ``runs``."""
-    _names(parser, "RUN", "run or experiment")
+    _names(parser, "RUN", "run, or experiment/NAME")
     _selector(parser, "l2rtui.io/run, experiment, owner, seed")
     _state(parser, "runs")
     _whose(parser)
@@ -118,7 +118,7 @@ def history(parser: Parser) -> None:
     parser.values["--state"] = OUTCOMES
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'best>200 state=done'")
-    parser.option("--last", type=_number, default=0, metavar="N", help="only the newest N")
+    parser.option("--last", type=whole_number, default=0, metavar="N", help="only the newest N")
     parser.flag("--since-left", "only what started or ended since the app was last open")
     parser.option("--to", choices=TRACKERS, help="tracker of an export; it goes where its own settings say")
     parser.text("--project", "NAME", "project or MLflow experiment of an export (default: that of each run)")
@@ -144,7 +144,7 @@ def sweep(parser: Parser) -> None:
 
 def metrics(parser: Parser) -> None:
     """Add the words of ``metrics``."""
-    _names(parser, "RUN", "run or experiment; all runs when left out")
+    _names(parser, "RUN", "run or experiment/NAME; all runs when left out")
     _state(parser, "runs")
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'return>200 lag<3'")
@@ -158,7 +158,7 @@ def metrics(parser: Parser) -> None:
 
 def wait(parser: Parser) -> None:
     """Add the words of ``wait``."""
-    parser.option("names", nargs="+", metavar="RUN", help="run, experiment, or a pattern with * and ?")
+    parser.option("names", nargs="+", metavar="RUN", help="run, experiment/NAME, or a pattern with * and ?")
     parser.option(
         "--for",
         dest="condition",
@@ -215,7 +215,8 @@ def _narrowing(parser: Parser) -> None:
 
 
 # argparse shows the text of an ArgumentTypeError as it is, after the option's name.
-def _number(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Read a whole number from 0 up. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)

@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
-from l2rtui.cli.other_words import KINDS
 from l2rtui.cli.output import Document, View, cell_text
 from l2rtui.cli.targets import listed
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
-from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS, is_pattern, matches_any
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import NotFoundError, UsageError
 
 
@@ -62,10 +61,11 @@ class RowSelection:
         """
         if not self._names:
             return
-        names_of = self._listing.names(snapshot)
+        names_of, key = self._listing.names(snapshot), self._listing.key
         there = dict.fromkeys(name for document in documents for name in names_of(document))
+        keys = {document[key] for document in documents}
         for name in self._names:
-            if name not in there and not is_pattern(name):
+            if not is_pattern(name) and name not in there and keys.isdisjoint(self._keys(snapshot, [name])):
                 noun, names = self._listing.noun, _shown_names(self._listing, documents)
                 what = f"the {noun}s are {names}" if names else f"there are no {noun}s"
                 raise NotFoundError(f"There is no {noun} {name!r}: {what}.", nearest(name, there))
@@ -85,20 +85,31 @@ class RowSelection:
 
     def _tests(self, snapshot: ClusterSnapshot) -> Iterable[tuple[str, Callable[[Document], bool]]]:
         listing = self._listing
-        experiments = {run.name: run.experiment for run in snapshot.runs.values()} if self._options["run"] else {}
         if self._names:
-            names_of = listing.names(snapshot)
-            yield "name", lambda document: matches_any(names_of(document), self._names)
+            names_of, keys = listing.names(snapshot), self._keys(snapshot, self._names)
+            # An exact name means its object alone, and no run of an experiment that has the same name.
+            words = [name for name in self._names if listing.select is None or is_pattern(name)]
+            yield "name", lambda document: document[listing.key] in keys or matches_any(names_of(document), words)
         if self._labels:
             yield "label", lambda document: all(test(listing.labels(document, snapshot)) for test in self._labels)
         if owners := self._options["owner"]:
             yield "owner", lambda document: matches_any((document["owner"] or "",), owners)
         if runs := self._options["run"]:
-            yield "run", lambda document: matches_any(_run_names(document, experiments), runs)
+            chosen = {run.name for word in runs for run in _runs_meant(snapshot, word)}.union(runs)
+            yield "run", lambda document: (document["run"] or "") in chosen
         if nodes := self._options["node"]:
             yield "node", lambda document: matches_any(listing.nodes(document, snapshot), nodes)
         if self._options["state"]:
             yield "state", self._is_in
+
+    def _keys(self, snapshot: ClusterSnapshot, names: Iterable[str]) -> set[str]:
+        """Return the keys of the objects that exact names, and patterns of experiments, mean."""
+        select = self._listing.select
+        if select is None:
+            return set()
+        return {
+            key for name in names for word in _experiments_meant(snapshot, name) for key in select(snapshot, word)
+        }
 
     def _is_in(self, document: Document) -> bool:
         return matches_any((state.casefold() for state in self._listing.states(document)), self._options["state"])
@@ -155,9 +166,20 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _run_names(document: Document, experiments: dict[str, str]) -> Iterable[str]:
-    run = document["run"] or ""
-    return run, experiments.get(run, run)
+def _runs_meant(snapshot: ClusterSnapshot, word: str) -> Iterable[RunView]:
+    if is_pattern(word) and word.partition("/")[0] not in EXPERIMENT_WORDS:
+        return (run for run in snapshot.runs.values() if matches_any((run.name, run.experiment), (word,)))
+    return (run for name in _experiments_meant(snapshot, word) for run in snapshot.runs_matching(name))
+
+
+def _experiments_meant(snapshot: ClusterSnapshot, word: str) -> Iterable[str]:
+    """Return ``experiment/NAME`` of each experiment that ``experiment/PATTERN`` matches; an exact name as it is."""
+    if not is_pattern(word):
+        return (word,)
+    head, _, rest = word.partition("/")
+    pattern, slash, parts = rest.partition("/")
+    experiments = {run.experiment for run in snapshot.runs.values()} if head in EXPERIMENT_WORDS else set()
+    return (f"experiment/{name}{slash}{parts}" for name in experiments if matches_any((name,), (pattern,)))
 
 
 def _shown_names(listing: Listing, documents: Sequence[Document]) -> str:

@@ -24,7 +24,7 @@ from l2rtui.backends.registry import chosen_backend, make_backend
 from l2rtui.cli.contexts import composed_backend, contexts_of
 from l2rtui.cli.output import Output, StderrReporter, can_ask
 from l2rtui.config import Settings, load_settings, state_dir
-from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
+from l2rtui.errors import EXIT_FAILED, L2RError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
@@ -57,6 +57,14 @@ def settings_for(args: Namespace, context: str | None, namespaces: str | tuple[s
     return load_settings(flags, environ)
 
 
+def start_files(args: Namespace) -> dict[str, str]:
+    """Return the files that the command line names, by option."""
+    kubeconfig = "" if getattr(args, "verb", "") == "cluster" else args.kubeconfig
+    # In full: a line is pasted in another folder, too.
+    paths = (os.path.abspath(path) if path else "" for path in (kubeconfig, args.config))  # noqa: PTH100  (text)
+    return dict(zip(("--kubeconfig", "--config"), paths, strict=True))
+
+
 def refuse_unusable(settings: Settings) -> None:
     """Complain about an unusable kubeconfig before a screen is opened.
 
@@ -79,7 +87,7 @@ class Session:
         self.args = args
         self.settings = settings
         self.out = Output(getattr(args, "output", "table"))
-        self.talk = StderrReporter()
+        self.talk = StderrReporter(hint=self._hint)
         self._stopped_by: int | None = None
         self._stopped_at = 0.0
         self._is_stopping = False
@@ -102,6 +110,14 @@ class Session:
             with contextlib.suppress(RuntimeError):  # no loop yet: the flags are being checked
                 self._adoption = Adoption(backend, self.talk.say)
         return backend
+
+    def _hint(self, text: str) -> str:
+        """Return a sentence whose command lines act where this one acts."""
+        if "`l2rtui " not in text:
+            return text
+        from l2rtui.services.terminal.command_lines import flags_of, with_flags
+
+        return with_flags(text, flags_of(self.settings, start_files(self.args), os.environ))
 
     def _check_flags(self) -> None:
         impersonated = self.args.impersonate_user or self.args.impersonate_groups
@@ -221,6 +237,9 @@ class Session:
         """Carry out a verb; give its exit code, or 128 + n when signal n has stopped it."""
         try:
             return asyncio.run(self._guarded(verb))
+        except L2RError as error:
+            error.message, error.hint = self._hint(error.message), self._hint(error.hint)
+            raise
         except (asyncio.CancelledError, KeyboardInterrupt):
             # As a shell reports a program that died of the signal, so that scripts see the interruption.
             return EXIT_FAILED if self._stopped_by is None else 128 + self._stopped_by

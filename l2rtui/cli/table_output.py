@@ -275,7 +275,7 @@ RUNS = View(
 EXPERIMENTS = View(
     "experiment",
     (
-        Column("EXPERIMENT", "experiment"),
+        Column("EXPERIMENT", "title"),
         Column("RUNS", "runs", is_number=True),
         Column("QUEUED", "queued", is_number=True),
         Column("LIVE", "live", is_number=True),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from l2rtui.cli.argument_parser import nearest
-from l2rtui.cli.other_words import KINDS
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.errors import NotFoundError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from l2rtui.cli.session import Session
 
 _MOST_NAMES = 12
 
@@ -22,8 +25,7 @@ def pods_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[PodVi
     """
     matches: dict[str, PodView] = {}
     for target in targets:
-        # `pod/NAME` is kubectl's; a run of that name has precedence.
-        pods = snapshot.select(target) or snapshot.select(_bare(target))
+        pods = snapshot.select(target)
         if not pods:
             raise _nothing(target, snapshot)
         matches.update((pod.uid, pod) for pod in pods)
@@ -51,7 +53,7 @@ def runs_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[RunVi
     """
     matches: dict[str, RunView] = {}
     for target in targets:
-        runs = snapshot.runs_matching(target) or snapshot.runs_matching(_bare(target))
+        runs = snapshot.runs_matching(target)
         if not runs:
             raise _no_run(target, snapshot)
         matches.update((run.uid, run) for run in runs)
@@ -64,19 +66,36 @@ def queued_targets(snapshot: ClusterSnapshot, targets: Sequence[str]) -> list[st
     return [target for target in targets if runs[target] and all(run.reason == QUEUED for run in runs[target])]
 
 
-def _bare(target: str) -> str:
-    """Return a name without the kind before it: ``pod/NAME`` is ``NAME``."""
-    kind, _, name = target.partition("/")
-    return name if kind in KINDS else target
+def require_only_named(session: Session, verb: str, named: Mapping[str, Collection[str]]) -> None:
+    """Refuse to change more runs than were named where nobody can look at the list: behind ``--yes``.
+
+    Args:
+        named: Names of the runs that each target means.
+
+    Raises:
+        RefusedError: ``--yes`` was given without ``--all-matching``.
+    """
+    for target, runs in named.items():
+        if len(runs) > 1 and session.args.yes and not session.args.all_matching:
+            raise RefusedError(
+                f"{target} names {counted(len(runs), 'run')}: {listed(runs)}.",
+                f"Add --all-matching to {verb} all of them, or name one.",
+            )
+
+
+def runs_meant(snapshot: ClusterSnapshot, targets: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the runs that each target means; none for the name of a pod."""
+    return {target: [run.name for run in snapshot.runs_in(target)[0]] for target in targets}
 
 
 def _nothing(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
-    head, _, rest = target.partition("/")
-    if not snapshot.runs_matching(head):
+    runs, parts = snapshot.runs_in(target)
+    if not runs:
         return _no_run(target, snapshot)
-    if not rest:
+    if not parts:
         return NotFoundError(f"{target} has no pods.", "See `l2rtui runs`.")
-    sets = dict.fromkeys(set_view.name for run in snapshot.runs_matching(head) for set_view in run.sets)
+    head, rest = target.removesuffix(f"/{'/'.join(parts)}"), "/".join(parts)
+    sets = dict.fromkeys(set_view.name for run in runs for set_view in run.sets)
     return NotFoundError(f"{head} has no pod {rest}: its sets are {listed(sets)}.", "See `l2rtui pods`.")
 
 

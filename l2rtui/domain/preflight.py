@@ -57,6 +57,15 @@ def refusals(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity is Severity.REFUSAL)
 
 
+def taken_names(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the runs of a plan that are refused because another run has their name."""
+    return tuple(finding.subject for finding in refusals(findings) if finding.sentence == _taken(finding.subject))
+
+
+def _taken(name: str) -> str:
+    return f"a run named {name} exists"
+
+
 def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     counted = Counter(run.spec.name for run in plan.runs)
     for run in plan.runs:
@@ -66,7 +75,7 @@ def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
             yield Finding(Severity.REFUSAL, name, problem)
         if snapshot.run_named(name) is not None:
             hint = f"Choose another with --name, or `l2rtui destroy {name}` first."
-            yield Finding(Severity.REFUSAL, name, f"a run named {name} exists", hint)
+            yield Finding(Severity.REFUSAL, name, _taken(name), hint)
         elif counted[name] > 1:
             yield Finding(Severity.REFUSAL, name, f"the plan holds {counted[name]} runs named {name}")
         else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 from l2rtui.domain import row
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import GpuShare, Node, SlotId
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import DECISIVE_ROLES, Role
@@ -142,6 +143,7 @@ class RunView:
             does, and where a service of the system supervises runs.
         context: Name of its context, where several are shown; else empty.
         trial: Trial of a sweep that it belongs to; None for none.
+        spec_id: Id of its spec without name and seed, see ``domain.history.identity``; empty where unknown.
     """
 
     uid: str
@@ -159,6 +161,12 @@ class RunView:
     silent_since: float | None = None
     context: str = ""
     trial: Trial | None = None
+    spec_id: str = ""
+
+    @property
+    def place(self) -> str:
+        """Context and namespace, as far as there are such: its experiment is that of this place."""
+        return "/".join(filter(None, (self.context, self.namespace)))
 
     def set_named(self, name: str) -> SetView | None:
         """Return the set with this name, or None."""
@@ -276,30 +284,86 @@ class ClusterSnapshot:
         """Return the run with this name, or None."""
         return next((run for run in self.runs.values() if run.name == name), None)
 
-    def pods_of(self, run: str, set_name: str = "") -> tuple[PodView, ...]:
-        """Pods of a run, or of one of its sets, in the order of sets and indices."""
-        pods = [pod for pod in self._pods_by_run.get(run, ()) if set_name in ("", pod.set_name)]
+    def pods_of(self, run: str | RunView, set_name: str = "") -> tuple[PodView, ...]:
+        """Pods of a run, or of one of its sets, in the order of sets and indices.
+
+        Args:
+            run: Its name; the run itself where another namespace may have a run of that name.
+        """
+        name, namespace = (run, "") if isinstance(run, str) else (run.name, run.namespace)
+        pods = [
+            pod
+            for pod in self._pods_by_run.get(name, ())
+            if set_name in ("", pod.set_name) and (not namespace or pod.namespace in ("", namespace))
+        ]
         # Sorted on request and not when built: of a large cluster few runs are displayed.
         pods.sort(key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
         return tuple(pods)
 
     def select(self, target: str) -> tuple[PodView, ...]:
-        """Pods selected by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, the same of an experiment, or a pod's name."""
-        head, *rest = target.split("/")
-        runs = [run.name for run in self.runs.values() if head in (run.name, run.experiment)]
+        """Pods selected by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, the same of an experiment, or a pod's name.
+
+        ``run/``, ``pod/`` and the like before a name say of which kind it is.
+        """
+        runs, parts = self.runs_in(target)
         # A run takes precedence over a pod of the same name.
-        if not runs and not rest:
-            return tuple(pod for pod in self.pods.values() if pod.name == target)
-        set_name = rest[0] if rest else ""
-        pods = tuple(pod for run in sorted(runs) for pod in self.pods_of(run, set_name))
-        if len(rest) < 2:
+        if not runs:
+            name = _without_kind(target, "pods")
+            return tuple(pod for pod in self.pods.values() if pod.name == name) if name else ()
+        pods = tuple(pod for run in runs for pod in self.pods_of(run, parts[0] if parts else ""))
+        if len(parts) < 2:
             return pods
-        return tuple(pod for pod in pods if rest[1:] == [str(pod.index)])
+        return tuple(pod for pod in pods if parts[1:] == (str(pod.index),))
 
     def runs_matching(self, target: str) -> tuple[RunView, ...]:
-        """Runs with this name, or of the experiment with this name; sorted by name."""
-        matching = (run for run in self.runs.values() if target in (run.name, run.experiment))
-        return tuple(sorted(matching, key=lambda run: run.name))
+        """Run with this name, or the runs of ``experiment/NAME``, or of an experiment whose name no run has."""
+        runs, parts = self.runs_in(target)
+        return () if parts else runs
+
+    def runs_in(self, target: str) -> tuple[tuple[RunView, ...], tuple[str, ...]]:
+        """Runs that a target names, sorted by name, and what stands behind their name: set, index.
+
+        The exact name of a run means that run alone. An experiment is ``experiment/NAME``; its bare name means it
+        only where no run has that name.
+        """
+        head, *rest = target.split("/")
+        runs = [run for run in self.runs.values() if run.name == head]
+        if rest and not any(run.set_named(rest[0]) for run in runs):  # else it is the set of a run named `exp`
+            after = tuple(rest[1:])
+            if head in EXPERIMENT_WORDS and (members := self._runs_of(rest[0])):
+                return members, after
+            kind = KINDS.get(head)
+            if (
+                not runs
+                and kind == "runs"
+                and (named := [run for run in self.runs.values() if run.name == rest[0]])
+            ):
+                return _by_name(named), after
+            if not runs and kind == "pods" and not after and any(pod.name == rest[0] for pod in self.pods.values()):
+                return (), ()
+        return _by_name(runs) or self._runs_of(head), tuple(rest)
+
+    def in_namespace(self, namespace: str) -> ClusterSnapshot:
+        """Return what a start with ``-n NAMESPACE`` sees: its runs; pods of runs elsewhere are pods without one."""
+        runs = {uid: run for uid, run in self.runs.items() if run.namespace == namespace}
+        pods = {
+            uid: pod if pod.namespace == namespace else replace(pod, run="", set_name="", role=None)
+            for uid, pod in self.pods.items()
+        }
+        return replace(self, runs=runs, pods=pods, basis=None)
+
+    def _runs_of(self, experiment: str) -> tuple[RunView, ...]:
+        return _by_name(run for run in self.runs.values() if run.experiment == experiment)
+
+
+def _by_name(runs: Iterable[RunView]) -> tuple[RunView, ...]:
+    return tuple(sorted(runs, key=lambda run: (run.name, run.namespace)))
+
+
+def _without_kind(target: str, kind: str) -> str:
+    """Return the name in ``NAME`` or ``KIND/NAME``; empty for what is neither."""
+    head, slash, name = target.rpartition("/")
+    return name if not slash or KINDS.get(head) == kind else ""
 
 
 EMPTY_SNAPSHOT = ClusterSnapshot()

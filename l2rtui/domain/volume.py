@@ -36,3 +36,26 @@ class FileEntry:
     kind: str
     size: int
     changed: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """Folder with the results of a run on this machine.
+
+    Attributes:
+        id: Name of the folder, ``RUN-ID``; of a run that is there, its name.
+        changed: Time of its last change, in seconds since the epoch.
+        used_by: Runs that are there and write into it, or whose specs name it.
+    """
+
+    id: str
+    run: str
+    size_bytes: int
+    changed: float
+    path: str
+    used_by: tuple[str, ...] = ()
+
+    @property
+    def is_of_run(self) -> bool:
+        """True for the folder of a run that is there: it goes with its run."""
+        return self.id == self.run

@@ -6,9 +6,10 @@ A RunSpec is the decoded, complete form: every command, environment variable and
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -305,6 +306,15 @@ def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
 def renamed(spec: RunSpec, name: str) -> RunSpec:
     """Return the run, before its seed, in an experiment of another name; a trial becomes ``NAME-tNUMBER``."""
     return replace(spec, experiment=name, name=name if spec.trial is None else f"{name}-t{spec.trial.number}")
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield a name, then ``NAME-2``, ``NAME-3``, …; ``NAME-2`` goes on with ``NAME-3``."""
+    yield name
+    base, dash, end = name.rpartition("-")
+    base, number = (base, int(end)) if dash and end.isdecimal() and int(end) > 1 else (name, 1)
+    for other in itertools.count(number + 1):
+        yield f"{base[: MAX_NAME - len(str(other)) - 1].rstrip('-')}-{other}"
 
 
 def pod_name(run: str, set_name: str, index: int) -> str:

@@ -173,7 +173,8 @@ async def seed_curve(backend: Backend, snapshot: ClusterSnapshot, run: RunView) 
     learner = next((pod for pod in snapshot.pods_of(run.name) if pod.role is Role.LEARNER), None)
     async with aclosing(read_back(backend, run, learner)) as curves:
         read = [curve async for curve in curves]
-    return SeedCurve(run.name, read[-1] if read else RunCurve(), run.seed, run.experiment, run.created)
+    curve = read[-1] if read else RunCurve()
+    return SeedCurve(run.name, curve, run.seed, run.experiment, run.created, run.place, run.spec_id)
 
 
 # --- files -----------------------------------------------------------------------------------------------------

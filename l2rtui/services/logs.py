@@ -197,7 +197,7 @@ class _Pool:
 
 def _is_over(snapshot: ClusterSnapshot, targets: Sequence[str]) -> bool:
     """Return True if no pod can come: the runs are gone, or all their pods have ended."""
-    if not any(snapshot.runs_matching(target.partition("/")[0]) for target in targets):
+    if not any(snapshot.runs_in(target)[0] for target in targets):
         return True
     pods = [pod for target in targets for pod in snapshot.select(target)]
     return bool(pods) and all(pod.phase.is_over for pod in pods)

@@ -9,6 +9,7 @@ import msgspec
 
 from l2rtui.backends.common import stored_spec
 from l2rtui.config import state_dir
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError
 from runtime.base.atomic_files import write_atomic
@@ -53,7 +54,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(target: str = "") -> tuple[RunSpec, ...]:
-    """Return the spec of a run, or those of an experiment; without a name the one that was destroyed last.
+    """Return the spec of a run, or those of ``experiment/NAME``; without a name the one that was destroyed last.
 
     Raises:
         NotFoundError: there is none; names the available ones.
@@ -62,8 +63,10 @@ def find(target: str = "") -> tuple[RunSpec, ...]:
     if not target and matches:
         return (matches[0],)
     # A run has precedence over an experiment of the same name.
+    head, _, rest = target.partition("/")
+    experiment = rest if head in EXPERIMENT_WORDS else target
     chosen = [spec for spec in matches if spec.name == target]
-    chosen = chosen or [spec for spec in matches if spec.experiment == target]
+    chosen = chosen or [spec for spec in matches if spec.experiment == experiment]
     if not chosen:
         names = ", ".join(spec.name for spec in matches[:12])
         available = f"Those that are kept: {names}." if matches else "None has been destroyed from here yet."

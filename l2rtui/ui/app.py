@@ -113,7 +113,7 @@ class L2RApp(KeyQueueApp):
         self.failure: L2RError | None = None
         self.background = Background(self, self._show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
-        self.ctx = AppContext(settings, self.background, clock, context)
+        self.ctx = AppContext(settings, self.background, clock, context, start_files=opener.files if opener else {})
         self.ctx.protected = protected_name(settings)
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:

@@ -51,6 +51,7 @@ def run(
     recording: Recording = Recording(),
     contexts: Sequence[str] = (),
     view: SharedView | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> int:
     """Run the app over the backend that the settings name, or over a recording, and return its exit code.
 
@@ -58,6 +59,7 @@ def run(
         settings_for: Returns the settings of another context and its namespaces, see ``ContextOpener``.
         contexts: Contexts to show in one view; empty for that of the settings.
         view: View of somebody else to open.
+        files: Files that were named, by option, see ``ContextOpener``.
 
     Raises:
         L2RError: the backend cannot be made, or the file of a recording cannot be used.
@@ -66,8 +68,8 @@ def run(
     if recording.replay:
         return _replay(settings, Path(recording.replay), recording.speed, view)
     if recording.record:
-        return _record(settings, settings_for, Path(recording.record), contexts, view)
-    return _run(settings, settings_for, lambda backend: backend, contexts, view)
+        return _record(settings, settings_for, Path(recording.record), contexts, view, files or {})
+    return _run(settings, settings_for, lambda backend: backend, contexts, view, files or {})
 
 
 def _run(
@@ -76,6 +78,7 @@ def _run(
     wrap: Callable[[Backend], Backend],
     contexts: Sequence[str],
     view: SharedView | None,
+    files: Mapping[str, str],
 ) -> int:
     from l2rtui.ui.app import L2RApp
     from l2rtui.ui.state.app_context import ContextOpener
@@ -98,7 +101,7 @@ def _run(
             return opener.open_several(contexts, settings.namespaces or None)[1]
         return make_named(settings)
 
-    opener = ContextOpener(settings_for, make_named, make_composed)
+    opener = ContextOpener(settings_for, make_named, make_composed, files)
     return _code(L2RApp(settings, make_first, opener=opener, view=view))
 
 
@@ -108,12 +111,13 @@ def _record(
     path: Path,
     contexts: Sequence[str],
     view: SharedView | None,
+    files: Mapping[str, str],
 ) -> int:
     from l2rtui.backends.recorded.recorder import BackendRecorder
 
     recorder = BackendRecorder(path)
     try:
-        return _run(settings, settings_for, recorder.of, contexts, view)
+        return _run(settings, settings_for, recorder.of, contexts, view, files)
     finally:
         recorder.close()
         print(f"l2rtui: {recorder.summary}", file=sys.stderr)

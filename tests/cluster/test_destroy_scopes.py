@@ -78,9 +78,9 @@ def test_rows_and_cells_are_destroyed_each_with_its_receipt(cli, namespace, tmp_
         "the set to run again",
         lambda: [pod for pod in cli.json("pods") if (pod["run"], pod["set"], pod["ready"]) == ("e-s0", "w", True)],
     )
-    column = cli.json("destroy", "e/v", "e-s0/w", "--yes")
+    column = cli.json("destroy", "e/v", "e-s0/w", "--yes", "--all-matching")
     assert {receipt["run"]: receipt["left"] for receipt in column} == {"e-s0/v": 0, "e-s2/v": 0, "e-s0/w": 0}
-    assert [receipt["left"] for receipt in cli.json("destroy", "e", "--yes")] == [0, 0]
+    assert [receipt["left"] for receipt in cli.json("destroy", "e", "--yes", "--all-matching")] == [0, 0]
     assert names(namespace, f"pods,{CONTROLLERS},cm,secret,svc,lease", labels.APP_MANAGED_BY) == set()
 
 

@@ -143,7 +143,7 @@ def test_twelve_seeds_of_the_labs_own_yaml_run_where_they_were_placed(cli, names
     }
     assert made == {(one["kind"], one["metadata"]["name"]) for one in planned}
 
-    cli.run("destroy", "worker-pods", "--yes")
+    cli.run("destroy", "worker-pods", "--yes", "--all-matching")
     assert left(namespace) == []
 
 

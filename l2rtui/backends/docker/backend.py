@@ -58,7 +58,7 @@ class DockerBackend:
     """
 
     name = "docker"
-    location = contexts = renderer = volumes = secrets = adopt = records = results = None
+    location = contexts = renderer = volumes = secrets = adopt = records = results = kept_results = None
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import msgspec
 
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.docker import labels
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView
@@ -80,6 +81,7 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
         sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0)) for row in spec.sets),
         is_terminating=is_terminating,
         trial=spec.trial,
+        spec_id=spec_id(spec),
     )
 
 

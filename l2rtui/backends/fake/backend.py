@@ -19,6 +19,7 @@ from l2rtui.backends.fake.demo_inspector import DemoInspector
 from l2rtui.backends.fake.demo_simulators import DemoSimulators
 from l2rtui.backends.fake.demo_volumes import DemoVolumes
 from l2rtui.domain.change import Change, apply, difference
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone, planned_view
@@ -64,7 +65,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = contexts = renderer = secrets = adopt = records = results = None
+    location = contexts = renderer = secrets = adopt = records = results = kept_results = None
     history_to = ""
 
     def __init__(
@@ -379,9 +380,8 @@ class FakeBackend:
     def _add_run(self, run: RunPlan, created: float) -> _Run:
         spec = run.spec
         sets = _set_views(spec)
-        view = RunView(
-            run.uid, spec.name, spec.experiment, run.owner, spec.seed, spec.kind, created, sets, trial=spec.trial
-        )
+        about = (spec.name, spec.experiment, run.owner, spec.seed, spec.kind, created, sets)
+        view = RunView(run.uid, *about, trial=spec.trial, spec_id=spec_id(spec))
         record = self._runs[view.uid] = _Run(view, spec, {})
         self._wake()
         return record

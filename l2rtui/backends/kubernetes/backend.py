@@ -56,7 +56,8 @@ class KubernetesBackend:
     """
 
     name = "kubernetes"
-    adopt = results = None  # the controllers of the cluster supervise pods; what those write lies in volumes
+    # The controllers of the cluster supervise pods; what those write lies in volumes.
+    adopt = results = kept_results = None
 
     def __init__(
         self, settings: Settings, kubeconfig: str | None = None, eks_token: EksSigner | None = None

@@ -19,6 +19,7 @@ from l2rtui.backends.local import exec as foreground
 from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
 from l2rtui.backends.local.inspector import LocalInspector
+from l2rtui.backends.local.kept_results import LocalResults
 from l2rtui.backends.local.logs import read_logs
 from l2rtui.backends.local.node_reader import NodeReader, NodeReading
 from l2rtui.backends.local.paths import RunFolder, StateFolder
@@ -229,6 +230,11 @@ class LocalBackend:
     async def results(self, run: str) -> Path | None:
         """Return the folder in which a run leaves its checkpoints, or has left them when it was destroyed."""
         return await asyncio.to_thread(run_folders.results_of, self._root, run)
+
+    @property
+    def kept_results(self) -> LocalResults:
+        """The results in the state folder."""
+        return LocalResults(self._root)
 
     async def close(self) -> None:
         """Close the GPU driver; runs go on."""

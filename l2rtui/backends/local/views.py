@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.records import PodRecord
 from l2rtui.backends.local.run_store import CORRUPT, RunState
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.plan import PodPlan, planned_view
 from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -93,6 +94,7 @@ def run_view(state: RunState) -> RunView:
         is_terminating=state.is_stopping,
         silent_since=state.silent_since,
         trial=record.spec.trial,
+        spec_id=spec_id(record.spec),
     )
 
 

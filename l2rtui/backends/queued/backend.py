@@ -17,6 +17,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.backends.queued.store import Place, QueueStore, place_variables
 from l2rtui.config import Settings, state_dir
 from l2rtui.domain.change import Change, RunChanged, RunGone
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.plan import ScalePlan
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.queue.tickets import QUEUED, Ticket, TicketState, finish
@@ -198,6 +199,7 @@ def _view(ticket: Ticket, number: int) -> RunView:
         reason=QUEUED,
         message=message,
         trial=spec.trial,
+        spec_id=spec_id(spec),
     )
 
 

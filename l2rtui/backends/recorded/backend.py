@@ -33,7 +33,8 @@ class ReplayBackend:
     """
 
     name = "replay"
-    adopt = records = contexts = inspector = renderer = reservations = results = secrets = volumes = None
+    adopt = records = contexts = inspector = renderer = reservations = results = kept_results = None
+    secrets = volumes = None
     history_to = ""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:

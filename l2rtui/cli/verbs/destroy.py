@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import listed, runs_named
+from l2rtui.cli.targets import listed, require_only_named, runs_named
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
@@ -40,6 +40,7 @@ async def run_destroy(session: Session) -> int:
     scopes = _scopes(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
     runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
+    require_only_named(session, "destroy", _named(snapshot, args.targets, args.seed))
     session.require_answer("destroy")  # after the names: a typo must not cost two calls
     if not scopes:
         session.talk.say("You have no runs.")
@@ -70,16 +71,29 @@ def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[i
     """
     scopes: dict[tuple[str, str], Scope] = {}
     for target in targets:
-        head, _, set_name = target.partition("/")
-        runs = [run for run in runs_named(snapshot, [head]) if not seeds or run.seed in seeds]
+        of_target, parts = snapshot.runs_in(target)
+        runs = [run for run in of_target or runs_named(snapshot, [target]) if not seeds or run.seed in seeds]
+        set_name = "/".join(parts)
         if not runs:
-            raise NotFoundError(f"{head} has no run with seed {listed(map(str, seeds))}.", "See `l2rtui runs`.")
+            raise NotFoundError(f"{target} has no run with seed {listed(map(str, seeds))}.", "See `l2rtui runs`.")
         for run in runs:
             names = [set_view.name for set_view in run.sets]
             if set_name and set_name not in names:
                 raise NotFoundError(f"{run.name} has no set {set_name}: it has {listed(names)}.")
             scopes[run.uid, set_name] = (run, set_name)
     return [scope for (uid, set_name), scope in scopes.items() if not set_name or (uid, "") not in scopes]
+
+
+def _named(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> dict[str, list[str]]:
+    """Return the runs of each target; with ``--seed``, of each seed of it: one run is named by both."""
+    names: dict[str, list[str]] = {}
+    for target in targets:
+        for run in snapshot.runs_in(target)[0]:
+            if not seeds:
+                names.setdefault(target, []).append(run.name)
+            elif run.seed in seeds:
+                names.setdefault(f"{target} with --seed {run.seed}", []).append(run.name)
+    return names
 
 
 def _name(scope: Scope) -> str:
@@ -94,7 +108,7 @@ def _mine(snapshot: ClusterSnapshot) -> tuple[RunView, ...]:
 def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scope]) -> str:
     pods = 0
     for run, set_name in scopes:
-        of_run = snapshot.pods_of(run.name, set_name)
+        of_run = snapshot.pods_of(run, set_name)
         pods += len(of_run)
         slots = sum(len(pod.slots) for pod in of_run)
         whose = "" if is_mine(run) else f", owned by {run.owner or 'nobody known'}"

@@ -9,22 +9,25 @@ from typing import Final
 
 from l2rtui.backends.registry import UNSHARED, chosen_backend
 from l2rtui.cli import history_output
+from l2rtui.cli.contexts import contexts_of
 from l2rtui.cli.output import Document, cell_text
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
-from l2rtui.domain.quantity import counted
+from l2rtui.domain.quantity import counted, rfc3339
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
 from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended, has_open_runs
-from l2rtui.services.history.lookup import compared, find_entry, find_record, spec_document
+from l2rtui.services.history.lookup import bare_experiment, compared, find_entry, find_record, spec_document
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 
 _LOOK_SECONDS: Final = 10.0
 """Time for which a list waits for the ends of runs that nobody has seen yet."""
+_MAX_LISTED: Final = 12
+_EMPTY: Final = "The history is empty."
 
 
 async def run_history(session: Session) -> int:
@@ -51,7 +54,7 @@ async def run_history(session: Session) -> int:
     else:
         number = session.out.show_rows(history_output.ROWS, documents)
     if not number:
-        session.talk.say("The history has no such run." if _narrows(session) else "The history is empty.")
+        session.talk.say("The history has no such run." if _narrows(session) and _has_runs() else _EMPTY)
     return EXIT_DONE
 
 
@@ -69,13 +72,22 @@ def _selected(session: Session, names: Sequence[str]) -> Iterator[Document]:
 async def run_diff(session: Session) -> int:
     """Print how two runs differ, as a unified diff; equal ones print nothing."""
     await _complete(session)
+    is_here = _is_here(session)
     with HistoryStore() as store:
-        first, second = (find_record(store, word) for word in (session.args.first, session.args.second))
+        first, second = (find_record(store, word, is_here) for word in (session.args.first, session.args.second))
     rows, patch = compared(first, second)
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_output.difference_document(first.entry, second.entry, rows, patch))
     elif rows or patch:
-        titles = (f"{record.entry.run} ({record.entry.run_id[:ID_CHARS]})" for record in (first, second))
+        # Where both are from one place, that would only make the titles long.
+        places = [
+            f", {record.entry.place}" if first.entry.place != second.entry.place else ""
+            for record in (first, second)
+        ]
+        titles = (
+            f"{record.entry.run} ({record.entry.run_id[:ID_CHARS]}{place})"
+            for record, place in zip((first, second), places, strict=True)
+        )
         from l2rtui.domain.history.difference import unified
 
         for line in unified(rows, patch, *titles):
@@ -94,11 +106,11 @@ async def run_report(session: Session) -> int:
     from l2rtui.services.history.report import experiment_report
 
     name = session.args.experiment
-    path = session.args.out or f"{name}.html"
-    if not session.args.out and name_problem(name):
+    path = session.args.out or f"{bare_experiment(name)}.html"
+    if not session.args.out and name_problem(bare_experiment(name)):
         raise UsageError(f"{name!r} is no name of a file.", "Say where to write the page: --out FILE.html.")
     await _complete(session)
-    report = await experiment_report(session.backend, name)
+    report = await experiment_report(session.backend, name, _is_here(session))
     for note in report.notes:
         session.talk.say(note)
     write_text(session, path, page_text(report))
@@ -158,33 +170,68 @@ def _say_problem(session: Session, store: HistoryStore) -> None:
         session.talk.say(store.problem)
 
 
+def _has_runs() -> bool:
+    with HistoryStore() as store:
+        return bool(store.entries(HistoryFilter(limit=1)))
+
+
 def _narrows(session: Session) -> bool:
     args = session.args
-    return bool(args.names or args.state or args.owner or args.mine or args.filter or args.since_left)
+    places = args.backend or args.context or args.namespace
+    return bool(args.names or args.state or args.owner or args.mine or args.filter or args.since_left or places)
+
+
+def _is_here(session: Session) -> Callable[[HistoryEntry], bool]:
+    """Return the test whether a record is of the backend, the contexts and the namespaces that the options name."""
+    args = session.args
+    backend = args.backend or ("kubernetes" if args.context or args.namespace or args.all_contexts else "")
+    contexts = contexts_of(args) or ((args.context,) if args.context else ())
+    namespaces = tuple(part.strip() for part in (args.namespace or "").split(",") if part.strip())
+
+    def is_here(entry: HistoryEntry) -> bool:
+        return (
+            backend in ("", entry.backend)
+            and (not contexts or entry.context in contexts)
+            and (not namespaces or entry.namespace in namespaces)
+        )
+
+    return is_here
 
 
 # --- list ------------------------------------------------------------------------------------------------------
 def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iterable[HistoryEntry]:
     args = session.args
+    is_here = _is_here(session)
     exact = tuple(name for name in names if not is_pattern(name))
     states = tuple(_state(word) for word in args.state.split(",") if word.strip())
     owner = user_name() if args.mine else args.owner
     # A pattern is matched here, so the file selects by names only where every word is one.
-    by_name = exact if len(exact) == len(names) else ()
+    by_name = tuple(map(bare_experiment, exact)) if len(exact) == len(names) else ()
     left = _left(session) if args.since_left else None
-    limit = 0 if names or left is not None else args.last
-    rows = store.each(HistoryFilter(by_name, states, owner, limit=limit, touched_since=left))
+    limit = 0 if names or left is not None or args.backend or args.context or args.namespace else args.last
+    rows: Iterable[HistoryEntry] = store.each(
+        HistoryFilter(by_name, states, owner, limit=limit, touched_since=left)
+    )
+    rows = filter(is_here, rows)
     if left is not None:  # and not what merely runs
         rows = (entry for entry in rows if (entry.ended or entry.started) > left)
     if not names:
         return islice(rows, args.last or None)
     entries = list(rows)
-    if not by_name:
-        entries = [entry for entry in entries if matches_any((entry.run, entry.experiment), names)]
+    runs = {entry.run for entry in entries}
+
+    def is_meant(entry: HistoryEntry, name: str) -> bool:
+        if is_pattern(name):
+            return matches_any((entry.run, entry.experiment), (bare_experiment(name),))
+        # The exact name of a run means that run alone.
+        experiment = bare_experiment(name) if name not in runs else None
+        return name in (entry.run, entry.run_id) or entry.experiment == experiment
+
+    entries = [entry for entry in entries if any(is_meant(entry, name) for name in names)]
     # The beginning of an id means a run, too; and a typo must not look like a run that never was.
-    matched = {word for entry in entries for word in (entry.run, entry.experiment, entry.run_id)}
     if not (states or owner or args.since_left):
-        entries += [find_entry(store, name) for name in exact if name not in matched]
+        missing = (name for name in exact if not any(is_meant(entry, name) for entry in entries))
+        entries += [find_entry(store, name, is_here) for name in missing]
     return entries[: args.last] if args.last else entries
 
 
@@ -230,7 +277,7 @@ def _filter_of(session: Session) -> Callable[[Document], bool]:
 async def _show(session: Session, word: str) -> int:
     await _complete(session)
     with HistoryStore() as store:
-        record = find_record(store, word)
+        record = find_record(store, word, _is_here(session))
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_output.record_document(record, spec_document(record)))
         return EXIT_DONE
@@ -268,10 +315,35 @@ async def _export(session: Session, names: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+def _only_entry(store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool]) -> HistoryEntry:
+    """Return the one record that a word means.
+
+    Raises:
+        UsageError: several launches have this name; names their ids.
+    """
+    entry = find_entry(store, word, is_here)
+    if word not in (entry.run, entry.experiment):  # an id
+        return entry
+    same = [other for other in store.entries(HistoryFilter(names=(entry.run,))) if other.run == entry.run]
+    same = list(filter(is_here, same))
+    if len(same) > 1:
+        launches = ", ".join(
+            f"{other.run_id[:ID_CHARS]} ({other.state}, {(rfc3339(other.started) or '')[:16]}, {other.place})"
+            for other in same[:_MAX_LISTED]
+        )
+        more = f" and {len(same) - _MAX_LISTED} more" if len(same) > _MAX_LISTED else ""
+        raise UsageError(
+            f"The history has {counted(len(same), 'record')} of {word}: {launches}{more}.",
+            "Remove them by their ids.",
+        )
+    return entry
+
+
 def _remove(session: Session, names: Sequence[str]) -> int:
     session.require_change("history rm")
+    is_here = _is_here(session)
     with HistoryStore() as store:
-        entries = {entry.run_id: entry for word in names for entry in [find_entry(store, word)]}
+        entries = {entry.run_id: entry for word in names for entry in [_only_entry(store, word, is_here)]}
         labels = ", ".join(sanitize(f"{entry.run} ({run_id[:ID_CHARS]})") for run_id, entry in entries.items())
         if any(entry.state is RunOutcome.RUNNING for entry in entries.values()) and not session.args.yes:
             session.talk.say("Some of them may still run: the runs themselves go on.")

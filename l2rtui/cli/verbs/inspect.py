@@ -10,11 +10,11 @@ from l2rtui.backends.base import Inspector
 from l2rtui.cli import json_output
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import one_pod
+from l2rtui.cli.targets import listed, one_pod
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.node import Node
-from l2rtui.domain.quantity import rfc3339
+from l2rtui.domain.quantity import counted, rfc3339
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
@@ -57,6 +57,9 @@ def _target(snapshot: ClusterSnapshot, name: str) -> PodView | RunView | Node:
     runs = snapshot.runs_matching(name)
     if len(runs) == 1:
         return runs[0]
+    if runs:
+        names = listed(run.name for run in runs)
+        raise UsageError(f"{name} names {counted(len(runs), 'run')}: {names}.", "Name one of them.")
     if name in snapshot.nodes and not snapshot.select(name):
         return snapshot.nodes[name]
     return one_pod(snapshot, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -13,16 +14,18 @@ from typing import Any
 
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.cli import json_output, table_output
+from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.cli.verbs.launch_queue import is_queueing, launch_or_queue
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
-from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, watched
+from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, taken_names, watched
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
 from l2rtui.services import launcher, run_history
 from l2rtui.services.history import recorder
@@ -37,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
-    if getattr(args, "as_run", ""):
+    if getattr(args, "like", ""):
         return await _prepare_exactly(session)
     (path, *more), limits = _spec_paths(args), settings.default_limits
     wish = spec_file.load(
@@ -51,16 +54,51 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     )
     # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
     session.require_answer(args.verb)
-    return await launcher.prepare(
-        session.backend,
-        await _with_image(session, wish) if args.image else wish,
-        seeds=args.seeds,
-        pins=args.on,
-        policy=PlacementPolicy(args.policy) if args.policy else None,
-        overcommit=args.overcommit,
-        wave=args.wave,
-        binding=Binding(args.binding) if args.binding else None,
-    )
+    if args.image:
+        wish = await _with_image(session, wish)
+
+    async def prepared_as(wish: spec_file.LaunchRequest) -> launcher.CheckedPlan:
+        return await launcher.prepare(
+            session.backend,
+            wish,
+            seeds=args.seeds,
+            pins=args.on,
+            policy=PlacementPolicy(args.policy) if args.policy else None,
+            overcommit=args.overcommit,
+            wave=args.wave,
+            binding=Binding(args.binding) if args.binding else None,
+        )
+
+    prepared = await prepared_as(wish)
+    if name := await _free_name(session, prepared, lambda names: wish.free_name(args.seeds, names)):
+        # Read anew where it can be: names of imported objects follow that of the run.
+        again = (
+            wish.named(name)
+            if path == "-" or args.image
+            else spec_file.load(path, args.set, name, binding=settings.binding, limits=limits, more=more)
+        )
+        prepared = await prepared_as(again)
+    return prepared
+
+
+async def _free_name(
+    session: Session, prepared: launcher.CheckedPlan, free_name: Callable[[AbstractSet[str]], str]
+) -> str:
+    """Return the name under which a launch goes on whose own is taken; empty where it is free, or stays refused."""
+    names = taken_names(prepared.findings)
+    if not names:
+        return ""
+    args, snapshot = session.args, await session.backend.snapshot()
+    name = free_name({text for run in snapshot.runs.values() for text in (run.name, run.experiment)})
+    exists = f"{listed(names)} {'exists' if len(names) == 1 else 'exist'} already"
+    if args.rename:
+        session.talk.say(f"{exists}: this launch is named {name}.")
+        return name
+    if args.verb == "launch" and not args.yes and can_ask():
+        with_name = session.confirm(lambda: f"{exists[0].upper()}{exists[1:]}. Launch it as {name}?")
+        return name if with_name else ""
+    session.talk.say(f"Add --rename to launch it as {name}.")
+    return ""
 
 
 def _spec_paths(args: Namespace) -> list[str]:
@@ -69,7 +107,7 @@ def _spec_paths(args: Namespace) -> list[str]:
     if args.template:
         return [str(template_path(args.template))]
     if not args.file:
-        again = ", or --as RUN for one of the past" if args.verb == "launch" else ""
+        again = ", or --like RUN for one of the past" if args.verb == "launch" else ""
         hint = f"Write `l2rtui {args.verb} -f SPEC`, -t NAME for a template{again}."
         raise UsageError(f"{args.verb} needs a spec.", hint)
     return [str(path) for path in args.file]
@@ -83,25 +121,33 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
 
     args = session.args
     if args.file or args.template or args.set or args.seeds or args.image:
-        raise UsageError("--as launches what was recorded: -f, -t, --set, --seeds, --image mean nothing with it.")
+        raise UsageError("--like launches what was recorded: -f, -t, --set, --seeds, --image mean nothing with it.")
     session.require_answer(args.verb)
     with HistoryStore() as store:
-        record = find_record(store, args.as_run)
+        record = find_record(store, args.like)
     exact = await asyncio.to_thread(exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name)
     for note in exact.notes:
         if note.severity is Severity.OK:
             session.talk.say(f"{note.subject}: {note.sentence}")
-    return await launcher.prepare_runs(
-        session.backend,
-        [exact.spec],
-        pins=args.on or (),
-        policy=PlacementPolicy(args.policy) if args.policy else PlacementPolicy.PACK,
-        overcommit=args.overcommit,
-        wave=args.wave,
-        binding=Binding(args.binding) if args.binding else None,
-        notes=exact.notes,
-        source=record.launch.source.root and f"{record.launch.source.root}/spec.yaml",
-    )
+
+    async def prepared_as(spec: RunSpec) -> launcher.CheckedPlan:
+        return await launcher.prepare_runs(
+            session.backend,
+            [spec],
+            pins=args.on or (),
+            policy=PlacementPolicy(args.policy) if args.policy else PlacementPolicy.PACK,
+            overcommit=args.overcommit,
+            wave=args.wave,
+            binding=Binding(args.binding) if args.binding else None,
+            notes=exact.notes,
+            source=record.launch.source.root and f"{record.launch.source.root}/spec.yaml",
+        )
+
+    prepared = await prepared_as(exact.spec)
+    request = spec_file.LaunchRequest(exact.spec)
+    if name := await _free_name(session, prepared, lambda names: request.free_name((), names)):
+        prepared = await prepared_as(replace(exact.spec, name=name))
+    return prepared
 
 
 async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_file.LaunchRequest:

@@ -13,6 +13,7 @@ from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.output import Document
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
+from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.runstatus import LearningState
@@ -161,7 +162,13 @@ class _ExperimentLister(_Lister):
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
         summaries = await experiments(self._reader, snapshot, runs, time.time())
         self.candidates = [json_output.experiment_document(summary) for summary in summaries]
-        return self.filtered(self.candidates)
+        chosen = self.filtered(self.candidates)
+        if not self.session.args.watch:
+            for document in chosen:
+                if seeds := listed(map(str, document["repeated_seeds"])):
+                    title = document["title"]
+                    self.session.talk.say(f"{title}: seed {seeds} has several runs, and the newest counts.")
+        return chosen
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
         """Return a value that differs when a snapshot does, or its learning may."""

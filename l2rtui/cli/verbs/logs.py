@@ -59,7 +59,7 @@ async def run_logs(session: Session) -> int:
         logs.pattern(text, option)
     snapshot = await session.backend.snapshot()
     pods = pods_named(snapshot, args.targets)
-    runs = [target for target in args.targets if snapshot.runs_matching(target.partition("/")[0])]
+    runs = [target for target in args.targets if snapshot.runs_in(target)[0]]
     if session.out.form == "name":
         session.out.show_all(_LINE, [{"pod": pod.name} for pod in pods])
         return EXIT_DONE

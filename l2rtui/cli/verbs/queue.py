@@ -9,7 +9,7 @@ from l2rtui.backends.queued.store import QueueStore
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.output import Document
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import listed
+from l2rtui.cli.targets import listed, require_only_named
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services.queue import changes
@@ -61,6 +61,14 @@ async def _cancel(session: Session, store: QueueStore) -> int:
     args = session.args
     tickets = changes.tickets_named(store.read().queue, args.names)
     names = listed(ticket.spec.name for ticket in tickets)
+    require_only_named(
+        session,
+        "cancel",
+        {
+            name: [ticket.spec.name for ticket in changes.tickets_named(store.read().queue, [name])]
+            for name in args.names
+        },
+    )
     if not session.confirm(lambda: f"Take {names} out of the queue {session.backend.acts_on()}?"):
         return EXIT_FAILED
     await changes.cancel(store, args.names, is_admin=args.admin)

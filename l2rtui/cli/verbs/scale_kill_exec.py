@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
+from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import listed, one_pod, pods_named, queued_targets
+from l2rtui.cli.targets import (
+    listed,
+    one_pod,
+    pods_named,
+    queued_targets,
+    require_only_named,
+    runs_meant,
+)
 from l2rtui.domain.quantity import counted
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError
 from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
 from l2rtui.services.queue import changes
@@ -16,19 +25,54 @@ from l2rtui.services.terminal.attach import carry, leave_text
 
 async def run_scale(session: Session) -> int:
     """Give a set another number of replicas."""
-    session.require_change("scale")
-    run, cut, set_name = session.args.target.partition("/")
-    if not cut or not run or not set_name or "/" in set_name:
-        hint = "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them."
-        raise UsageError(f"{session.args.target!r} is no set.", hint)
-    runs = (await session.backend.snapshot()).runs_matching(run)
-    refuse_others("scale", runs, is_admin=session.args.admin)
-    with session.interruption("`l2rtui pods` shows whether it was done."):
-        replicas, overcommit = session.args.replicas, session.args.overcommit
-        plan = await launcher.scale(session.backend, run, set_name, replicas, overcommit=overcommit)
-    session.talk.say(f"{run}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
-    session.out.show_one(table_output.SCALED, json_output.scale_document(plan))
+    args = session.args
+    session.require_writable("scale")
+    if "/" not in args.target.strip("/"):
+        raise _no_set(args.target)
+    snapshot = await session.backend.snapshot()
+    runs, set_name = sets_named(snapshot, args.target)
+    refuse_others("scale", runs, is_admin=args.admin)
+    require_only_named(session, "scale", runs_meant(snapshot, [args.target]))
+    if len(runs) > 1:
+        # One run is changed at once, as ever: that destroys nothing that cannot be started again.
+        session.require_answer("scale")
+        names, where = listed(run.name for run in runs), session.backend.acts_on({run.namespace for run in runs})
+        if not session.confirm(lambda: f"Scale {set_name} of {names} to {args.replicas} {where}?"):
+            return EXIT_FAILED
+    documents = []
+    for run in runs:
+        with session.interruption("`l2rtui pods` shows whether it was done."):
+            plan = await launcher.scale(
+                session.backend, run.name, set_name, args.replicas, overcommit=args.overcommit
+            )
+        session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
+        documents.append(json_output.scale_document(plan))
+    if len(runs) > 1:
+        session.out.show_all(table_output.SCALED, documents)
+    else:
+        session.out.show_one(table_output.SCALED, documents[0])
     return EXIT_DONE
+
+
+def sets_named(snapshot: ClusterSnapshot, target: str) -> tuple[tuple[RunView, ...], str]:
+    """Return the runs and the set of ``RUN/SET``, or of ``experiment/NAME/SET``.
+
+    Raises:
+        NotFoundError: there is no such run. UsageError: it names no set.
+    """
+    runs, parts = snapshot.runs_in(target)
+    if not runs:
+        run = target.partition("/")[0]
+        hint = nearest(run, (view.name for view in snapshot.runs.values()))
+        raise NotFoundError(f"There is no run {run}.", hint or "See `l2rtui runs`.")
+    if len(parts) != 1 or not parts[0]:
+        raise _no_set(target)
+    return runs, parts[0]
+
+
+def _no_set(target: str) -> UsageError:
+    hint = "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them."
+    return UsageError(f"{target!r} is no set.", hint)
 
 
 async def run_kill(session: Session) -> int:
@@ -40,18 +84,22 @@ async def run_kill(session: Session) -> int:
     with session.interruption("no pod was stopped."):
         snapshot = await session.backend.snapshot()
         queued = queued_targets(snapshot, session.args.targets)
+        runs = list({name: None for names in runs_meant(snapshot, queued).values() for name in names})
         pods = pods_named(snapshot, [target for target in session.args.targets if target not in queued])
+    require_only_named(session, "kill", runs_meant(snapshot, session.args.targets))
     if queued:
         # A run that waits has no pods: to stop it is to take it out of the queue.
-        await cancel_queued(session, queued)
+        await cancel_queued(session, runs)
     if not pods:
         return EXIT_DONE
     refuse_others("kill", pods, is_admin=session.args.admin)
     session.require_answer("kill")
     names = listed(pod.name for pod in pods)
     where = session.backend.acts_on({pod.namespace for pod in pods})
+    of_runs = dict.fromkeys(pod.run for pod in pods if pod.run)
+    of = f" of {listed(of_runs)}" if len(of_runs) > 1 else ""
     if not session.confirm(
-        lambda: f"Kill {counted(len(pods), 'pod')} {where}: {names}? What is killed is replaced."
+        lambda: f"Kill {counted(len(pods), 'pod')}{of} {where}: {names}? What is killed is replaced."
     ):
         return EXIT_FAILED
     grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds

@@ -1,18 +1,24 @@
-"""volume: volumes and the files on them: ls, create, delete, files, get, put."""
+"""volume: volumes and the files on them. results: what destroyed runs have left on this machine: ls, rm, prune."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.base import VolumeStore
+from l2rtui.backends.base import ResultStore, VolumeStore
+from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
-from l2rtui.domain.quantity import format_bytes
-from l2rtui.domain.volume import FileEntry, Volume
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from l2rtui.cli.table_output import format_age
+from l2rtui.cli.targets import listed
+from l2rtui.domain.quantity import counted, format_bytes, rfc3339
+from l2rtui.domain.volume import FileEntry, KeptResult, Volume
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
 from l2rtui.services import volumes
 
 _VOLUMES = View(
@@ -136,3 +142,119 @@ def _document(volume: Volume) -> dict[str, Any]:
 def _file(entry: FileEntry) -> dict[str, Any]:
     changed = datetime.fromtimestamp(entry.changed, UTC).isoformat(timespec="seconds")
     return {"path": entry.path, "kind": entry.kind, "size_bytes": entry.size, "changed": changed}
+
+
+# --- results ---------------------------------------------------------------------------------------------------
+_RESULTS = View(
+    "id",
+    (
+        Column("ID", "id"),
+        Column("RUN", "run"),
+        Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
+        Column("AGE", lambda document: format_age(document["age_seconds"]), is_number=True),
+        Column("STATE", "state"),
+        Column("USED BY", lambda document: ",".join(document["used_by"]), is_wide=True),
+        Column("PATH", "path", is_wide=True),
+    ),
+)
+
+
+async def run_results(session: Session) -> int:
+    """Run the action that the first argument names."""
+    args = session.args
+    if args.action == "ls":
+        return await _list_results(session)
+    session.require_writable(f"results {args.action}")
+    if args.action == "rm" and not args.names:
+        raise UsageError("results rm needs ids.", "See `l2rtui results ls`.")
+    if args.action == "prune" and args.older is None and args.keep is None:
+        raise UsageError("results prune needs --older SPAN, --keep N, or both.", "Such as --older 30d --keep 1.")
+    store = _result_store(session)
+    results = await store.list()
+    chosen = _results_named(results, args.names) if args.action == "rm" else _prunable(session, results)
+    session.require_answer(f"results {args.action}")
+    if not chosen:
+        session.talk.say("Nothing is to be removed.")
+        return EXIT_DONE
+    names = listed(result.id for result in chosen)
+    size = format_bytes(sum(result.size_bytes for result in chosen))
+    if not session.confirm(lambda: f"Delete the results {names} ({size}) for good?"):
+        return EXIT_FAILED
+    with session.interruption("`l2rtui results ls` shows what is left."):
+        freed = await store.remove([result.id for result in chosen])
+    session.talk.say(f"removed {counted(len(chosen), 'folder')}, {format_bytes(freed)}")
+    session.out.show_all(_RESULTS, [_result_document(result) for result in chosen])
+    return EXIT_DONE
+
+
+def _result_store(session: Session) -> ResultStore:
+    store = session.backend.kept_results
+    if store is None:
+        sentence = f"Results of the {session.backend.name} backend lie in its volumes."
+        raise UsageError(sentence, "See `l2rtui volume ls`; --backend local has those of this machine.")
+    return store
+
+
+async def _list_results(session: Session) -> int:
+    args = session.args
+    results = await _result_store(session).list()
+    chosen = [result for result in results if not args.names or {result.id, result.run} & set(args.names)]
+    session.out.show_all(_RESULTS, [_result_document(result) for result in chosen])
+    if len(chosen) > 1 and session.out.form == "table":
+        session.talk.say(f"{format_bytes(sum(result.size_bytes for result in chosen))} in all")
+    if not chosen:
+        session.talk.say("No results are kept here." if not args.names else "No results are kept under that name.")
+    return EXIT_DONE
+
+
+def _results_named(results: Sequence[KeptResult], words: Sequence[str]) -> list[KeptResult]:
+    """Return the results of these ids, ends of ids, or runs with one folder.
+
+    Raises:
+        NotFoundError: there are none. UsageError: a run has several. RefusedError: a run uses them.
+    """
+    chosen: dict[str, KeptResult] = {}
+    for word in words:
+        matching = [result for result in results if result.id == word and not result.is_of_run]
+        matching = matching or [result for result in results if word in (result.run, result.id.rpartition("-")[2])]
+        if not matching:
+            hint = nearest(word, [result.id for result in results]) or "See `l2rtui results ls`."
+            raise NotFoundError(f"There are no kept results {word}.", hint)
+        free = [result for result in matching if not result.is_of_run]
+        if len(free) > 1:
+            ids = listed(result.id for result in free)
+            raise UsageError(f"{word} has left results {len(free)} times: {ids}.", "Name one of them.")
+        for result in free or matching:
+            if result.used_by:
+                what = "is of a run that is there" if result.is_of_run else f"is used by {listed(result.used_by)}"
+                raise RefusedError(f"{result.id} {what}.", f"First `l2rtui destroy {result.used_by[0]}`.")
+            chosen[result.id] = result
+    return list(chosen.values())
+
+
+def _prunable(session: Session, results: Sequence[KeptResult]) -> list[KeptResult]:
+    """Return what ``--older`` and ``--keep`` select; never what a run uses."""
+    args, now = session.args, time.time()
+    newer: Counter[str] = Counter()
+    chosen = []
+    for result in results:  # the newest first
+        if result.is_of_run or (args.names and result.run not in args.names):
+            continue
+        is_beyond = args.keep is None or newer[result.run] >= args.keep
+        newer[result.run] += 1
+        if is_beyond and not result.used_by and (args.older is None or now - result.changed > args.older):
+            chosen.append(result)
+    return chosen
+
+
+def _result_document(result: KeptResult) -> dict[str, Any]:
+    return {
+        "id": result.id,
+        "run": result.run,
+        "size_bytes": result.size_bytes,
+        "changed": rfc3339(result.changed),
+        "age_seconds": round(max(0.0, time.time() - result.changed), 1),
+        "state": "running" if result.is_of_run else "used" if result.used_by else "kept",
+        "used_by": list(result.used_by),
+        "path": result.path,
+    }

@@ -60,9 +60,8 @@ def _chosen(session: Session, snapshot: ClusterSnapshot, goal: Goal) -> list[Run
     if goal.condition is not WaitCondition.GONE:
         selection.require_names(snapshot, every)
     chosen = [snapshot.runs[document["uid"]] for document in selection.choose(snapshot, every)]
-    there = {name for run in chosen for name in (run.name, run.experiment)}
     for name in session.args.names:
-        if name not in there and not is_pattern(name):
+        if not is_pattern(name) and not snapshot.runs_matching(name):
             session.talk.say(f"There is no run {name!r}: that counts as gone.")
     if not chosen and goal.condition is not WaitCondition.GONE:
         raise NotFoundError(f"No run matches {' '.join(session.args.names)}.", "See `l2rtui runs`.")

@@ -11,6 +11,7 @@ from typing import Final
 from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
 from l2rtui.domain.curves.scale import Scale, position_scale, value_scale
+from l2rtui.domain.history.identity import Key, newest_by_seed, variants_of
 
 RETURN: Final = "return"
 """Return of evaluations where there are some, else of training episodes."""
@@ -37,13 +38,20 @@ _ROUNDING: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class SeedCurve:
-    """Curve of one run; ``launched`` is the time from which its time counts, 0 if unknown."""
+    """Curve of one run.
+
+    Attributes:
+        launched: Time from which its time counts, in seconds since the epoch; 0 if unknown.
+        place, spec_id: Of its experiment, beside the name, see ``domain.history.identity``.
+    """
 
     name: str
     curve: RunCurve
     seed: int = 0
     experiment: str = ""
     launched: float = 0.0
+    place: str = ""
+    spec_id: str = ""
 
     def origin(self, axis: Axis) -> float:
         """Return the position that counts as 0."""
@@ -73,11 +81,22 @@ class CurveGroup:
 
 
 def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGroup, ...]:
-    """Return the groups of runs: each run for itself, or the seeds of each experiment together."""
-    members: dict[str, list[SeedCurve]] = {}
+    """Return the groups of runs: each run for itself, or the seeds of each experiment together.
+
+    Of a seed that several runs of an experiment have, the newest is drawn.
+    """
+    if not by_experiment:
+        return tuple(CurveGroup(seed.name, (seed,)) for seed in seeds)
+    members: dict[Key, list[SeedCurve]] = {}
     for seed in seeds:
-        members.setdefault((seed.experiment if by_experiment else "") or seed.name, []).append(seed)
-    return tuple(CurveGroup(name, tuple(own)) for name, own in members.items())
+        members.setdefault((seed.experiment or seed.name, seed.place, seed.spec_id), []).append(seed)
+    variants = variants_of(members)
+    groups = []
+    for key, own in members.items():
+        newest, _ = newest_by_seed(own, lambda seed: seed.seed, lambda seed: (seed.launched, seed.name))
+        drawn = tuple(seed for seed in own if any(seed is other for other in newest))
+        groups.append(CurveGroup(f"{key[0]} ({variants[key]})" if variants[key] else key[0], drawn))
+    return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.experiments.interval import bootstrap_interval
+from l2rtui.domain.history.identity import newest_by_seed, variants_of
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState
@@ -26,6 +27,7 @@ class SeedResult:
 
     Attributes:
         is_queued: It waits for slots; then its state counts nowhere.
+        spec_id, place: Of the run, see ``RunView``. started: seconds since the epoch.
     """
 
     run: str
@@ -34,17 +36,22 @@ class SeedResult:
     state: Learning
     latest_return: float | None = None
     is_queued: bool = False
+    spec_id: str = ""
+    place: str = ""
+    started: float = 0.0
 
 
 def seed_result(run: RunView, state: LearningState, metrics: RunMetrics | None) -> SeedResult:
     """Return what counts of a run in its experiment."""
     latest_return = metrics.reported_return if metrics is not None else None
-    return SeedResult(run.name, run.experiment, run.seed, state.state, latest_return, run.reason == QUEUED)
+    is_queued = run.reason == QUEUED
+    about = (run.name, run.experiment, run.seed, state.state, latest_return, is_queued)
+    return SeedResult(*about, run.spec_id, run.place, run.created)
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One experiment over its seeds.
+    """One experiment over its seeds: runs of one name, one spec and one place.
 
     Attributes:
         runs: All of them, those that wait in a queue included.
@@ -52,6 +59,8 @@ class ExperimentSummary:
         mean_return: Mean of the newest returns of all runs that have reported one; None where none has.
         low, high: Limits of its 95 % bootstrap interval; None for fewer than two returns.
         best_seed, worst_seed: Seeds of the highest and the lowest return; the lower seed where several share it.
+        variant: What tells it from experiments of the same name: spec, place; empty where there are none.
+        repeated_seeds: Seeds that several runs have: the newest of them counts in the statistics.
     """
 
     experiment: str
@@ -66,6 +75,15 @@ class ExperimentSummary:
     high: float | None = None
     best_seed: int | None = None
     worst_seed: int | None = None
+    variant: str = ""
+    spec_id: str = ""
+    place: str = ""
+    repeated_seeds: tuple[int, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name, and what tells it from others of that name."""
+        return f"{self.experiment} ({self.variant})" if self.variant else self.experiment
 
     @property
     def unknown(self) -> int:
@@ -79,21 +97,28 @@ class ExperimentSummary:
 
 
 def summarize(results: Iterable[SeedResult]) -> tuple[ExperimentSummary, ...]:
-    """Return one summary for each experiment, by name."""
-    members: dict[str, list[SeedResult]] = {}
+    """Return one summary for each experiment, by name; of several specs or places of one name, one for each."""
+    members: dict[tuple[str, str, str], list[SeedResult]] = {}
     for result in results:
-        members.setdefault(result.experiment, []).append(result)
-    return tuple(_summary(name, members[name]) for name in sorted(members))
+        members.setdefault((result.experiment, result.place, result.spec_id), []).append(result)
+    variants = variants_of(members)
+    # Of one name, the one that was launched first comes first.
+    order = sorted(members, key=lambda key: (key[0], min(result.started for result in members[key]), key))
+    return tuple(_summary(key, members[key], variants[key]) for key in order)
 
 
-def _summary(name: str, results: list[SeedResult]) -> ExperimentSummary:
+def _summary(key: tuple[str, str, str], results: list[SeedResult], variant: str) -> ExperimentSummary:
+    name, place, spec = key
     states = Counter(result.state for result in results if not result.is_queued)
     # By seed, so that the interval does not change with the order in which runs are listed.
-    returns = sorted(
-        (result.seed, result.latest_return)
-        for result in results
-        if result.latest_return is not None and math.isfinite(result.latest_return)
+    counting, repeated = newest_by_seed(
+        results, lambda result: result.seed, lambda result: (result.started, result.run)
     )
+    returns = [
+        (result.seed, result.latest_return)
+        for result in counting
+        if result.latest_return is not None and math.isfinite(result.latest_return)
+    ]
     values = tuple(value for _, value in returns)
     low, high = bootstrap_interval(values) or (None, None)
     return ExperimentSummary(
@@ -110,4 +135,8 @@ def _summary(name: str, results: list[SeedResult]) -> ExperimentSummary:
         # max() and min() return the first of equals, which is the lowest seed.
         max(returns, key=lambda pair: pair[1])[0] if returns else None,
         min(returns, key=lambda pair: pair[1])[0] if returns else None,
+        variant,
+        spec,
+        place,
+        repeated,
     )

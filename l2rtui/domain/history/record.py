@@ -59,6 +59,11 @@ class HistoryEntry:
     context: str = ""
     namespace: str = ""
 
+    @property
+    def place(self) -> str:
+        """Backend, context and namespace, as far as there are such."""
+        return "/".join(filter(None, (self.backend, self.context, self.namespace)))
+
 
 @dataclass(frozen=True, slots=True)
 class SourceState:

@@ -12,6 +12,7 @@ from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, gro
 from l2rtui.domain.experiments.interval import bootstrap_interval
 from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
 from l2rtui.domain.history.difference import Difference
+from l2rtui.domain.history.identity import Key, variants_of
 from l2rtui.domain.history.record import HistoryRecord, SourceState
 from l2rtui.domain.sweeps.trial import Trial
 
@@ -25,7 +26,8 @@ class ReportedRun:
 
     Attributes:
         state: Outcome, or what the run does now.
-        is_newest: No later launch has its name; earlier ones are listed, and not in curves and means.
+        is_newest: No later launch has its name, or its seed and its spec; earlier ones are listed, and not in
+            curves and means.
         trial: Trial of a sweep to which it belongs; None where it belongs to none.
         differences: From the spec, code and versions that the report shows in full.
     """
@@ -37,14 +39,24 @@ class ReportedRun:
     trial: Trial | None = None
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def identity(self) -> Key:
+        """Of its experiment: name, place and spec."""
+        return self.record.entry.experiment, self.curve.place, self.curve.spec_id
+
 
 @dataclass(frozen=True, slots=True)
 class ReturnSummary:
-    """Mean of the final returns over the newest launches; the limits are those of its 95 % bootstrap interval."""
+    """Mean of the final returns over the newest launches; the limits are those of its 95 % bootstrap interval.
+
+    Attributes:
+        variant: Spec or place, where runs of several are on the page.
+    """
 
     num: int
     mean: float
     limits: tuple[float, float] | None
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +88,30 @@ class ExperimentReport:
         return tuple(Counter(run.state for run in self.newest).most_common())
 
     @property
+    def final_returns(self) -> tuple[ReturnSummary, ...]:
+        """Mean of the final returns of each spec and place; none where no run has one."""
+        members: dict[Key, list[float]] = {}
+        for run in self.newest:
+            value = run.record.entry.final_return
+            if value is not None and math.isfinite(value):
+                members.setdefault(run.identity, []).append(value)
+        variants = variants_of(members)
+        return tuple(
+            ReturnSummary(len(own), math.fsum(own) / len(own), bootstrap_interval(tuple(own)), variants[key])
+            for key, own in members.items()
+        )
+
+    @property
     def final_return(self) -> ReturnSummary | None:
-        """Mean of the final returns; None where no run has one."""
-        finals = (run.record.entry.final_return for run in self.newest)
-        values = tuple(value for value in finals if value is not None and math.isfinite(value))
-        if not values:
-            return None
-        return ReturnSummary(len(values), math.fsum(values) / len(values), bootstrap_interval(values))
+        """Mean of the final returns; None where no run has one, or the runs are of several specs or places."""
+        own = self.final_returns
+        return own[0] if len(own) == 1 else None
+
+    @property
+    def repeated_seeds(self) -> tuple[int, ...]:
+        """Seeds that several launches of one spec and place have."""
+        counts = Counter((run.record.entry.seed, *run.identity) for run in self.runs)
+        return tuple(sorted({int(seed) for (seed, *_), number in counts.items() if number > 1}))
 
     @property
     def trials(self) -> tuple[TrialResult, ...]:

@@ -17,7 +17,7 @@ from l2rtui.domain.curves.export import svg_text
 from l2rtui.domain.experiments.parallel_chart import parallel_chart
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome, SourceState
 from l2rtui.domain.quantity import age, counted
-from l2rtui.domain.report.content import CHARTS, ExperimentReport, ReportedRun
+from l2rtui.domain.report.content import CHARTS, ExperimentReport, ReportedRun, ReturnSummary
 from l2rtui.domain.sanitize import sanitize
 
 MAX_PATCH_LINES: Final = 2_000
@@ -88,14 +88,19 @@ def _head(report: ExperimentReport) -> Iterator[str]:
     yield f'<p class="quiet">Written {_time(report.made)} by {_text(report.program)}.</p>'
     states = ", ".join(f"{number} {state}" for state, number in report.states)
     yield f"<p>{counted(len(report.newest), 'run')}: {_text(states)}.{_returns(report)}</p>"
+    if report.repeated_seeds:
+        seeds = ", ".join(map(str, report.repeated_seeds))
+        yield f"<p>Launched more than once, and the newest counts: seed {seeds}.</p>"
     yield from (f'<p class="failed">{_text(note)}</p>' for note in report.notes)
 
 
 def _returns(report: ExperimentReport) -> str:
-    summary = report.final_return
-    if summary is None:
-        return ""
-    mean = f" Last return {_number(summary.mean)}"
+    return "".join(map(_mean, report.final_returns))
+
+
+def _mean(summary: ReturnSummary) -> str:
+    of = f" of {_text(summary.variant)}" if summary.variant else ""
+    mean = f" Last return{of} {_number(summary.mean)}"
     if summary.limits is None:
         return f"{mean}."
     low, high = map(_number, summary.limits)

@@ -1,10 +1,27 @@
-"""Names with the wildcards of the shell, as the words of a command select by them."""
+"""Names as the words of a command select by them: kinds before a name, and the wildcards of the shell."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
+from typing import Final
 
+EXPERIMENT_WORDS: Final = ("experiment", "experiments", "exp")
+"""Words before the name of an experiment in a target: ``experiment/NAME``."""
+KINDS: Final = {
+    **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
+    **dict.fromkeys(("no", "node", "nodes"), "nodes"),
+    **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
+    **dict.fromkeys(("deploy", "deployment", "deployments", "cluster"), "runs"),
+    **dict.fromkeys(EXPERIMENT_WORDS, "experiments"),
+    **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
+    **dict.fromkeys(("ev", "event", "events"), "events"),
+    **dict.fromkeys(("secret", "secrets"), "secret ls"),
+    **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
+    **dict.fromkeys(("image", "images"), "image ls"),
+}
+"""Verb that lists the objects of a kind, by the names that other tools have for it."""
 _WILDCARDS = frozenset("*?[")
 
 

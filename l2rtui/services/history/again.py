@@ -56,7 +56,7 @@ def exact_launch(
 
 def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Iterator[Finding]:
     entry = record.entry
-    hint = f"`l2rtui launch --as {entry.run_id[:ID_CHARS]} --inexact` launches it all the same."
+    hint = f"`l2rtui launch --like {entry.run_id[:ID_CHARS]} --inexact` launches it all the same."
     if backend.name != entry.backend:
         yield Finding(Severity.WARNING, entry.run, f"it ran on {entry.backend}, and this is {backend.name}")
     if backend.name in _WITH_IMAGES:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from runtime.base import bounded_json
@@ -17,16 +18,27 @@ MIN_ID_CHARS: Final = 6
 """Characters of an id that are enough to mean one run."""
 
 
-def find_entry(store: HistoryStore, word: str) -> HistoryEntry:
+def bare_experiment(word: str) -> str:
+    """Return the name in ``experiment/NAME``; another word as it is."""
+    head, slash, name = word.partition("/")
+    return name if slash and head in EXPERIMENT_WORDS else word
+
+
+def find_entry(
+    store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
+) -> HistoryEntry:
     """Return the run that a word means: its id, the beginning of it, or the newest launch of that name.
+
+    Args:
+        is_here: Chooses the records by their place.
 
     Raises:
         NotFoundError: there is none. UsageError: it is the name of an experiment with several runs.
     """
-    entries = store.entries(HistoryFilter(names=(word,)))
+    entries = [entry for entry in store.entries(HistoryFilter(names=(bare_experiment(word),))) if is_here(entry)]
     runs = [entry for entry in entries if word in (entry.run, entry.run_id)]
     if not runs and len(word) >= MIN_ID_CHARS:
-        runs = store.by_id(word)
+        runs = list(filter(is_here, store.by_id(word)))
     if runs:
         return runs[0]
     names = list(dict.fromkeys(entry.run for entry in entries))
@@ -38,13 +50,15 @@ def find_entry(store: HistoryStore, word: str) -> HistoryEntry:
     raise NotFoundError(f"The history has no run {word}.", "See `l2rtui history`.")
 
 
-def find_record(store: HistoryStore, word: str) -> HistoryRecord:
+def find_record(
+    store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
+) -> HistoryRecord:
     """Return the record of the run that a word means.
 
     Raises:
         NotFoundError, UsageError: as for `find_entry`.
     """
-    return store.get(find_entry(store, word).run_id)
+    return store.get(find_entry(store, word, is_here).run_id)
 
 
 def spec_document(record: HistoryRecord) -> Mapping[str, Any]:

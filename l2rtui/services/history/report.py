@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ from l2rtui.backends.base import Backend
 from l2rtui.domain.curves.chart import SeedCurve
 from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
 from l2rtui.domain.history.difference import Difference, differences
-from l2rtui.domain.history.record import Ending, HistoryRecord, LaunchFacts
+from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.report.content import ExperimentReport, ReportedRun
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
@@ -24,7 +25,7 @@ from l2rtui.errors import L2RError, NotFoundError
 from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import final_figures
 from l2rtui.services.history.launch_facts import entry_of, spec_of, spec_text
-from l2rtui.services.history.lookup import find_entry, spec_document
+from l2rtui.services.history.lookup import bare_experiment, find_entry, spec_document
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 
 MAX_RUNS: Final = 256
@@ -37,13 +38,19 @@ _OWN: Final = frozenset(("name", "seed"))
 """Fields of a spec in which the runs of an experiment always differ."""
 
 
-async def experiment_report(backend: Backend, word: str) -> ExperimentReport:
+async def experiment_report(
+    backend: Backend, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
+) -> ExperimentReport:
     """Return the report of an experiment, or of one run by its name or the beginning of its id.
+
+    Args:
+        word: The name of a run means that run alone; ``experiment/NAME`` the experiment in any case.
+        is_here: Chooses the records by their place.
 
     Raises:
         NotFoundError: neither the history nor the backend has such a run. HistoryError: the history cannot be read.
     """
-    records, notes = await asyncio.to_thread(_records, word)
+    records, notes = await asyncio.to_thread(_records, word, is_here)
     live: dict[str, ReportedRun] = {}
     try:
         async with asyncio.timeout(LOOK_SECONDS):
@@ -66,6 +73,7 @@ def _report(word: str, runs: Sequence[ReportedRun], notes: Sequence[str]) -> Exp
     compared = [replace(run, differences=_differences(runs[0].record, run.record, specs[0], spec))
                 for run, spec in zip(runs, specs, strict=True)]  # fmt: skip
     first = runs[0].record
+    word = bare_experiment(word)
     title = first.entry.experiment if any(run.record.entry.experiment == word for run in runs) else first.entry.run
     text = yaml.safe_dump(specs[0], sort_keys=False, allow_unicode=True, width=110) if specs[0] else ""
     return ExperimentReport(title, time.time(), f"l2rtui {__version__}", tuple(compared), text, tuple(notes))
@@ -82,26 +90,29 @@ def _differences(first: HistoryRecord, second: HistoryRecord, *specs: Any) -> tu
 def _ordered(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """Return runs by seed and name, the newest launch of each before its earlier ones."""
     ordered = sorted(runs, key=lambda run: (run.record.entry.seed, run.record.entry.run, -run.record.entry.started))
-    names: set[str] = set()
-    result = []
-    for run in ordered:
-        name = run.record.entry.run
-        result.append(replace(run, is_newest=name not in names))
-        names.add(name)
-    return result
+    newest: set[tuple[object, ...]] = set()
+    result: dict[int, ReportedRun] = {}
+    # A name that was launched again, and a seed of the same spec under another name: the newest counts.
+    for number in sorted(range(len(ordered)), key=lambda number: -ordered[number].record.entry.started):
+        run, entry = ordered[number], ordered[number].record.entry
+        names = {("run", entry.place, entry.run), ("seed", entry.seed, *run.identity)}
+        result[number] = replace(run, is_newest=newest.isdisjoint(names))
+        newest |= names
+    return [result[number] for number in range(len(ordered))]
 
 
 # --- history ---------------------------------------------------------------------------------------------------
-def _records(word: str) -> tuple[list[HistoryRecord], list[str]]:
+def _records(word: str, is_here: Callable[[HistoryEntry], bool]) -> tuple[list[HistoryRecord], list[str]]:
     if not history_path().exists():
         return [], []
     with HistoryStore() as store:
-        entries = store.entries(HistoryFilter(names=(word,), limit=MAX_RUNS + 1))
-        # An experiment is meant before a run that has its name.
-        entries = [entry for entry in entries if entry.experiment == word] or entries
+        name = bare_experiment(word)
+        entries = [entry for entry in store.entries(HistoryFilter(names=(name,))) if is_here(entry)]
+        runs = [entry for entry in entries if entry.run == word]
+        entries = runs or [entry for entry in entries if entry.experiment == name] or entries
         if not entries:
             try:
-                entries = [find_entry(store, word)]  # by the beginning of an id
+                entries = [find_entry(store, word, is_here)]  # by the beginning of an id
             except NotFoundError:
                 return [], []
         notes = [store.problem] if store.problem else []
@@ -123,7 +134,9 @@ def _trial(record: HistoryRecord) -> Trial | None:
 
 def _seed_curve(record: HistoryRecord, curve: RunCurve) -> SeedCurve:
     entry = record.entry
-    return SeedCurve(entry.run, curve, entry.seed, entry.experiment, entry.started)
+    return SeedCurve(
+        entry.run, curve, entry.seed, entry.experiment, entry.started, entry.place, spec_id(record.launch.spec)
+    )
 
 
 def stored_curve(ending: Ending) -> RunCurve:
@@ -152,9 +165,10 @@ def _column(values: Sequence[float | None]) -> array[float]:
 async def _live_runs(backend: Backend, word: str, records: Sequence[HistoryRecord]) -> dict[str, ReportedRun]:
     snapshot = await backend.snapshot()
     by_id = {record.entry.run_id: record for record in records}
-    runs = [
-        run for run in snapshot.runs.values() if run.uid in by_id or word in (run.experiment, run.name)
-    ]  # fmt: skip
+    uids = {run.uid for run in snapshot.runs_matching(word)}
+    if any(record.entry.run == word for record in records):  # then an experiment of that name is not meant
+        uids = {uid for uid in uids if snapshot.runs[uid].name == word}
+    runs = [run for run in snapshot.runs.values() if run.uid in by_id or run.uid in uids]
     limit = asyncio.Semaphore(_AT_ONCE)
     result: dict[str, ReportedRun] = {}
 

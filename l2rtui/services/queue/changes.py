@@ -7,20 +7,25 @@ from collections.abc import Sequence
 
 from l2rtui.backends.queued.store import QueueStore
 from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState, finish, move
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, RefusedError
 from l2rtui.services import journal
 from l2rtui.services.ownership import refuse_owners
 
 
 def tickets_named(queue: RunQueue, names: Sequence[str]) -> tuple[Ticket, ...]:
-    """Return the tickets of runs and of the runs of experiments, each once.
+    """Return the tickets of runs, and of the runs of ``experiment/NAME`` or of a name that no run has, each once.
 
     Raises:
         NotFoundError: a name has none.
     """
     chosen: dict[str, Ticket] = {}
     for name in names:
-        tickets = [ticket for ticket in queue.tickets if name in (ticket.spec.name, ticket.spec.experiment)]
+        head, _, rest = name.partition("/")
+        experiment = rest if head in EXPERIMENT_WORDS else name
+        tickets = [ticket for ticket in queue.tickets if ticket.spec.name == name] or [
+            ticket for ticket in queue.tickets if ticket.spec.experiment == experiment
+        ]
         if not tickets:
             raise NotFoundError(f"No run named {name} is queued.", "See `l2rtui queue`.")
         chosen.update((ticket.uid, ticket) for ticket in tickets)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, renamed, with_seeds
+from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, numbered, renamed, with_seeds
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
@@ -62,6 +63,18 @@ class LaunchRequest:
         """
         specs = self.trials or (self.spec,)
         return tuple(run for spec in specs for run in with_seeds(spec, seeds or self.seeds))
+
+    def free_name(self, seeds: tuple[int, ...], used: AbstractSet[str]) -> str:
+        """Return the first of NAME, NAME-2, NAME-3 … that is not used, and under which no run has a used name."""
+
+        def is_free(name: str) -> bool:
+            return name not in used and used.isdisjoint(run.name for run in self.named(name).runs(seeds))
+
+        return next(filter(is_free, numbered(self.spec.name)))
+
+    def named(self, name: str) -> LaunchRequest:
+        """Return the request with another name of its run, or of its experiment."""
+        return self.changed(lambda spec: renamed(spec, name))
 
     def changed(self, change: Callable[[RunSpec], RunSpec]) -> LaunchRequest:
         """Return the request with a change in each of its specs."""

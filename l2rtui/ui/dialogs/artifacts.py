@@ -123,14 +123,14 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
         # While the field is open, the command follows its text, so that it can be copied before anything starts.
         key, typed = self._table.cursor_key, self._field.value.strip()
         if self._prompt == _PLACE or key is None:
-            return cli_equivalents.command("artifacts", "ls", typed or self._root or "PLACE")
+            return self._ctx.command_line(("artifacts", "ls", typed or self._root or "PLACE"))
         if self._prompt == _RESUME:
             place = self._artifacts[key].location if key in self._artifacts else "PLACE"
-            return cli_equivalents.launch_from(place, typed or "NAME")
+            return self._ctx.command_line(cli_equivalents.launch_from(place, typed or "NAME"))
         if self._prompt == _DOWNLOAD:
-            return cli_equivalents.command("artifacts", "get", key, "--to", typed or "FOLDER")
+            return self._ctx.command_line(("artifacts", "get", key, "--to", typed or "FOLDER"))
         what = ("compare", self._other) if self._other else ("get",)
-        return cli_equivalents.command("artifacts", *what, key)
+        return self._ctx.command_line(("artifacts", *what, key))
 
     # --- actions ---------------------------------------------------------------------------------
     def action_elsewhere(self) -> None:
@@ -191,7 +191,8 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
 
         spec = await artifacts.resumed(self._ctx.backend, artifact, name)
         prepared = await launcher.prepare(self._ctx.backend, LaunchRequest(spec))
-        show_plan(self, self._ctx, prepared, cli_equivalents.launch_from(artifact.location, name))
+        command = self._ctx.command_line(cli_equivalents.launch_from(artifact.location, name))
+        show_plan(self, self._ctx, prepared, command)
 
     def action_close(self) -> None:
         """Close the input field first, then the dialog; at once where no root was ever named."""

@@ -95,7 +95,9 @@ def _ask_scale(
         yes="Scale",
         typed=ctx.protected or (run.name if is_admin else ""),
         is_grave=True,
-        command=" && ".join(cli_equivalents.scale(target, to, is_admin=is_admin) for target, to in targets.items()),
+        command=ctx.command_line(
+            *(cli_equivalents.scale(target, to, is_admin=is_admin) for target, to in targets.items()), row=run
+        ),
     )
 
     async def scale() -> None:
@@ -129,7 +131,8 @@ async def _in_editor(screen: Screen[None], ctx: AppContext, name: str, text: str
             raise UsageError(f"{editor[0]} ended with {code}, so nothing was changed.")
         return await asyncio.to_thread(Path(path).read_text, "utf-8")
     except SuspendNotSupported:
-        ctx.background.say(f"This terminal cannot be lent. Use `l2rtui scale {name}/SET N`.")
+        command = ctx.command_line(("scale", f"{name}/SET", "N"))
+        ctx.background.say(f"This terminal cannot be lent. Use `{command}`.")
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it wrote no text"

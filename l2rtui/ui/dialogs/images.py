@@ -19,7 +19,6 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import images
 from l2rtui.ui.dialogs.list_dialog import ListDialog
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
@@ -72,7 +71,7 @@ class ImagesScreen(ListDialog[None]):
     @property
     def _command_line(self) -> str:
         name = self._table.cursor_key
-        return cli_equivalents.command("image", *(("build",) if name is None else ("push", name)))
+        return self._ctx.command_line(("image", *(("build",) if name is None else ("push", name))))
 
     def action_build(self) -> None:
         """Build the runtime image from the source tree."""

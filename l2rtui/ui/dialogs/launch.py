@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,9 +14,11 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
+from l2rtui.domain.preflight import taken_names
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
@@ -39,7 +40,7 @@ _MAX_DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Decoded fields; ``command`` is the command line that does the same."""
+    """Decoded fields; ``command`` has the words of the command that does the same."""
 
     path: str
     name: str
@@ -47,7 +48,7 @@ class _Choice:
     pins: tuple[Pin, ...] | None
     policy: PlacementPolicy | None
     wave: int
-    command: str
+    command: Words
 
 
 class Examples(DialogChoices):
@@ -151,7 +152,18 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             if self in self.app.screen_stack:
                 self._fail(str(error))
             return
-        show_plan(self, self._ctx, prepared, choice.command)
+        if names := taken_names(prepared.findings):
+            used = {
+                text
+                for run in (await self._ctx.backend.snapshot()).runs.values()
+                for text in (run.name, run.experiment)
+            }
+            name = request.free_name(choice.seeds, used)
+            if self in self.app.screen_stack:
+                self.query_one("#name", Input).value = name
+                self._fail(f"{', '.join(names)} exists already: enter launches it as {name}.")
+            return
+        show_plan(self, self._ctx, prepared, self._ctx.command_line(choice.command))
 
     @staticmethod
     def _read(values: Sequence[str]) -> _Choice:
@@ -169,7 +181,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             raise UsageError(f"{sanitize(chosen)!r} is no policy.", f"Write one of {policies}, or leave it empty.")
         if wave and not (wave.isascii() and wave.isdigit() and len(wave) < _MAX_DIGITS):
             raise UsageError(f"{sanitize(wave)!r} is no number of pods.", "Such as 8, or leave the field empty.")
-        arguments = ["l2rtui", "launch", *launch_options(path)]
+        arguments = ["launch", *launch_options(path)]
         options = (("--name", name), ("--seeds", seeds), ("--on", on), ("--policy", chosen), ("--wave", wave))
         for option, value in options:
             if value:
@@ -182,7 +194,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
                 parse_pins(on) if on else None,
                 PlacementPolicy(chosen) if chosen else None,
                 int(wave or 0),
-                shlex.join(arguments),
+                arguments,
             )
         except ValueError as error:
             raise UsageError(f"{error}.") from error

@@ -16,12 +16,14 @@ from l2rtui.ui.dialogs.body import REST, DialogChoices
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.keys.table import Key, KeyContext
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
 
 _MOVES: Final = ("view.menu", "view.command", "view.back", "view.older", "view.newer", "view.toggle")
 _WIDE: Final = 100
 """Columns of a terminal from which there is room for notes beside the entries."""
+_BESIDE: Final = 80
+"""Columns of a row beside its command line: key, text and frame."""
 
 
 class MenuScreen(Dialog[str | None]):
@@ -60,9 +62,12 @@ class MenuScreen(Dialog[str | None]):
             line = (
                 Span(f"{key.face:<8}", TextStyle.DIM if reason else TextStyle.ACCENT),
                 Span(f"{sanitize(text):<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
-                Span(sanitize(note), TextStyle.DIM),
             )
-            choices.add_option(Option(to_text(self.app, [line]), id=key.id, disabled=bool(reason)))
+            # A long line stands below: cut, it would not say where it acts.
+            lines: list[Line] = [(*line, Span(sanitize(note), TextStyle.DIM))]
+            if len(note) > self.app.size.width - _BESIDE:
+                lines = [line, (Span(f"{'':<8}{sanitize(note)}", TextStyle.DIM),)]
+            choices.add_option(Option(to_text(self.app, lines), id=key.id, disabled=bool(reason)))
         choices.highlighted = 0
         choices.focus()
 

@@ -21,6 +21,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import RefusedError
 from l2rtui.services.ownership import is_mine, refuse_others
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
@@ -34,32 +35,18 @@ _MAX_LISTED: Final = 12
 class Questions:
     """Questions of one screen about runs and pods."""
 
-    def __init__(self, screen: Screen[Any], ctx: AppContext) -> None:
+    def __init__(self, screen: Screen[Any], ctx: AppContext, newest: Callable[[], ClusterSnapshot]) -> None:
         self._screen = screen
         self._ctx = ctx
+        self._newest = newest
 
     def ask_kill(self, pods: Sequence[PodView], target: str = "") -> None:
         """Ask before pods are killed, and kill them; ``target`` names them all, as a set does."""
         if not may_touch(self._ctx, "kill", pods):
             return
         names = target or ", ".join(pod.name for pod in pods)
-        is_admin, number = is_acting_for(pods), plural(len(pods), "pod")
-        question = Question(
-            f"Kill {number}?" if len(pods) > 1 else f"Kill {sanitize(pods[0].name)}?",
-            (
-                where_line(self._ctx, pods),
-                *owned_by(pods),
-                (Span(f"SIGTERM, then SIGKILL {_grace(self._ctx)}. The set starts a replacement.", TextStyle.DIM),),
-                *_pod_lines(pods),
-            ),
-            yes="Kill",
-            typed=self._ctx.protected_for(pods) or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
-            is_grave=len(pods) > 1 or is_admin,
-            command=self._ctx.command_for(
-                pods[0],
-                cli_equivalents.kill([target] if target else [pod.name for pod in pods], is_admin=is_admin),
-            ),
-        )
+        number = plural(len(pods), "pod")
+        question = kill_question(self._ctx, pods, self._newest(), target)
 
         async def kill() -> None:
             from l2rtui.services import launcher
@@ -78,21 +65,7 @@ class Questions:
         if not may_touch(self._ctx, "destroy", runs):
             return
         title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
-        question = Question(
-            f"Destroy {title}?",
-            (
-                where_line(self._ctx, runs),
-                (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics")),
-                *silence_of(self._ctx, runs),
-                *consequences(runs, snapshot),
-            ),
-            yes="Destroy",
-            typed=typed_for(self._ctx, runs, snapshot, "destroy"),
-            is_grave=True,
-            command=self._ctx.command_for(
-                runs[0], cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs))
-            ),
-        )
+        question = destroy_question(self._ctx, runs, snapshot)
 
         def begin() -> None:
             from l2rtui.ui.dialogs.destroy_progress import ReceiptScreen
@@ -114,24 +87,7 @@ class Questions:
         before, after = sum(workers.replicas for workers in sets), replicas * len(runs)
         targets = [f"{run.name}/{set_name}" for run in runs]
         name = targets[0] if len(targets) == 1 else f"{set_name} of {plural(len(runs), 'run')}"
-        is_admin = is_acting_for(runs)
-        typed = runs[0].name if is_admin else "scale" if before - after > LARGE_PODS else ""
-        question = Question(
-            f"Scale {sanitize(name)} from {before} to {after}?",
-            (
-                where_line(self._ctx, runs),
-                *_scale_lines(runs, set_name, replicas, before),
-                *silence_of(self._ctx, runs),
-                *owned_by(runs),
-            ),
-            yes="Scale",
-            typed=self._ctx.protected_for(runs) or typed,
-            command=self._ctx.command_for(
-                runs[0],
-                " && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
-            ),
-            is_grave=replicas == 0,
-        )
+        question = scale_question(self._ctx, runs, set_name, replicas)
 
         async def scale() -> None:
             from l2rtui.services import launcher
@@ -166,6 +122,101 @@ def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: 
             workers = run.set_named(set_name)
             lines.append((Span(f"  {sanitize(run.name)}  {workers.replicas if workers else 0} → {replicas}"),))
     return lines
+
+
+# --- questions --------------------------------------------------------------------------------------------------
+def kill_question(
+    ctx: AppContext, pods: Sequence[PodView], snapshot: ClusterSnapshot, target: str = ""
+) -> Question:
+    """Return the question before pods are killed; ``target`` is what was typed or selected for them."""
+    is_admin, number = is_acting_for(pods), plural(len(pods), "pod")
+
+    def commands(of_place: Sequence[PodView]) -> Sequence[Words]:
+        targets = pod_targets(ctx, snapshot, of_place, target)
+        return [cli_equivalents.kill(targets, is_admin=is_acting_for(of_place))] if targets else []
+
+    return Question(
+        f"Kill {number}?" if len(pods) > 1 else f"Kill {sanitize(pods[0].name)}?",
+        (
+            where_line(ctx, pods),
+            *owned_by(pods),
+            (Span(f"SIGTERM, then SIGKILL {_grace(ctx)}. The set starts a replacement.", TextStyle.DIM),),
+            *_pod_lines(pods),
+        ),
+        yes="Kill",
+        typed=ctx.protected_for(pods) or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
+        is_grave=len(pods) > 1 or is_admin,
+        command=ctx.lines_for(pods, commands),
+    )
+
+
+def destroy_question(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot) -> Question:
+    """Return the question before runs are destroyed."""
+    title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+    return Question(
+        f"Destroy {title}?",
+        (
+            where_line(ctx, runs),
+            (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics")),
+            *silence_of(ctx, runs),
+            *consequences(runs, snapshot),
+        ),
+        yes="Destroy",
+        typed=typed_for(ctx, runs, snapshot, "destroy"),
+        is_grave=True,
+        command=ctx.lines_for(
+            runs,
+            lambda part: [cli_equivalents.destroy([run.name for run in part], is_admin=is_acting_for(part))],
+        ),
+    )
+
+
+def scale_question(ctx: AppContext, runs: Sequence[RunView], set_name: str, replicas: int) -> Question:
+    """Return the question before a set gets another number of replicas in each of these runs."""
+    sets = [workers for run in runs if (workers := run.set_named(set_name))]
+    before, after = sum(workers.replicas for workers in sets), replicas * len(runs)
+    name = f"{runs[0].name}/{set_name}" if len(runs) == 1 else f"{set_name} of {plural(len(runs), 'run')}"
+    typed = runs[0].name if is_acting_for(runs) else "scale" if before - after > LARGE_PODS else ""
+
+    def commands(of_place: Sequence[RunView]) -> Sequence[Words]:
+        is_admin = is_acting_for(of_place)
+        names = (f"{run.name}/{set_name}" for run in of_place)
+        return [cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in names]
+
+    return Question(
+        f"Scale {sanitize(name)} from {before} to {after}?",
+        (
+            where_line(ctx, runs),
+            *_scale_lines(runs, set_name, replicas, before),
+            *silence_of(ctx, runs),
+            *owned_by(runs),
+        ),
+        yes="Scale",
+        typed=ctx.protected_for(runs) or typed,
+        command=ctx.lines_for(runs, commands),
+        is_grave=replicas == 0,
+    )
+
+
+def pod_targets(ctx: AppContext, snapshot: ClusterSnapshot, pods: Sequence[PodView], target: str = "") -> list[str]:
+    """Return targets that select exactly these pods of one place; none where a pod cannot be named alone.
+
+    A pod may have the name of a run, which has precedence; then it is named as a pod, or by its place in its run.
+
+    Args:
+        target: What was typed or selected; taken where it selects no other pods.
+    """
+    snapshot = ctx.seen_by_line(snapshot, pods[0])
+    own = [ctx.as_seen(pod) for pod in pods]
+    if target and {pod.uid for pod in snapshot.select(target)} == {pod.uid for pod in own}:
+        return [target]
+    targets = [_target_of(snapshot, pod) for pod in own]
+    return targets if all(targets) else []
+
+
+def _target_of(snapshot: ClusterSnapshot, pod: PodView) -> str:
+    spellings = (pod.name, f"pod/{pod.name}", f"{pod.run}/{pod.set_name}/{pod.index}")
+    return next((name for name in spellings if [other.uid for other in snapshot.select(name)] == [pod.uid]), "")
 
 
 # --- for every question before a change ------------------------------------------------------------------------
@@ -235,14 +286,14 @@ def owned_by(objects: Sequence[PodView | RunView]) -> tuple[Line, ...]:
 def typed_for(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot, verb: str) -> str:
     """Return the text that must be typed before runs go: a run's name, of several the verb; empty for few pods."""
     # Typing is asked for where a slip of the finger costs much; for few pods of one's own a key is enough.
-    pods = sum(len(snapshot.pods_of(run.name)) for run in runs)
+    pods = sum(len(snapshot.pods_of(run)) for run in runs)
     is_large = pods > LARGE_PODS or is_acting_for(runs)
     return ctx.protected_for(runs) or ((runs[0].name if len(runs) == 1 else verb) if is_large else "")
 
 
 def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Line, ...]:
     """Return lines about the pods that go with these runs and the slots that this frees."""
-    pods = [pod for run in runs for pod in snapshot.pods_of(run.name)]
+    pods = [pod for run in runs for pod in snapshot.pods_of(run)]
     slots = sorted({slot for pod in pods for slot in pod.slots})
     verb = "goes" if len(pods) == 1 else "go"
     # Where not all pods are listed, no line beside them says which slots they are.

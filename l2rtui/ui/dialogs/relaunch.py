@@ -45,7 +45,6 @@ def ask_relaunch(
         return
     title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
     then = "the changed spec is launched" if changed else "the same spec is launched again on the same slots"
-    names = [run.name for run in runs]
     question = Question(
         f"Relaunch {title}?",
         (
@@ -57,7 +56,12 @@ def ask_relaunch(
         yes="Relaunch",
         typed=typed_for(ctx, runs, snapshot, "relaunch"),
         is_grave=True,
-        command="" if changed else cli_equivalents.relaunch(names, is_admin=is_acting_for(runs)),
+        command=""
+        if changed
+        else ctx.lines_for(
+            runs,
+            lambda part: cli_equivalents.relaunch([run.name for run in part], is_admin=is_acting_for(part)),
+        ),
     )
 
     def begin() -> None:
@@ -134,7 +138,7 @@ def review_destroyed(
 
         specs = await asyncio.to_thread(run_history.find, target)
         prepared = await launcher.prepare_runs(ctx.backend, specs)
-        show_plan(screen, ctx, prepared, cli_equivalents.launch_again(target), launched)
+        show_plan(screen, ctx, prepared, ctx.command_line(cli_equivalents.launch_again(target)), launched)
 
     ctx.background.start(review(), group="plan", what="launching again", is_exclusive=True)
 

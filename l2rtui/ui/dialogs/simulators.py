@@ -40,13 +40,14 @@ COLUMNS: Final = (
 
 
 class SimulatorsScreen(ListDialog[None]):
-    """Simulators, one row each."""
+    """Simulators, one row each; ``target`` names their pod alone on the command line."""
 
     KEY_CONTEXT = KeyContext.SIMULATOR
     BINDINGS = bindings(KEY_CONTEXT)
     PANELS = ("tail",)
 
-    def __init__(self, ctx: AppContext, pod: PodView) -> None:
+    def __init__(self, ctx: AppContext, pod: PodView, target: str) -> None:
+        self._target = target
         field = PromptInput("signal", placeholder="signal: name or number, such as USR1")
         super().__init__("simulators", ctx, COLUMNS, field)
         self._pod = pod
@@ -90,8 +91,8 @@ class SimulatorsScreen(ListDialog[None]):
         # `status` lists all simulators of the pod and takes no index.
         index = simulator.index if simulator is not None and what != "status" else 0
         is_admin = what in ("restart", "signal") and is_acting_for([self._pod])
-        line = cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
-        return self._ctx.command_for(self._pod, line)
+        words = cli_equivalents.simulator(what, self._target, index, signal_name=signal, is_admin=is_admin)
+        return self._ctx.command_line(words, row=self._pod)
 
     # --- actions -----------------------------------------------------------------------------------
     def action_restart(self) -> None:
@@ -141,7 +142,7 @@ class SimulatorsScreen(ListDialog[None]):
     def action_look(self) -> None:
         """Show the image of its camera."""
         if self._chosen is not None:
-            self.app.push_screen(FrameScreen(self._ctx, self._pod, self._chosen.index))
+            self.app.push_screen(FrameScreen(self._ctx, self._pod, self._chosen.index, self._target))
 
 
 class FrameScreen(Dialog[None]):
@@ -150,7 +151,8 @@ class FrameScreen(Dialog[None]):
     # Only `r`: the other keys of this context act on the list below.
     BINDINGS = bindings(KeyContext.SIMULATOR, "simulator.again")
 
-    def __init__(self, ctx: AppContext, pod: PodView, index: int) -> None:
+    def __init__(self, ctx: AppContext, pod: PodView, index: int, target: str) -> None:
+        self._target = target
         super().__init__("frame")
         self._ctx = ctx
         self._pod = pod
@@ -175,7 +177,7 @@ class FrameScreen(Dialog[None]):
 
     @property
     def _command_line(self) -> str:
-        return self._ctx.command_for(self._pod, cli_equivalents.simulator("frame", self._pod.name, self._index))
+        return self._ctx.command_line(cli_equivalents.simulator("frame", self._target, self._index), row=self._pod)
 
     def action_again(self) -> None:
         """Request another image."""

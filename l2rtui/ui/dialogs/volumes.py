@@ -23,7 +23,6 @@ from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, L2RError
 from l2rtui.services import volumes
 from l2rtui.ui.dialogs.list_dialog import ListDialog
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
@@ -172,11 +171,11 @@ class VolumesScreen(ListDialog[None]):
     def _command_line(self) -> str:
         typed = self._field.value.strip() or "PATH"
         if self._prompt == _UPLOAD:
-            return cli_equivalents.command("volume", "put", typed, f"{self._volume}:{self._upload_target(typed)}")
+            return self._ctx.command_line(("volume", "put", typed, f"{self._volume}:{self._upload_target(typed)}"))
         if self._prompt == _DOWNLOAD:
-            return cli_equivalents.command("volume", "get", f"{self._volume}:{self._chosen_path}", typed)
+            return self._ctx.command_line(("volume", "get", f"{self._volume}:{self._chosen_path}", typed))
         listing = ("files", f"{self._volume}:{self._path}") if self._volume else ("ls",)
-        return cli_equivalents.command("volume", *listing)
+        return self._ctx.command_line(("volume", *listing))
 
     # --- transfers ---------------------------------------------------------------------------------------------
     def action_download(self) -> None:

@@ -79,7 +79,9 @@ class ChartContent:
             self._charts.show([replace(group, old=_old_of(group, ages)) for group in groups])
 
     def _seed(self, run: RunView) -> SeedCurve:
-        return SeedCurve(run.name, self._ctx.curves.of(run.uid), run.seed, run.experiment, run.created)
+        return SeedCurve(
+            run.name, self._ctx.curves.of(run.uid), run.seed, run.experiment, run.created, run.place, run.spec_id
+        )
 
     def _read_back(self, run: RunView) -> None:
         learner = next((pod for pod in self._pods_of(run.name) if pod.role is Role.LEARNER), None)

@@ -145,4 +145,4 @@ class LogActions:
             include=log.pane.log_filter.include,
             exclude=log.pane.log_filter.exclude,
         )
-        return self._view.ctx.command_for(selection.pods[0] if selection.pods else None, command)
+        return self._view.ctx.command_line(command, row=selection.pods[0] if selection.pods else None)

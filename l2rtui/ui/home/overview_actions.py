@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from l2rtui.domain.experiments.summary import SeedResult, seed_result
@@ -31,7 +32,7 @@ class OverviewActions:
 
         def chosen(opening: Opening | None) -> None:
             if opening is not None:
-                self._open_runs("experiment", opening)
+                self._open_runs("experiment", replace(opening, key=opening.key.partition(" ")[0]))
 
         self._view.screen.app.push_screen(ExperimentsScreen(self._view.ctx, self._results, text), chosen)
 

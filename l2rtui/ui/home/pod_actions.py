@@ -17,7 +17,7 @@ from l2rtui.services.port_forwards import carry
 from l2rtui.services.terminal.attach import carry as carry_terminal
 from l2rtui.services.terminal.attach import leave_text
 from l2rtui.ui.dialogs.confirm import Question
-from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, where_line
+from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, pod_targets, where_line
 from l2rtui.ui.home.command_line import CommandLine
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_stream import LogSelection
@@ -40,6 +40,9 @@ class PodActions:
         self._command_line = command_line
         self._forwards: dict[str, Worker[None]] = {}
 
+    def _target(self, pod: PodView) -> str:
+        return next(iter(pod_targets(self._ctx, self._view.snapshot, [pod])), pod.name)
+
     def _pod(self, purpose: str) -> PodView | None:
         """Return the selected pod, or None after saying that one must be selected."""
         self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before
@@ -61,7 +64,7 @@ class PodActions:
             with app.batch_update(), app.suspend(), self._ctx.lent():
                 code = await self._ctx.backend.exec(pod, SHELL)
         except SuspendNotSupported:
-            command = self._ctx.command_for(pod, cli_equivalents.shell(pod.name))
+            command = self._ctx.command_line(cli_equivalents.shell(self._target(pod)), row=pod)
             self._view.say(f"This terminal cannot be lent. Use `{command}`.")
             return
         self._view.say(f"the shell in {pod.name} ended with {code}")
@@ -93,7 +96,7 @@ class PodActions:
                 print(f"{sanitize(pod.name)}: {leave_text(has_terminal=process.has_terminal)}", flush=True)
                 is_left = await carry_terminal(process)
         except SuspendNotSupported:
-            command = self._ctx.command_for(pod, cli_equivalents.attach(pod.name))
+            command = self._ctx.command_line(cli_equivalents.attach(self._target(pod)), row=pod)
             self._view.say(f"This terminal cannot be lent. Use `{command}`.")
             return
         self._view.say(f"{pod.name} runs on" if is_left else f"the output of {pod.name} has ended")
@@ -130,7 +133,7 @@ class PodActions:
             yes="Send",
             typed=self._ctx.protected_for([pod]) or (pod.name if is_acting_for([pod]) else ""),
             is_grave=True,
-            command=self._ctx.command_for(pod, cli_equivalents.signal(pod.name, name, pid)),
+            command=self._ctx.command_line(cli_equivalents.signal(self._target(pod), name, pid), row=pod),
         )
 
         async def send() -> None:
@@ -183,7 +186,7 @@ class PodActions:
         if pod is not None:
             from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 
-            self._view.screen.app.push_screen(SimulatorsScreen(self._ctx, pod))
+            self._view.screen.app.push_screen(SimulatorsScreen(self._ctx, pod, self._target(pod)))
 
 
 def ports_of(text: str) -> tuple[int, int]:

@@ -65,7 +65,7 @@ class ReservationActions:
             (self._where(), *lines),
             yes="End",
             typed=self._ctx.protected or (others[0] if others else ""),
-            command=cli_equivalents.unreserve(place, is_admin=bool(others)),
+            command=self._ctx.command_line(cli_equivalents.unreserve(place, is_admin=bool(others))),
         )
 
         async def release() -> None:
@@ -97,7 +97,7 @@ class ReservationActions:
             ),
             yes="Reserve",
             typed=self._ctx.protected,
-            command=cli_equivalents.reserve(place, seconds, note),
+            command=self._ctx.command_line(cli_equivalents.reserve(place, seconds, note)),
         )
 
         async def reserve() -> None:

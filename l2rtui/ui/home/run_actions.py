@@ -6,13 +6,15 @@ or cell of the matrix, or after ``:`` a name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from l2rtui.config import user_name
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.ownership import is_mine
-from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch
+from l2rtui.services.terminal.command_lines import Words
+from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod_targets
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.keys import cli_equivalents
 
@@ -25,7 +27,7 @@ class RunActions:
 
     def __init__(self, view: HomeView) -> None:
         self._view = view
-        self._questions = Questions(view.screen, view.ctx)
+        self._questions = Questions(view.screen, view.ctx, lambda: view.snapshot)
 
     def action_launch(self, path: str = "") -> None:
         """Open the launch form."""
@@ -166,27 +168,34 @@ class RunActions:
     def cli_equivalent(self, action: str) -> str:
         """Return the command line that does what an action does for the selection; empty where there is none."""
         view = self._view
-        return view.ctx.command_for(view.selected_pod or view.selected_run, self._equivalent(action))
+        commands = self._equivalent(action)
+        row = view.selected_pod or view.selected_run
+        return view.ctx.command_line(*commands, row=row) if commands else ""
 
-    def _equivalent(self, action: str) -> str:
+    def _equivalent(self, action: str) -> Sequence[Words]:
         view, run, pod, target = self._view, self._view.selected_run, self._view.selected_pod, self._target()
         name, _, argument = action.partition("(")
         if name == "scale" and run is not None and (set_name := view.selection.set_name(view.snapshot)):
             replicas = max(0, _replicas(run, set_name) + int(argument.rstrip(")")))
-            return cli_equivalents.scale(f"{run.name}/{set_name}", replicas, is_admin=is_acting_for([run]))
+            return [cli_equivalents.scale(f"{run.name}/{set_name}", replicas, is_admin=is_acting_for([run]))]
         if name == "kill" and target and (pod is not None or view.selection.cell):
-            return cli_equivalents.kill([target], is_admin=is_acting_for(self._selected_pods()))
-        if name in ("destroy", "relaunch") and run is not None:
-            write = cli_equivalents.destroy if name == "destroy" else cli_equivalents.relaunch
-            return write([run.name], is_admin=is_acting_for([run]))
+            pods = self._selected_pods()
+            targets = pod_targets(view.ctx, view.snapshot, pods, target) if pods else []
+            return [cli_equivalents.kill(targets, is_admin=is_acting_for(pods))] if targets else []
+        if name == "destroy" and run is not None:
+            return [cli_equivalents.destroy([run.name], is_admin=is_acting_for([run]))]
+        if name == "relaunch" and run is not None:
+            return cli_equivalents.relaunch([run.name], is_admin=is_acting_for([run]))
         if name == "logs" and target:
-            return cli_equivalents.logs([target])
-        if pod is None:
-            return ""
+            targets = pod_targets(view.ctx, view.snapshot, [pod]) if pod is not None else [target]
+            return [cli_equivalents.logs(targets)] if targets else []
+        if pod is None or not (targets := pod_targets(view.ctx, view.snapshot, [pod])):
+            return []
+        (own,) = targets
         if name == "simulators":
-            return cli_equivalents.simulator("status", pod.name)
+            return [cli_equivalents.simulator("status", own)]
         of_pod = {"shell": cli_equivalents.shell, "attach": cli_equivalents.attach}
-        return of_pod[name](pod.name) if name in of_pod else ""
+        return [of_pod[name](own)] if name in of_pod else []
 
 
 def _replicas(run: RunView, set_name: str) -> int:

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.selection.shared_view import SharedView, parse_view
+from l2rtui.services.terminal.command_lines import write
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
@@ -31,7 +31,7 @@ class ViewSharing:
             self._view.say(str(error), is_error=True)
             return
         if not path:
-            self._view.ctx.background.copy(cli_equivalents.command("--view", link))
+            self._view.ctx.background.copy(write([("--view", link)]))
             return
 
         async def save() -> None:

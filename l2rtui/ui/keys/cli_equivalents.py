@@ -1,6 +1,7 @@
-"""Equivalent command line of each action: what does the same without the app. Pure.
+"""Verb and arguments of each action: what does the same without the app. Pure.
 
-Screens show it beside every action and copy it on request, so that an action done by hand can go into a script.
+Screens show the line beside every action and copy it on request, so that an action done by hand can go into a
+script. ``AppContext.command_line`` writes it, with the options that say where it acts.
 """
 
 from __future__ import annotations
@@ -9,59 +10,55 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
+from l2rtui.services.terminal.command_lines import Words
+
 _SPANS: Final = {60.0: "1m", 300.0: "5m", 900.0: "15m", 1800.0: "30m", 3600.0: "1h", 86_400.0: "24h"}
 
 
-def in_context(line: str, context: str, prefix: str) -> str:
-    """Return a command line whose names begin with ``prefix`` as one on the context that they are of."""
-    # Before the verb: behind `--` an option would be the program's.
-    return line.replace("l2rtui ", f"l2rtui --context {shlex.quote(context)} ").replace(f" {prefix}", " ")
-
-
-def kill(targets: Sequence[str], *, is_admin: bool = False) -> str:
+def kill(targets: Sequence[str], *, is_admin: bool = False) -> Words:
     """Stop pods."""
-    return shlex.join(["l2rtui", "kill", *targets, *_admin(is_admin)])
+    return ["kill", *targets, *_admin(is_admin)]
 
 
-def destroy(runs: Sequence[str], *, is_admin: bool = False) -> str:
+def destroy(runs: Sequence[str], *, is_admin: bool = False) -> Words:
     """Remove runs."""
-    return shlex.join(["l2rtui", "destroy", *runs, *_admin(is_admin)])
+    return ["destroy", *runs, *_admin(is_admin)]
 
 
-def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> str:
+def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> tuple[Words, ...]:
     """Remove runs and launch them again."""
-    return " && ".join([destroy(runs, is_admin=is_admin), *map(launch_again, runs)])
+    return (destroy(runs, is_admin=is_admin), *map(launch_again, runs))
 
 
-def launch_again(run: str) -> str:
+def launch_again(run: str) -> Words:
     """Launch a destroyed run again; without a name the last one."""
-    return shlex.join(["l2rtui", "relaunch", *filter(None, [run])])
+    return ["relaunch", *filter(None, [run])]
 
 
-def scale(target: str, replicas: int, *, is_admin: bool = False) -> str:
+def scale(target: str, replicas: int, *, is_admin: bool = False) -> Words:
     """Scale a set."""
-    return shlex.join(["l2rtui", "scale", target, str(replicas), *_admin(is_admin)])
+    return ["scale", target, str(replicas), *_admin(is_admin)]
 
 
-def reserve(place: str, seconds: float, note: str = "") -> str:
+def reserve(place: str, seconds: float, note: str = "") -> Words:
     """Reserve slots."""
     span = f"{seconds / 3600:g}h" if seconds % 60 == 0 and seconds >= 3600 else f"{seconds:g}s"
-    return shlex.join(["l2rtui", "reserve", place, "--for", span, *(["--note", note] if note else [])])
+    return ["reserve", place, "--for", span, *(["--note", note] if note else [])]
 
 
-def unreserve(place: str, *, is_admin: bool = False) -> str:
+def unreserve(place: str, *, is_admin: bool = False) -> Words:
     """End reservations."""
-    return shlex.join(["l2rtui", "unreserve", place, *_admin(is_admin)])
+    return ["unreserve", place, *_admin(is_admin)]
 
 
-def attach(target: str) -> str:
+def attach(target: str) -> Words:
     """Attach to the process of one pod."""
-    return shlex.join(["l2rtui", "attach", target])
+    return ["attach", target]
 
 
-def signal(target: str, name: str, pid: int) -> str:
+def signal(target: str, name: str, pid: int) -> Words:
     """Send a pod's process a signal."""
-    return shlex.join(["l2rtui", "exec", target, "--", *signal_command(name, pid)])
+    return ["exec", target, "--", *signal_command(name, pid)]
 
 
 def signal_command(name: str, pid: int) -> tuple[str, str, str]:
@@ -70,30 +67,25 @@ def signal_command(name: str, pid: int) -> tuple[str, str, str]:
     return "sh", "-c", f"kill -s {shlex.quote(name)} {pid}"
 
 
-def simulator(what: str, target: str, index: int = 0, *, signal_name: str = "", is_admin: bool = False) -> str:
+def simulator(what: str, target: str, index: int = 0, *, signal_name: str = "", is_admin: bool = False) -> Words:
     """Act on a worker's simulator."""
     number = ["--index", str(index)] if index else []
     name = ["--signal", signal_name] if signal_name else []
-    return shlex.join(["l2rtui", "simulator", what, target, *number, *name, *_admin(is_admin)])
+    return ["simulator", what, target, *number, *name, *_admin(is_admin)]
 
 
-def command(*arguments: str) -> str:
-    """Any other verb with its arguments."""
-    return shlex.join(["l2rtui", *arguments])
-
-
-def launch_from(checkpoints: str, name: str) -> str:
+def launch_from(checkpoints: str, name: str) -> Words:
     """Launch a run that resumes from the checkpoints in a folder or bucket."""
-    return command("launch", "-f", "SPEC", "--name", name, "--set", f"train.resume_from={checkpoints}")
+    return ["launch", "-f", "SPEC", "--name", name, "--set", f"train.resume_from={checkpoints}"]
 
 
 def _admin(is_admin: bool) -> list[str]:
     return ["--admin"] if is_admin else []
 
 
-def shell(target: str) -> str:
+def shell(target: str) -> Words:
     """Open a shell beside a pod's process."""
-    return shlex.join(["l2rtui", "exec", target, "--", "sh"])
+    return ["exec", target, "--", "sh"]
 
 
 def logs(
@@ -103,13 +95,13 @@ def logs(
     is_previous: bool = False,
     include: str = "",
     exclude: str = "",
-) -> str:
+) -> Words:
     """Show the logs that a pane shows."""
-    arguments = ["l2rtui", "logs", *targets, "--previous" if is_previous else "-f"]
+    arguments = ["logs", *targets, "--previous" if is_previous else "-f"]
     if since_seconds is not None:
         arguments += ["--since", _SPANS.get(since_seconds, f"{since_seconds:g}s")]
     if include:
         arguments += ["--grep", include]
     if exclude:
         arguments += ["--exclude", exclude]
-    return shlex.join(arguments)
+    return arguments

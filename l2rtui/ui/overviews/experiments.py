@@ -8,7 +8,6 @@ from typing import Final
 
 from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, summarize
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Opening, Overview, count_cell, number_cell
 from l2rtui.ui.state.app_context import AppContext
@@ -61,20 +60,25 @@ class ExperimentsScreen(Overview):
 
     @property
     def _command_line(self) -> str:
-        return cli_equivalents.command("experiments", *filter(None, [self._table.cursor_key]))
+        return self._ctx.command_line(("experiments", *filter(None, [self._experiment])))
 
     def action_charts(self) -> None:
         """Go to the curves of the experiment: the mean over its seeds, with their spread."""
-        if self._table.cursor_key is not None:
-            self.dismiss(Opening(self._table.cursor_key, is_charts=True))
+        if self._experiment:
+            self.dismiss(Opening(self._experiment, is_charts=True))
+
+    @property
+    def _experiment(self) -> str:
+        """Name of the row's experiment: its title may say which spec it is."""
+        return (self._table.cursor_key or "").partition(" ")[0]
 
 
 def experiment_row(summary: ExperimentSummary) -> Row:
     """Make the row of an experiment."""
     best, worst = (summary.best_seed, summary.worst_seed) if summary.runs > 1 else (None, None)
     return make_row(
-        summary.experiment,
-        (Span(sanitize(summary.experiment), TextStyle.STRONG), summary.experiment),
+        summary.title,
+        (Span(sanitize(summary.title), TextStyle.STRONG), summary.title),
         count_cell(summary.runs),
         count_cell(summary.queued, TextStyle.WAIT),
         count_cell(summary.live, TextStyle.OK),

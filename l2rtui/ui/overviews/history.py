@@ -12,7 +12,6 @@ from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.ui.dialogs.detail import DetailScreen
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Overview, number_cell
 from l2rtui.ui.state.app_context import AppContext
@@ -89,9 +88,9 @@ class HistoryScreen(Overview):
     @property
     def _command_line(self) -> str:
         if len(self._table.marked) == _PAIR:
-            return cli_equivalents.command("diff", *(key[:ID_CHARS] for key in self._in_order(self._table.marked)))
+            return self._ctx.command_line(("diff", *(key[:ID_CHARS] for key in self._in_order(self._table.marked))))
         key = self._table.cursor_key
-        return cli_equivalents.command("history", *(("show", key[:ID_CHARS]) if key else ()))
+        return self._ctx.command_line(("history", *(("show", key[:ID_CHARS]) if key else ())))
 
     def _in_order(self, keys: set[str]) -> list[str]:
         """Return marked runs, the older first: a difference reads from then to now."""
@@ -150,7 +149,7 @@ class HistoryScreen(Overview):
         backend = self._ctx.backend
         exact = await _read(lambda store: exact_launch(backend, store.get(run_id)))
         prepared = await launcher.prepare_runs(backend, [exact.spec], notes=exact.notes)
-        command = cli_equivalents.command("launch", "--as", run_id[:ID_CHARS])
+        command = self._ctx.command_line(("launch", "--like", run_id[:ID_CHARS]))
 
         def reviewed(launched: tuple[str, ...] | None) -> None:
             if launched:

@@ -11,7 +11,6 @@ from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
-from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Overview, count_cell, number_cell
 from l2rtui.ui.state.app_context import AppContext
@@ -66,7 +65,7 @@ class OwnersScreen(Overview):
 
     @property
     def _command_line(self) -> str:
-        return cli_equivalents.command("owners")
+        return self._ctx.command_line(("owners",))
 
 
 def _gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.preflight import Finding, preflight
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.review import finding_line
 from l2rtui.ui.placing.editor import PlacementEditor
 from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, width_of
@@ -31,13 +32,17 @@ _MANY: Final = "+"
 class DraftView:
     """Widgets of place mode.
 
+    Args:
+        line_of: Writes the line of a command.
+
     Attributes:
         question: Text above the prompt in place of the command line; empty while the prompt is closed.
         range_start: First slot of a range whose other end is the cursor; None while there is no range.
         moving: Slot of the staged replica that follows the cursor; None while none does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line_of: Callable[[Words], str]) -> None:
+        self._line_of = line_of
         self.head, self.grid = MetricStrip(id="head"), GpuGrid(is_exact=True, id="grid")
         self.sets, self.checks = MetricStrip(id="sets"), MetricStrip(id="checks")
         self.command, self.keys = MetricStrip(id="same"), KeyBar()
@@ -73,7 +78,7 @@ class DraftView:
         self.show_ghosts(editor, snapshot.ledger)
         self.sets.lines = (*_seed_lines(editor, self.sets.size.width), *_set_lines(editor))
         self.checks.lines = tuple(_check_lines(editor, snapshot, facts, num_missing))
-        command = sanitize(editor.command(snapshot.ledger))
+        command = sanitize(self._line_of(editor.command(snapshot.ledger)))
         same = (Span(" same as  ", TextStyle.DIM), Span(command))
         self.command.lines = ((Span(f" {self.question}"),) if self.question else same,)
 

@@ -10,11 +10,12 @@ from typing import Final
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import Node, SlotId, device_name
-from l2rtui.domain.placement import PlacementPolicy, obstacle, parse_seeds
+from l2rtui.domain.placement import Pin, PlacementPolicy, obstacle, parse_seeds
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.state.placement_draft import LaunchOptions, PlacementDraft, command, configured, free_name
 
 MAX_REPLICAS: Final = 4096
@@ -175,9 +176,19 @@ class PlacementEditor:
         uids = [str(number) for number in range(len(specs))]  # placeholders: this plan is never launched
         return plan_launch(specs, self.draft.placement(), snapshot.nodes, owner=user_name(), uids=uids)
 
-    def command(self, ledger: Ledger) -> str:
-        """Return the command line that launches what is staged."""
+    def command(self, ledger: Ledger) -> Words:
+        """Return the command that launches what is staged."""
         if self.request is None:
-            return "l2rtui launch"
-        policy = self.draft.policy(ledger) if self.draft.seats else None
-        return command(self.options, self.request.spec, self.draft.pins(), policy)
+            return ("launch",)
+        policy, pins = self.choice(ledger)
+        return command(self.options, self.request.spec, pins, policy)
+
+    def choice(self, ledger: Ledger) -> tuple[PlacementPolicy | None, tuple[Pin, ...]]:
+        """Return the policy that alone gives these seats, or else their slots.
+
+        With a policy the plan survives changes on other slots. A spec that names slots itself needs the slots: its
+        own would count beside a policy.
+        """
+        has_own = self.request is not None and bool(self.request.pins)
+        policy = self.draft.policy(ledger) if self.draft.seats and not has_own else None
+        return policy, () if policy is not None else self.draft.pins()

@@ -66,7 +66,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._ctx = ctx
         self._snapshot = snapshot
         self._paths: list[str] = [path] if path else []
-        self._view = DraftView()
+        self._view = DraftView(ctx.command_line)
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
         self._prompt_field = ""
@@ -253,7 +253,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
     def action_copy(self) -> None:
         """Copy the command line."""
-        self.app.copy_to_clipboard(self.editor.command(self._snapshot.ledger))
+        self.app.copy_to_clipboard(self._ctx.command_line(self.editor.command(self._snapshot.ledger)))
         self._ctx.background.say("copied the command line")
 
     def action_help(self) -> None:
@@ -319,21 +319,21 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._ctx.background.start(work, group="plan", what="the plan", is_exclusive=True)
 
     async def _review(self, request: LaunchRequest) -> None:
-        options, draft = self.editor.options, self.draft
-        # The policy where it alone gives these seats: the plan then survives changes on other slots.
-        policy = draft.policy(self._snapshot.ledger)
+        options = self.editor.options
+        policy, pins = self.editor.choice(self._snapshot.ledger)
         try:
             checked = await launcher.prepare(
                 self._ctx.backend,
                 configured(request, options),
                 seeds=parse_seeds(options.seeds) if options.seeds else (),
-                pins=() if policy is not None else draft.pins(),
+                pins=pins,
                 policy=policy or PlacementPolicy.PACK,
             )
         except L2RError as error:
             self._ctx.background.say(str(error), is_error=True)
             return
-        show_plan(self, self._ctx, checked, self.editor.command(self._snapshot.ledger))
+        command = self._ctx.command_line(self.editor.command(self._snapshot.ledger))
+        show_plan(self, self._ctx, checked, command)
 
     # --- events ------------------------------------------------------------------------------------------------
     @on(GpuGrid.SlotChosen)

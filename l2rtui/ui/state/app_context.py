@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
@@ -19,10 +19,13 @@ from l2rtui.ui.state.undo_window import UndoWindow
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend, ContextMember
     from l2rtui.domain.node import Node
-    from l2rtui.domain.snapshot import ContextHealth, PodView, RunView
+    from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
+    from l2rtui.services.terminal.command_lines import Words
     from l2rtui.ui.state.absence_notice import AbsenceNotice
+
+Row = TypeVar("Row", "PodView", "RunView")
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -59,11 +62,13 @@ class ContextOpener:
             context's own table in the settings counts, and so do flags such as ``--readonly``.
         make: Makes the backend of settings; called in a thread.
         compose: Makes the backend of several contexts from the settings of each.
+        files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
     """
 
     settings_for: Callable[[str, tuple[str, ...] | None], Settings]
     make: Callable[[Settings], Backend]
     compose: Callable[[Mapping[str, Settings]], Backend] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, context: str, namespaces: tuple[str, ...] | None) -> tuple[Settings, Backend]:
         """Return settings and backend of a context, or of several: ``a,b``, or ``*`` for all; reads files.
@@ -104,6 +109,7 @@ class AppContext:
         contexts: State of each context, as the newest snapshot has it; empty where one is shown.
         absence: What happened since the app was last open here; None before the connection.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
+        start_files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
     """
 
     settings: Settings
@@ -122,9 +128,12 @@ class AppContext:
     silent_since: float | None = None
     contexts: tuple[ContextHealth, ...] = ()
     absence: AbsenceNotice | None = None
+    start_files: Mapping[str, str] = field(default_factory=dict)
+    _flags: dict[Settings, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
+        self.background.complete = self.completed
 
     @cached_property
     def curves(self) -> CurveStore:
@@ -200,14 +209,75 @@ class AppContext:
                 return f"{verb} needs one context: `:ctx {member.context}` opens that of {rows[0].name}."
         return ""
 
-    def command_for(self, row: PodView | RunView | None, command: str) -> str:
-        """Return a command line as it acts on the context of a row, where several are shown."""
-        member = self.member_of(row) if row is not None else None
-        if member is None:
-            return command
-        from l2rtui.ui.keys.cli_equivalents import in_context  # the first frame does without
+    def command_line(self, *commands: Words, row: PodView | RunView | None = None) -> str:
+        """Return the line of commands that act where the app acts.
 
-        return in_context(command, member.context, member.prefix)
+        Args:
+            row: Object that they concern: of several contexts and namespaces its own are named.
+        """
+        from l2rtui.services.terminal.command_lines import write  # the first frame does without
+
+        member = self.member_of(row) if row is not None else None
+        return write(commands, self.start_flags(row), member.prefix if member is not None else "")
+
+    def lines_for(self, rows: Sequence[Row], commands_of: Callable[[list[Row]], Sequence[Words]]) -> str:
+        """Return the line of commands for rows, one part for each context and namespace that they are of.
+
+        Args:
+            commands_of: Returns the commands for rows of one place; none where no command names them alone.
+        """
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            groups.setdefault((row.context, row.namespace if self._has_namespaces(row) else ""), []).append(row)
+        parts = [(commands_of(group), group[0]) for group in groups.values()]
+        if not all(commands for commands, _ in parts):
+            return ""
+        return " && ".join(self.command_line(*commands, row=row) for commands, row in parts)
+
+    def seen_by_line(self, snapshot: ClusterSnapshot, row: PodView | RunView) -> ClusterSnapshot:
+        """Return what a command line for a row sees: of several contexts and namespaces, those that it names."""
+        from l2rtui.domain.snapshot import ClusterSnapshot
+
+        member = self.member_of(row)
+        if member is not None:
+            runs = (member.original(run) for run in snapshot.runs.values() if run.context == row.context)
+            pods = (member.original(pod) for pod in snapshot.pods.values() if pod.context == row.context)
+            snapshot = ClusterSnapshot({}, {pod.uid: pod for pod in pods}, {run.uid: run for run in runs})
+        return snapshot.in_namespace(row.namespace) if self._has_namespaces(row) else snapshot
+
+    def as_seen(self, row: Row) -> Row:
+        """Return a row as its own context knows it."""
+        member = self.member_of(row)
+        return row if member is None else member.original(row)
+
+    def _has_namespaces(self, row: PodView | RunView) -> bool:
+        """True where several namespaces are shown, and the line names that of the row."""
+        member = self.member_of(row)
+        namespaces = (self.settings if member is None else member.settings).namespaces
+        return len(namespaces) > 1 and row.namespace in namespaces
+
+    def completed(self, text: str) -> str:
+        """Return a sentence whose command lines act where the app acts."""
+        if "`l2rtui " not in text:
+            return text
+        from l2rtui.services.terminal.command_lines import with_flags
+
+        return with_flags(text, self.start_flags())
+
+    def start_flags(self, row: PodView | RunView | None = None) -> tuple[str, ...]:
+        """Return the options by which the app, or the context of a row, differs from a bare start."""
+        from l2rtui.services.terminal.command_lines import flags_of
+
+        member = self.member_of(row) if row is not None else None
+        settings = self.settings if member is None else member.settings
+        if member is not None and not settings.context:
+            settings = replace(settings, context=member.context)
+        if row is not None and self._has_namespaces(row):
+            settings = replace(settings, namespaces=(row.namespace,))
+        # Read once for each: the settings file is looked at for what a bare start has.
+        if settings not in self._flags:
+            self._flags[settings] = flags_of(settings, self.start_files)
+        return self._flags[settings]
 
     def enter(self, settings: Settings, backend: Backend) -> None:
         """Act in another context from now on: nothing that held in the one before holds here."""

@@ -32,6 +32,8 @@ class Background:
 
     def __init__(self, app: App[None], on_busy: Callable[[], None]) -> None:
         self._app = app
+        self.complete: Callable[[str], str] = str
+        """Completes the command lines in a sentence."""
         self._on_busy = on_busy
         self._doing: list[str] = []
         self._prune_at = _MIN_PRUNE
@@ -94,7 +96,7 @@ class Background:
     def say(self, sentence: str, *, is_error: bool = False, title: str = "") -> None:
         """Show a sentence for a few seconds; text from outside is sanitised."""
         self._app.notify(
-            sanitize(sentence),
+            sanitize(self.complete(sentence)),
             title=sanitize(title),
             severity="error" if is_error else "information",
             timeout=10 if is_error else 5,

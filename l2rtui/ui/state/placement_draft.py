@@ -6,10 +6,8 @@ every replica the slot that stands in its position, so the command launches exac
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,12 +15,13 @@ from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, obstacles, place
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, renamed
+from l2rtui.domain.workload import Role, RunSpec, SetSpec, numbered, pod_name, renamed
 from l2rtui.ui.state.spec_files import launch_options
 from l2rtui.ui.text import plural
 
 if TYPE_CHECKING:
     from l2rtui.services.spec.spec_file import LaunchRequest
+    from l2rtui.services.terminal.command_lines import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +231,12 @@ def configured(request: LaunchRequest, options: LaunchOptions) -> LaunchRequest:
 def free_name(name: str, snapshot: ClusterSnapshot) -> str:
     """Return this name, or the first of ``name-2``, ``name-3``, … that no run and no experiment has."""
     used = {text for run in snapshot.runs.values() for text in (run.name, run.experiment)}
-    candidates = (f"{name}-{number}" for number in count(2))
-    return name if name not in used else next(candidate for candidate in candidates if candidate not in used)
+    return next(candidate for candidate in numbered(name) if candidate not in used)
 
 
-def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: PlacementPolicy | None) -> str:
-    """Return the command line of a draft: with its policy where one results in it, else with its slots."""
-    argv = ["l2rtui", "launch", *launch_options(options.path)]
+def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: PlacementPolicy | None) -> Words:
+    """Return the command of a draft: with its policy where one results in it, else with its slots."""
+    argv = ["launch", *launch_options(options.path)]
     if options.name:
         argv += ["--name", options.name]
     if options.seeds:
@@ -249,7 +247,7 @@ def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: 
         argv += ["--policy", str(policy)]
     elif pins:
         argv += ["--on", pin_text(pins)]
-    return shlex.join(argv)
+    return argv
 
 
 def _field_of(spec: RunSpec, set_name: str) -> str:

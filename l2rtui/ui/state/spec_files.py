@@ -19,7 +19,7 @@ def load_spec(path: str, settings: Settings, name: str = "") -> LaunchRequest:
     """Read a spec file or template that a person named.
 
     Args:
-        settings: Have the limits where the file names none.
+        settings: Have the limits and the binding where the file names none, as for `launch`.
         name: Replaces the file's.
     """
     # Imported here: PyYAML and msgspec would delay the first frame.
@@ -27,7 +27,7 @@ def load_spec(path: str, settings: Settings, name: str = "") -> LaunchRequest:
     from l2rtui.services.spec.templates import template_named
 
     file = template_named(path) or Path(path).expanduser()
-    return spec_file.load(str(file), name=name, limits=settings.default_limits)
+    return spec_file.load(str(file), name=name, binding=settings.binding, limits=settings.default_limits)
 
 
 def launch_options(path: str) -> list[str]:

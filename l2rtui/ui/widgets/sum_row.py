@@ -53,7 +53,10 @@ def _cells(
         run.uid: learning.get(run.uid) or learning_state(run, pods[run.uid], NO_REPORTS, run.created)
         for run in runs
     }
-    (summary,) = summarize(seed_result(run, states[run.uid], metrics.get(run.uid)) for run in runs)
+    summaries = summarize(seed_result(run, states[run.uid], metrics.get(run.uid)) for run in runs)
+    num_live, is_fault = sum(own.live for own in summaries), any(own.is_fault for own in summaries)
+    # Runs of several specs or places have no mean.
+    mean_return = summaries[0].mean_return if len(summaries) == 1 else None
     own = [metrics[run.uid] for run in runs if run.uid in metrics]
     # A learner that is over has no rate any more, whatever its last record says.
     rates = [metrics[run.uid] for run in runs if run.uid in metrics and is_learning(pods[run.uid])]
@@ -63,12 +66,12 @@ def _cells(
     return {
         "run": Span(f"all {plural(len(runs), 'seed')}", TextStyle.STRONG),
         "state": Span(f"{num_good} of {len(runs)} ok", _style(num_good, len(runs))),
-        "learning": Span(f"{summary.live} live", TextStyle.WARN if summary.is_fault else TextStyle.PLAIN),
+        "learning": Span(f"{num_live} live", TextStyle.WARN if is_fault else TextStyle.PLAIN),
         "seed": Span(str(len(runs)), TextStyle.DIM),
         "ready": Span(f"{ready}/{replicas}", _style(ready, replicas)),
         "rate": Span(count(sum(record.env_steps_per_second for record in rates)) if rates else NOTHING),
         "updates": Span(decimal(sum(record.updates_per_second for record in rates)) if rates else NOTHING),
-        "return": Span(decimal(summary.mean_return), TextStyle.STRONG),
+        "return": Span(decimal(mean_return), TextStyle.STRONG),
         "lag": Span(decimal(max((record.policy_lag for record in own), default=None))),
         "steps": Span(count(sum(record.env_steps for record in own)) if own else NOTHING),
         "experiment": Span(sanitize(runs[0].experiment), TextStyle.DIM),

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from l2rtui.cli import main as entry
+from l2rtui.errors import EXIT_REFUSED
 
 pytestmark = pytest.mark.process
 
@@ -145,7 +146,10 @@ def test_destroy_gives_an_object_for_one_run_and_a_list_for_several(cli):
         "run": "lidar-ppo", "objects": 10, "left": 0, "leftovers": [], "kept": None,
     }  # fmt: skip
     assert one["seconds"] > 0
-    done = cli.demo("destroy", "racing-sac", "lidar-ppo", "--admin", "--yes", "-o", "json")
+    refused = cli.demo("destroy", "racing-sac", "lidar-ppo", "--admin", "--yes")
+    assert refused.returncode == EXIT_REFUSED
+    assert "racing-sac names 2 runs: racing-sac-s0, racing-sac-s1. Add --all-matching" in refused.stderr
+    done = cli.demo("destroy", "racing-sac", "lidar-ppo", "--admin", "--yes", "--all-matching", "-o", "json")
     assert [receipt["run"] for receipt in json.loads(done.stdout)] == [
         "racing-sac-s0",
         "racing-sac-s1",
@@ -157,7 +161,7 @@ def test_destroy_gives_an_object_for_one_run_and_a_list_for_several(cli):
 def test_of_an_experiment_one_seed_or_one_set_is_destroyed_with_a_receipt_of_its_own(cli):
     row = json.loads(cli.demo("destroy", "racing-sac", "--seed", "1", "--yes", "-o", "json").stdout)
     assert (row["run"], row["left"]) == ("racing-sac-s1", 0)
-    column = cli.demo("destroy", "racing-sac/w", "--yes", "-o", "json")
+    column = cli.demo("destroy", "experiment/racing-sac/w", "--yes", "--all-matching", "-o", "json")
     found = {one["run"]: (one["objects"], one["left"]) for one in json.loads(column.stdout)}
     assert found == {"racing-sac-s0/w": (4, 0), "racing-sac-s1/w": (4, 0)}
     assert "nothing left of racing-sac-s0/w (4 objects, 0 leaks," in column.stderr
@@ -221,7 +225,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         ),
         (("destroy", "racing-sac", "--seed", "7", "--yes"), 1, "racing-sac has no run with seed 7."),
         (("destroy", "racing-sac/x", "--yes"), 1, "racing-sac-s0 has no set x: it has "),
-        (("destroy", "racing-sac/learner", "--yes"), 3, "a learner set has exactly one replica"),
+        (("destroy", "racing-sac-s0/learner", "--yes"), 3, "a learner set has exactly one replica"),
         (("destroy", "racing-sac/w", "--purge", "--yes"), 2, "--purge and --force are for whole runs."),
         (("destroy", "--yes"), 2, "destroy needs the names of runs, or else --all-mine."),
         (("destroy", "x", "--all-mine", "--yes"), 2, "destroy needs the names of runs, or else --all-mine."),

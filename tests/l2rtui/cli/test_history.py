@@ -20,7 +20,7 @@ from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore, history_path
 
 FIELDS = ["run", "run_id", "experiment", "seed", "state", "started", "ended", "env_steps", "best_return"]
-FIELDS += ["image", "revision", "dirty"]
+FIELDS += ["image", "revision", "dirty", "backend", "context", "namespace"]
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +163,47 @@ def test_differences_are_named_part_by_part(history, capsys):
     )
 
 
+def test_options_of_a_place_choose_records_and_each_row_says_where_it_is_from(history, capsys):
+    away = {"backend": "kubernetes", "context": "lab", "namespace": "team"}
+    history.put(
+        [record(4, **away), record(5, **away | {"context": "west"}), record(6, **away | {"namespace": "x"})]
+    )
+
+    def seeds(*words):
+        assert main(["history", "-o", "json", *words]) == 0
+        return [row["seed"] for row in json.loads(capsys.readouterr().out)]
+
+    assert seeds("--backend", "demo") == [3, 2, 1]
+    assert seeds("--backend", "local") == []
+    main(["history", "--backend", "demo"])
+    table = capsys.readouterr().out
+    assert "WHERE" in table
+    assert "demo" in table
+    assert "lab" not in table
+    code, _, err = run(capsys, "diff", "race-s1", "race-s4")
+    assert (code, err) == (1, "l2rtui: The history has no run race-s4. See `l2rtui --backend demo history`.\n")
+    code, _, err = run(capsys, "history", "show", "race-s4")
+    assert code == 1
+
+
+def test_of_several_records_of_a_name_the_one_that_is_named_by_its_id_is_removed(history, capsys):
+    again = replace(record(1).entry, run_id="e" * 32, started=1.8e9, context="lab")
+    history.put([replace(record(1), entry=again)])
+    code, _, err = run(capsys, "history", "rm", "race-s1", "--yes")
+    assert code == 2
+    assert "The history has 2 records of race-s1: eeeeeeee (done, 2027-01-15T08:00, demo/lab), 00000001" in err
+    assert "Remove them by their ids." in err
+    assert len(rows(capsys)) == 4
+    assert run(capsys, "history", "rm", "eeeeeeee", "--yes")[0] == 0
+    assert [row["run_id"][:8] for row in rows(capsys, "race-s1")] == ["00000001"]
+
+
+def test_the_exact_name_of_a_run_chooses_no_others_of_an_experiment_of_that_name(history, capsys):
+    history.put([record(4, run="race")])
+    assert [row["run"] for row in rows(capsys, "race")] == ["race"]
+    assert len(rows(capsys, "experiment/race")) == len(rows(capsys, "race*")) == 4
+
+
 def test_records_are_removed_by_name(history, capsys):
     assert run(capsys, "history", "rm", "race-s1", "race-s2", "--yes")[0] == 0
     assert [row["run"] for row in rows(capsys)] == ["race-s3"]
@@ -179,7 +220,7 @@ def test_a_newer_history_is_listed_with_a_sentence(history, capsys):
 
 def test_a_run_of_the_past_is_launched_as_it_was(history, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, "launch", "--as", "race-s2", "--yes")
+    code, _, err = run(capsys, "launch", "--like", "race-s2", "--yes")
     assert code == 3
     assert "its source tree /repo is not here any more" in err
     code, out, err = run(capsys, "launch", "--as", "race-s2", "--name", "again", "--inexact", "--yes", "-o", "json")
@@ -187,9 +228,7 @@ def test_a_run_of_the_past_is_launched_as_it_was(history, capsys, tmp_path, monk
     assert (json.loads(out)["run"], json.loads(out)["seed"]) == ("again", 2)
 
 
-@pytest.mark.parametrize(
-    "words", [["--set", "seed=3"], ["--seeds", "0-2"], ["-f", "x.yaml", "--as-run", "race-s1"]]
-)
+@pytest.mark.parametrize("words", [["--set", "seed=3"], ["--seeds", "0-2"], ["-f", "x.yaml", "--like", "race-s1"]])
 def test_a_run_of_the_past_takes_no_changes(history, capsys, words):
     code, _, err = run(capsys, "launch", *(["--as", "race-s1"] if "-f" not in words else []), *words, "--yes")
     assert code == 2
@@ -199,7 +238,7 @@ def test_a_run_of_the_past_takes_no_changes(history, capsys, words):
 def test_a_launch_without_a_spec_names_both_ways(capsys):
     code, _, err = run(capsys, "launch", "--yes")
     assert code == 2
-    assert "`l2rtui launch -f SPEC`, -t NAME for a template, or --as RUN" in err
+    assert "`l2rtui launch -f SPEC`, -t NAME for a template, or --like RUN" in err
 
 
 def test_an_experiment_becomes_a_page_after_its_runs_are_gone(history, capsys, tmp_path, monkeypatch):

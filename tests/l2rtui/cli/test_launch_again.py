@@ -85,7 +85,7 @@ def launched_again(pole, train, *runs, words=()):
     # The file has gone, and so have the runs: the records are all that is left.
     spec.unlink()
     assert {(row["run"], row["state"]) for row in pole.json("history")} == {(run, "destroyed") for run in runs}
-    pole.json("launch", "--as", runs[0], "--yes")
+    pole.json("launch", "--like", runs[0], "--yes")
     again = first_steps(pole, runs[0])
     pole.json("destroy", runs[0], "--yes", "--purge")
     assert [row["state"] for row in pole.json("history")] == ["destroyed"] * (len(runs) + 1)

@@ -152,7 +152,7 @@ def test_a_run_from_launch_to_receipt(local, spec):
 def test_one_run_a_seed_and_destroy_by_experiment(local, spec):
     launched = local.json("launch", "-f", spec, "--yes", "--seeds", "0-1", "--set", "workers.0.replicas=1")
     assert [(run["run"], run["seed"], len(run["pods"])) for run in launched] == [("t-s0", 0, 2), ("t-s1", 1, 2)]
-    receipts = local.json("destroy", "t", "--grace", "0", "--yes")
+    receipts = local.json("destroy", "t", "--grace", "0", "--yes", "--all-matching")
     assert [(receipt["run"], receipt["left"]) for receipt in receipts] == [("t-s0", 0), ("t-s1", 0)]
     assert processes_of(local.home) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from l2rtui.cli import main as entry
 from l2rtui.cli import other_words
 from l2rtui.cli.examples import EXAMPLES
-from l2rtui.cli.other_words import KINDS, advice, translated, without_kind
-from l2rtui.cli.parser import VERBS, find_verb, split_verb, verb_parser
+from l2rtui.cli.other_words import advice, translated, without_kind
+from l2rtui.cli.parser import CHANGING, VERBS, find_verb, split_verb, verb_parser
 from l2rtui.cli.parser_selection import span
+from l2rtui.domain.selection.name_pattern import KINDS
 from l2rtui.errors import UsageError
 
 
@@ -57,6 +59,15 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["create", "pvc", "data"], "Write `l2rtui volume create data --size 50Gi`."),
         (["create", "-f", "x.yaml"], "Write `l2rtui launch -f x.yaml`"),
         (["rollout", "restart", "deploy/x"], "Write `l2rtui kill x`: its set replaces it."),
+        (["init"], "Write a spec file, see manifests/ of the repository and `l2rtui schema`"),
+        (["new", "x"], "`l2rtui demo` shows the app without one."),
+        (["examples"], "Specs to begin with are in manifests/"),
+        (["pause", "r"], "Runs cannot be paused. `l2rtui scale r/SET 0` stops the workers"),
+        (["runs", "--json"], "runs has no option --json. Write -o json."),
+        (["slots", "--gpus", "free>1"], "slots has no option --gpus. Did you mean --gpu?"),
+        (["nodes", "--no-color"], "Set the variable NO_COLOR=1"),
+        (["launch", "-f", "x", "--gpus", "2"], "Slots and GPUs stand in the spec"),
+        (["demo", "--backend", "local"], "demo is a backend itself"),
         (["ssh", "x"], "Write `l2rtui exec x -- bash`, or `l2rtui attach x`."),
         (["cp", "data:a", "b"], "Write `l2rtui volume get data:a b`"),
         (["watch", "x"], "Write `l2rtui runs -w`"),
@@ -210,6 +221,20 @@ def test_no_word_of_other_tools_hides_a_verb_and_each_leads_to_one():
         assert any(f"`l2rtui {name}" in hint for name in (*VERBS, "--context")), hint
     for meant in (*other_words._SAME.values(), *other_words._LISTS.values(), *KINDS.values()):
         assert not meant or meant.split()[0] in (*VERBS, "--version")
+
+
+@pytest.mark.parametrize("word", ["demon", "inti", "nw", "paus", "kind", "skills", "seal", "desk", "tory"])
+def test_a_verb_that_changes_something_is_not_proposed_for_a_likeness(word):
+    with pytest.raises(UsageError) as caught:
+        find_verb(word)
+    proposed = re.findall(r"[a-z-]+", caught.value.hint.partition("Did you mean")[2])
+    assert CHANGING.isdisjoint(proposed)
+
+
+@pytest.mark.parametrize("word", ["destory", "destrou", "destroyy", "detroy", "lanch", "klil"])
+def test_a_slip_of_the_fingers_names_its_verb(word):
+    with pytest.raises(UsageError, match=r"Did you mean (destroy|launch|kill)\?"):
+        find_verb(word)
 
 
 @pytest.mark.parametrize(

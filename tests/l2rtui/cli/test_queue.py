@@ -134,7 +134,7 @@ def test_a_run_that_waits_is_cancelled_killed_or_destroyed_with_its_experiment(q
     assert queue.run("queue", "cancel", "t-s5", "--yes").returncode == 1
     assert queue.run("queue", "move", "t-s2").returncode == 2
     assert queue.run("queue", "ls", "t-s2").returncode == 2
-    receipts = queue.json("destroy", "t", "--grace", "0", "--yes")
+    receipts = queue.json("destroy", "t", "--grace", "0", "--yes", "--all-matching")
     assert {receipt["run"]: receipt["queued"] for receipt in receipts} == {
         "t-s0": False, "t-s1": False, "t-s2": True, "t-s3": True,
     }  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_spec_may_say_that_its_runs_wait_and_a_relaunch_does_as_well(queue):
         file.write("queue: true\n")
     launch(queue, "--seeds", "0-2")
     assert [row["run"] for row in queue.json("queue")] == ["t-s2"]
-    queue.run("destroy", "t", "--grace", "0", "--yes")
+    queue.run("destroy", "t", "--grace", "0", "--yes", "--all-matching")
     queue.json("relaunch", "t", "--yes")
     assert [row["run"] for row in queue.json("queue")] == ["t-s2"]
 

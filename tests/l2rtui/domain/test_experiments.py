@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.experiments.interval import RESAMPLES, bootstrap_interval
 from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, seed_result, summarize
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, renamed, with_binding, with_seeds
 
 RETURNS = st.floats(-1e6, 1e6, allow_subnormal=False)
 
@@ -50,6 +56,52 @@ def test_runs_that_wait_count_in_their_experiment_and_make_one_of_their_own():
     assert [(each.experiment, each.runs, each.queued) for each in summaries] == [("e", 7, 6), ("later", 2, 2)]
     assert summaries[1] == ExperimentSummary("later", 2, 2)
     assert not summaries[0].is_fault
+
+
+def test_runs_of_several_specs_or_places_have_no_mean_in_common():
+    def result(run, seed, value, spec, place="", started=0.0):
+        return SeedResult(run, "e", seed, Learning.LIVE, value, spec_id=spec, place=place, started=started)
+
+    results = [
+        result("e", 0, 9.0, "aaaa", started=1.0),
+        result("e-s0", 0, 1.0, "bbbb", started=2.0),
+        result("e-s1", 1, 3.0, "bbbb", started=2.0),
+        result("e-s1", 1, 50.0, "bbbb", "lab/team", started=3.0),
+    ]
+    assert [(each.title, each.runs, each.mean_return) for each in summarize(results)] == [
+        ("e (spec aaaa, on this machine)", 1, 9.0),
+        ("e (spec bbbb, on this machine)", 2, 2.0),
+        ("e (spec bbbb, on lab/team)", 1, 50.0),
+    ]
+    assert [each.title for each in summarize(results[1:3])] == ["e"]
+
+
+def test_of_a_seed_that_appears_twice_the_newest_run_counts_and_the_seed_is_named():
+    results = [
+        SeedResult("e", "e", 0, Learning.DONE, 100.0, started=1.0),
+        SeedResult("e-s0", "e", 0, Learning.LIVE, 2.0, started=2.0),
+        SeedResult("e-s1", "e", 1, Learning.LIVE, 4.0, started=2.0),
+    ]
+    for order in (results, results[::-1]):
+        (summary,) = summarize(order)
+        assert (summary.runs, summary.mean_return, summary.repeated_seeds) == (3, 3.0, (0,))
+        assert (summary.best_seed, summary.worst_seed) == (1, 0)
+
+
+def test_a_spec_has_one_id_over_seeds_names_and_backends_and_another_for_each_change():
+    spec = RunSpec(
+        *(Kind.LEARNER_WORKERS, "e", "e"),
+        (SetSpec("w", Role.WORKER, ("w",), replicas=2), SetSpec("learner", Role.LEARNER, ("l",))),
+        train='{"lr": 0.1}',
+    )
+    stored = msgspec.json.encode(spec).decode()
+    same = [*with_seeds(spec, (0, 7)), renamed(spec, "other"), with_binding(spec, Binding.CPU), stored]
+    # As a version would write it that knows a field more.
+    same.append(json.dumps(json.loads(stored) | {"new_field": None}))
+    assert {spec_id(each) for each in same} == {spec_id(spec)}
+    changed = [spec.with_replicas("w", 3), replace(spec, train='{"lr": 0.2}'), replace(spec, image="x@sha256:1")]
+    assert len({spec_id(each) for each in (spec, *changed)}) == 4
+    assert (spec_id("{}"), spec_id("[1]"), spec_id("no JSON")) == ("", "", "")
 
 
 def test_one_run_has_a_mean_and_no_interval():

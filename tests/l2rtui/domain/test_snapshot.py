@@ -58,6 +58,58 @@ def test_what_a_person_means_by_a_name(target, names):
     assert [one.name for one in SNAPSHOT.select(target)] == names
 
 
+NAMESAKES = (
+    RunView("r", "racing", "racing", sets=(SetView("w", Role.WORKER, 1),)),
+    RunView("r0", "racing-s0", "racing", sets=(SetView("w", Role.WORKER, 1),)),
+    RunView("e", "exp", "night", sets=(SetView("racing", Role.WORKER, 1),)),
+)
+OF_NAMESAKES = (
+    pod("racing-w-0", "racing", "w", Role.WORKER),
+    pod("racing-s0-w-0", "racing-s0", "w", Role.WORKER),
+    pod("exp-racing-0", "exp", "racing", Role.WORKER),
+    pod("racing"),
+    pod("exp"),
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("racing", ["racing-w-0"]),  # the exact name of a run: neither its experiment nor the pod of that name
+        ("racing/w", ["racing-w-0"]),
+        ("racing/w/0", ["racing-w-0"]),
+        ("experiment/racing", ["racing-w-0", "racing-s0-w-0"]),
+        ("experiment/racing/w", ["racing-w-0", "racing-s0-w-0"]),
+        ("exp/racing", ["exp-racing-0"]),  # a set of the run named exp
+        ("experiment/night", ["exp-racing-0"]),
+        ("exp/night/racing/0", ["exp-racing-0"]),
+        ("night", ["exp-racing-0"]),  # no run has this name
+        ("run/racing", ["racing-w-0"]),
+        ("run/racing-s0/w/0", ["racing-s0-w-0"]),
+        ("pod/racing", ["racing"]),
+        ("pod/racing-w-0", ["racing-w-0"]),
+        ("pod/exp", ["exp"]),
+        ("node/racing", []),
+        ("experiment/nothing", []),
+        ("experiment", []),
+    ],
+)
+def test_an_exact_run_name_means_that_run_and_an_experiment_has_a_spelling_of_its_own(target, names):
+    pods, runs = {one.uid: one for one in OF_NAMESAKES}, {one.uid: one for one in NAMESAKES}
+    assert [one.name for one in ClusterSnapshot({}, pods, runs).select(target)] == names
+
+
+def test_runs_of_two_namespaces_with_one_name_keep_their_pods_apart():
+    runs = [RunView(f"u-{space}", "r", "r", namespace=space) for space in ("lab", "team")]
+    pods = [
+        PodView(f"p-{space}", "r-w-0", "n", run="r", set_name="w", namespace=space) for space in ("lab", "team")
+    ]
+    both = ClusterSnapshot({}, {one.uid: one for one in pods}, {one.uid: one for one in runs})
+    assert [one.uid for one in both.pods_of(runs[1])] == ["p-team"]
+    assert [one.uid for one in both.runs_matching("r")] == ["u-lab", "u-team"]
+    assert [one.uid for one in both.in_namespace("team").select("r")] == ["p-team"]
+
+
 def test_runs_are_found_by_name_and_by_experiment():
     assert SNAPSHOT.run_named("exp-s1") is RUNS[0]
     assert SNAPSHOT.run_named("exp") is None

@@ -47,7 +47,7 @@ async def test_an_experiment_is_counted_and_averaged_over_its_seeds(desk):
         assert (row["runs"], row["live"], row["queued"]) == ("2", "2", "0")
         assert row["return"] == decimal(np.mean(list(returns.values())))
         assert row["best"] == str(max(returns, key=returns.get))
-        assert "l2rtui experiments lidar-ppo" in one.words()
+        assert "l2rtui --backend demo experiments lidar-ppo" in one.words()
         assert rows(one)["lidar-ppo"]["low"] == "-"
 
 

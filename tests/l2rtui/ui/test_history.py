@@ -75,7 +75,7 @@ async def test_the_command_opens_it_with_a_filter(desk):
 async def test_a_record_is_shown_in_full_and_harmless(desk):
     async with desk() as one:
         await open_history(one)
-        assert "l2rtui history show 00000003" in one.words()
+        assert "l2rtui --backend demo history show 00000003" in one.words()
         await one.press("enter")
         await one.until(lambda: one.top == "DetailScreen" and "last line" in one.words(), "the record")
         for part in (
@@ -98,7 +98,7 @@ async def test_two_marked_runs_are_compared_from_then_to_now(desk):
         await one.press("d")
         await one.until(lambda: any("Mark two runs" in text for text in one.says()))
         await one.press("space", "space")
-        await one.until(lambda: "l2rtui diff 00000002 00000003" in one.words(), "the command")
+        await one.until(lambda: "l2rtui --backend demo diff 00000002 00000003" in one.words(), "the command")
         await one.press("d")
         await one.until(lambda: one.top == "DetailScreen" and "@@ outcome @@" in one.words(), "the difference")
         for line in ("-state: done", "+state: failed", "-best_return: 250.0", "+best_return: 30.0"):
@@ -112,7 +112,7 @@ async def test_a_run_is_planned_as_it_was_and_what_is_gone_refuses_it(desk):
         await one.press("R")
         await one.until(lambda: one.top == "ReviewScreen", "the review")
         await one.until(lambda: "its source tree /gone is not here any more" in one.words(), "the refusal")
-        assert "launch --as 00000003" in one.words()
+        assert "launch --like 00000003" in one.words()
 
 
 @pytest.mark.usefixtures("past")

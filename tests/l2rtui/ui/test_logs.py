@@ -177,7 +177,10 @@ async def test_the_command_line_of_a_log_says_all_that_the_pane_shows(desk):
         await one.press("5", *["greater_than_sign"] * 2, "ampersand", *"reward", "enter")
         await one.until(lambda: one.cluster.panes.log_pane.log_filter.include)
         name = one.cluster.panes.logs.active.selection.title
-        assert one.cluster.log_actions.cli_equivalent() == f"l2rtui logs {name} -f --since 5m --grep reward"
+        assert (
+            one.cluster.log_actions.cli_equivalent()
+            == f"l2rtui --backend demo logs {name} -f --since 5m --grep reward"
+        )
         await one.press("c")
         assert one.app.clipboard == one.cluster.log_actions.cli_equivalent()
 

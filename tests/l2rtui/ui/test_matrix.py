@@ -36,7 +36,7 @@ async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
         await one.until(lambda: one.cluster.panes.logs.active.selection.title == "racing-sac-s0/w")
         await one.press("K")
         await one.until(lambda: one.top == "ConfirmScreen")
-        assert "l2rtui kill racing-sac-s0/w" in one.words()
+        assert "l2rtui --backend demo kill racing-sac-s0/w" in one.words()
         await one.press("y")
         pods = lambda: one.cluster.snapshot.pods_of("racing-sac-s0", "w")  # noqa: E731
         await one.until(lambda: all(pod.is_terminating for pod in pods()))
@@ -205,9 +205,9 @@ async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk
         select_run(one, "racing-sac-s1")
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen")
-        assert "l2rtui destroy racing-sac-s1" in one.words()
+        assert "l2rtui --backend demo destroy racing-sac-s1" in one.words()
         await one.press("down", "down", "down", "c")
-        assert one.app.clipboard == "l2rtui destroy racing-sac-s1"
+        assert one.app.clipboard == "l2rtui --backend demo destroy racing-sac-s1"
         await one.press("enter")
         await one.until(lambda: one.top == "ConfirmScreen")
 

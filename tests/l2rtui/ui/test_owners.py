@@ -30,7 +30,7 @@ async def test_each_owner_has_the_slots_of_the_ledger(desk):
         assert {owner: row["slots"] for owner, row in rows(one).items()} == {
             owner: str(number) for owner, number in held.items()
         }
-        assert "l2rtui owners" in one.words()
+        assert "l2rtui --backend demo owners" in one.words()
         await one.press("enter")
         await one.until(lambda: one.top == "ClusterScreen" and one.cluster.panes.focused_pane is Pane.PODS)
         owner = max(held, key=held.get)

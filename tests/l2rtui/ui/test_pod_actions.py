@@ -42,12 +42,12 @@ async def test_workers_show_their_simulators_and_one_can_be_restarted_and_seen(d
         await one.until(lambda: "the simulator hangs" in one.words(), "the last error among the details")
         await one.press("i")
         await one.until(lambda: one.top == "SimulatorsScreen" and "reference" in one.words())
-        assert "l2rtui simulator status racing-sac-s0-w-2" in one.words()
+        assert "l2rtui --backend demo simulator status racing-sac-s0-w-2" in one.words()
         await one.press("v")
         await one.until(lambda: one.top == "FrameScreen" and one.words().count("▀") > 200)
         await one.press("escape", "R")
         await one.until(lambda: one.top == "ConfirmScreen" and "Its episode is lost" in one.words())
-        assert "l2rtui simulator restart racing-sac-s0-w-2" in one.words()
+        assert "l2rtui --backend demo simulator restart racing-sac-s0-w-2" in one.words()
         await one.press("y")
         await one.until(lambda: one.top == "SimulatorsScreen" and "by request" in one.words())
         await one.press("S", *"USR1", "enter")
@@ -89,7 +89,7 @@ async def test_other_peoples_runs_are_left_alone_until_admin_is_said(desk):
         await one.press("2", "ctrl+d")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "type lidar-ppo to confirm" in one.words()
-        assert "l2rtui destroy lidar-ppo --admin" in one.words()
+        assert "l2rtui --backend demo destroy lidar-ppo --admin" in one.words()
         await one.press("escape", "colon", *"admin", "enter")
         await one.until(lambda: "ADMIN" not in one.words())
         assert await one.backend.snapshot() == before
@@ -121,7 +121,7 @@ async def test_a_column_of_cells_is_stopped_in_every_marked_run(desk):
         await one.press("2", "down", "space", "space", "right", "right", "ctrl+d")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Scale w of 2 runs" in one.words()
-        assert "l2rtui scale racing-sac-s0/w 0 &&" in one.words()
+        assert "l2rtui --backend demo scale racing-sac-s0/w 0 &&" in one.words()
         await one.press("y")
 
         def is_stopped() -> bool:
@@ -148,7 +148,7 @@ async def test_a_run_that_is_gone_is_launched_again_by_one_key(desk):
         await one.press("colon", *"relaunch gone", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
         assert "Launch gone" in one.words()
-        assert "l2rtui relaunch gone" in one.words()
+        assert "l2rtui --backend demo relaunch gone" in one.words()
         await one.press("escape", "colon", *"relaunch nothing", "enter")
         await one.until(lambda: any("No destroyed run is named nothing" in said for said in one.says()))
 
@@ -180,7 +180,9 @@ async def test_attach_to_a_process_with_input_asks_for_the_terminal(desk, monkey
         await to_worker(one)
         await one.press("a")
         # The terminal of a test cannot be lent; the sentence names the command that needs no app.
-        await one.until(lambda: any("l2rtui attach racing-sac-s0-w-0" in said for said in one.says()))
+        await one.until(
+            lambda: any("l2rtui --backend demo attach racing-sac-s0-w-0" in said for said in one.says())
+        )
         assert left == ["racing-sac-s0-w-0"]
         assert "from now on" not in one.words()
 
@@ -197,7 +199,8 @@ async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeyp
         await to_worker(one)
         await one.press("S", *"sigusr1", "enter")
         await one.until(lambda: one.top == "ConfirmScreen")
-        assert "l2rtui exec racing-sac-s0-w-0 -- sh -c 'kill -s USR1 1'" in one.words()
+        command = one.app.screen._question.command  # the dialog breaks the line
+        assert command == "l2rtui --backend demo exec racing-sac-s0-w-0 -- sh -c 'kill -s USR1 1'"
         assert asked == []
         await one.press("y")
         await one.until(lambda: asked == [("racing-sac-s0-w-0", "sh", "-c", "kill -s USR1 1")])
@@ -288,7 +291,7 @@ async def test_other_numbers_of_replicas_are_scaled_after_a_look_at_the_differen
         assert "Scale racing-sac-s0/w?" in one.words()
         assert "-  replicas: 4" in one.words()
         assert "+  replicas: 3" in one.words()
-        assert "l2rtui scale racing-sac-s0/w 3" in one.words()
+        assert "l2rtui --backend demo scale racing-sac-s0/w 3" in one.words()
         await one.press("y")
 
         def is_scaled() -> bool:
@@ -341,7 +344,9 @@ async def test_a_mistake_is_shown_and_can_be_mended_or_given_up(desk, tmp_path, 
 async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
     async with desk() as one:
         await one.press(*MINE, "e")
-        await one.until(lambda: any("Use `l2rtui scale racing-sac-s0/SET N`" in said for said in one.says()))
+        await one.until(
+            lambda: any("Use `l2rtui --backend demo scale racing-sac-s0/SET N`" in said for said in one.says())
+        )
 
 
 # --- what runs without a learner are at ---

@@ -28,7 +28,7 @@ async def test_what_is_gone_is_listed_and_launched_again(desk):
         assert "night, seed 0, " in lines[1]
         await one.press("down", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
-        await one.until(lambda: "l2rtui relaunch night-s0" in one.words())
+        await one.until(lambda: "l2rtui --backend demo relaunch night-s0" in one.words())
         await one.press("enter")
         await one.until(lambda: one.cluster.snapshot.run_named("night-s0"))
 

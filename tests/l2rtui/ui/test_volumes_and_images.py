@@ -21,7 +21,7 @@ async def test_a_volume_is_browsed_and_a_folder_of_it_downloaded(desk, tmp_path)
     async with desk() as one:
         await to_files(one)
         await one.until(lambda: "checkpoints/" in one.words() and "README" in one.words())
-        assert "l2rtui volume files racing-data:" in one.words()
+        assert "l2rtui --backend demo volume files racing-data:" in one.words()
         assert (await one.backend.volumes.list())[0].mounted_by[-1] == "files"
         await one.press("enter")
         await one.until(lambda: "racing-data:/checkpoints" in one.words() and "ckpt-0000000120.json" in one.words())
@@ -103,7 +103,7 @@ async def test_images_without_an_engine_say_why(desk, monkeypatch):
         await one.until(lambda: one.top == "ImagesScreen" and "Docker" in one.words())
         await one.press("B")
         await one.until(lambda: any("Docker" in said for said in one.says()))
-        assert "l2rtui image build" in one.words()
+        assert "l2rtui --backend demo image build" in one.words()
         await one.press("escape")
         await one.until(lambda: one.top == "ClusterScreen")
 

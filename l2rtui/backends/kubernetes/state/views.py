@@ -25,6 +25,7 @@ from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usa
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_controller
 from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
+from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.quantity import whole_number
@@ -167,7 +168,8 @@ def run_view(
 ) -> RunView:
     """Make the row of a run from its ConfigMap and its controllers, each with the events about it."""
     meta = run.metadata
-    spec = _spec((run.data or {}).get(labels.SPEC_KEY, ""))
+    text = (run.data or {}).get(labels.SPEC_KEY, "")
+    spec = _spec(text)
     troubles = (_trouble(controller, events) for controller, events in controllers)
     # The first controller with a trouble: one sentence fits into the row, and causes are mostly shared.
     reason, message = next((item for item in troubles if item[0]), ("", ""))
@@ -189,6 +191,7 @@ def run_view(
         meta.deletion_timestamp is not None or bool(meta.annotation(labels.TERMINATING)),
         meta.namespace,
         trial=spec.trial if spec is not None else None,
+        spec_id=spec_id(text),
     )
 
 
