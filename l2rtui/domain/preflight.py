@@ -183,8 +183,8 @@ def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     cores: defaultdict[str, float] = defaultdict(float)
     memory: defaultdict[str, int] = defaultdict(int)
     for pod in (pod for run in plan.runs for pod in run.pods):
-        cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
-        memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
+        cores[pod.node] += pod.set_spec.pod_resources.cpu_cores or 0.0
+        memory[pod.node] += pod.set_spec.pod_resources.memory_bytes or 0
     for name in sorted(cores):
         if (node := snapshot.nodes.get(name)) is not None:
             yield from _room_on(node, cores[name], memory[name])
