@@ -151,7 +151,9 @@ class SetSpec:
                 f"it was launched for {few}{f' to {many}' if many != few else ''} replica{'s' if many != 1 else ''}"
             )
         if replicas % self.workers_in_pod:
-            return f"each of its pods runs {self.workers_in_pod} workers: choose a multiple of {self.workers_in_pod}"
+            return (
+                f"each of its pods runs {self.workers_in_pod} workers: choose a multiple of {self.workers_in_pod}"
+            )
         return "" if replicas >= 0 else f"a {self.role} set has 0 replicas or more"
 
     @property
@@ -283,6 +285,15 @@ def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
     """Return the same run with another binding mode in every set that uses a device."""
     sets = (
         replace(part, pod=replace(part.pod, binding=binding), may_use_cpu=False) if part.slots else part
+        for part in spec.sets
+    )
+    return replace(spec, sets=tuple(sets))
+
+
+def without_shared_pods(spec: RunSpec) -> RunSpec:
+    """Return the run for a backend without a device plugin: workers of one pod become pods on slots of a GPU."""
+    sets = (
+        replace(part, pod=replace(part.pod, binding=Binding.ENV)) if part.workers_in_pod > 1 else part
         for part in spec.sets
     )
     return replace(spec, sets=tuple(sets))

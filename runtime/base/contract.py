@@ -145,9 +145,9 @@ null), ``seconds`` (or null), ``detail`` (a few words).
 ``end``: a learner writes one when its run is complete: ``run_id``, ``reason``, ``limit`` (true where a limit has
 ended it), ``env_steps`` and ``updates``.
 ``gpu``: ``uuids`` of the GPUs that a process sees, where they are known; written once, as it starts.
-``workers``: a supervisor of several workers in one pod writes one at each change, and every ten seconds: ``workers``
-(by number: ``state``, which is ``running``, ``waiting`` for its next start or ``ended`` for good, ``restarts``,
-``exit_code`` of its last process that ended or null, ``started`` or null) and ``uuids``.
+``workers``: a supervisor of several workers in one pod writes one at each change, and every ten seconds:
+``workers`` (by number: ``state``, which is ``running``, ``waiting`` for its next start or ``ended`` for good,
+``restarts``, ``exit_code`` of its last process that ended or null, ``started`` or null) and ``uuids``.
 ``fetch``: ``source``, ``state`` (``running``, ``done`` or ``failed``), ``bytes``, ``total_bytes`` (or null).
 ``ps``: ``role`` (``ps`` or ``worker``), ``index``, ``global_step``, ``local_step`` (of a worker), ``loss``.
 """

@@ -71,11 +71,11 @@ def visible_uuids(env: Mapping[str, str], nvml: Any = None) -> tuple[str, ...]:
     Args:
         nvml: As `GpuMeter` takes it.
     """
-    given = env.get("NVIDIA_VISIBLE_DEVICES", "").strip()
-    names = given.split(",")
+    visible = env.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    names = visible.split(",")
     if all(name.startswith(("GPU-", "MIG-")) for name in names):  # the device plugin's usual way
         return tuple(names)
-    if given in _HIDDEN and "NVIDIA_VISIBLE_DEVICES" in env:
+    if visible in _HIDDEN and "NVIDIA_VISIBLE_DEVICES" in env:
         return ()
     chosen = env.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None and chosen.strip() in _HIDDEN:

@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Run the workers, or stop some of those that run."""
-    from runtime.jobs.supervise.supervisor import Supervisor, ask_to_kill
+    from runtime.jobs.supervise.supervisor import PodSupervisor, ask_to_kill
 
     if options.kill is not None:
         try:
@@ -49,5 +49,5 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         raise SetupError("supervise needs a command: l2r-runtime supervise --workers 4 -- COMMAND")
     if options.workers < 1:
         raise SetupError(f"--workers is {options.workers}; it must be at least 1")
-    supervisor = Supervisor(options.command, options.workers, os.environ, options.restart, options.grace)
+    supervisor = PodSupervisor(options.command, options.workers, os.environ, options.restart, options.grace)
     return supervisor.run(stop)

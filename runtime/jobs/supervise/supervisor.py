@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from runtime.base import addresses, contract
 from runtime.base.cli_options import program
@@ -69,7 +69,7 @@ class _Worker:
         return "ended" if self.starts_at is None else "waiting"
 
 
-class Supervisor:
+class PodSupervisor:
     """Workers of this pod.
 
     Args:
@@ -100,6 +100,7 @@ class Supervisor:
         self._reported_at = float("-inf")
         self._uuids = visible_uuids(environ)
         self._selector = selectors.DefaultSelector()
+        self._pipes: set[IO[bytes]] = set()
         self._socket_path = _socket_path(environ)
 
     def run(self, stop: Stop) -> int:
@@ -150,7 +151,8 @@ class Supervisor:
         process.returncode = 0  # it is reaped here, together with orphans, and not by this object
         assert process.stdout is not None  # noqa: S101  (it is a pipe)
         os.set_blocking(process.stdout.fileno(), False)
-        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        self._pipes.add(process.stdout)
+        self._selector.register(process.stdout, selectors.EVENT_READ, (worker, process.stdout))
 
     def _reap(self) -> None:
         while True:
@@ -196,11 +198,12 @@ class Supervisor:
             if key.data is None:
                 self._answer()
                 continue
-            worker, pipe = key.data, key.fileobj
+            worker, pipe = key.data
             with contextlib.suppress(BlockingIOError):
                 chunk = os.read(key.fd, 4 * _MAX_LINE)
                 if not chunk:
                     self._selector.unregister(pipe)
+                    self._pipes.discard(pipe)
                     pipe.close()
                     chunk = b"\n" if worker.half else b""
                 self._write(worker, chunk)
@@ -252,9 +255,8 @@ class Supervisor:
             try:
                 yield
             finally:
-                for key in list(self._selector.get_map().values()):
-                    if key.data is not None:
-                        key.fileobj.close()  # type: ignore[union-attr]
+                for pipe in self._pipes:
+                    pipe.close()
                 self._selector.close()
                 self._socket_path.unlink(missing_ok=True)
 
