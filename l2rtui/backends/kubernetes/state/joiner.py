@@ -428,17 +428,21 @@ class Joiner:
 
     def _usage(self, pod: PodStruct, devices: NodeDevices, replica: PlannedReplica | None) -> PodGpuUsage:
         """Read the GPU usage of a pod, with what claims, measurements and ConfigMaps tell."""
-        meta = pod.metadata
-        usage = read_gpu_usage(
-            pod,
-            devices,
-            replica.slots if replica is not None else None,
-            self._allocations.usage(pod, devices) if pod.spec.resource_claims else None,
-            measured=self._measured.get((meta.namespace, meta.name)) or self._reported_gpus(meta.uid, devices),
-            config_maps=self._config_maps,
-        )
-        for key in usage.config_maps if pod.status.phase not in _OVER else ():
-            self._unread[key].add(meta.uid)
+        claims, meta = pod.spec.resource_claims, pod.metadata
+        if replica is None and not (claims or self._measured or self._config_maps):  # nearly every pod
+            usage = read_gpu_usage(pod, devices)
+        else:
+            usage = read_gpu_usage(
+                pod,
+                devices,
+                replica.slots if replica is not None else None,
+                self._allocations.usage(pod, devices) if claims else None,
+                measured=self._measured.get((meta.namespace, meta.name)) or self._reported_gpus(meta.uid, devices),
+                config_maps=self._config_maps,
+            )
+        if usage.config_maps and pod.status.phase not in _OVER:
+            for key in usage.config_maps:
+                self._unread[key].add(meta.uid)
         return usage
 
     def _reported_gpus(self, uid: str, devices: NodeDevices) -> tuple[int, ...]:
