@@ -43,9 +43,10 @@ def launched(cli, tmp_path):
     def launch(document):
         path = tmp_path / "spec.yaml"
         path.write_text(yaml.safe_dump(document))
-        plan = cli.run("plan", "-f", str(path))
+        plan = cli.call("plan", "-f", str(path))
+        assert plan.returncode == 0, plan.stderr
         cli.run("launch", "-f", str(path), "--yes")
-        return plan
+        return plan.stderr
 
     return launch
 
@@ -82,7 +83,7 @@ def test_two_pods_of_four_gpus_fill_a_node(cli, namespace, launched):
 
 def test_four_workers_share_the_one_gpu_of_their_pod(cli, namespace, image, launched):
     plan = launched({**FOUR_WORKERS, "image": image})
-    assert "1 x pod of 4 workers" in plan
+    assert "shared/w: 4 workers share its pod." in plan
 
     def all_step():
         workers = rows(cli, "shared", "worker")
@@ -94,7 +95,7 @@ def test_four_workers_share_the_one_gpu_of_their_pod(cli, namespace, image, laun
         "limits": {GPU: "1"},
         "requests": {"cpu": "400m", GPU: "1"},
     }
-    assert [row["name"] for row in before] == [f"{pod['metadata']['name']}.{number}" for number in range(4)]
+    assert [row["pod"] for row in before] == [f"{pod['metadata']['name']}.{number}" for number in range(4)]
     assert [row["index"] for row in before] == [0, 1, 2, 3]
     assert in_use(cli) == 1
     eventually("the learner has four workers", lambda: cli.json("metrics", "shared")["workers"] == 4)

@@ -560,6 +560,8 @@ def _read_services(reading: _Import) -> None:
     for service in reading.services:
         meta, old = _metadata(service), str(_metadata(service).get("name", "")) or "service"
         selector = mapping(mapping(service, "spec"), "selector")
+        for label in import_fields.SERVER_LABELS & selector.keys():  # its pods have lost them
+            del selector[label]
         subject = f"Service {old}"
         matches = [name for name, labels_ in reading.selectors.items() if selector.items() <= labels_.items()]
         target = matches[0] if selector and matches else ""
