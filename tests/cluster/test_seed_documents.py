@@ -1,4 +1,4 @@
-"""Files of published examples, launched as they are on l2rtui's image: they train, and plans name the differences."""
+"""Files of published examples, launched as they are on our image: they train, and plans name the differences."""
 
 from __future__ import annotations
 

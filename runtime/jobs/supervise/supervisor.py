@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -28,7 +29,7 @@ from runtime.base.cli_options import program
 from runtime.base.errors import FailedError
 from runtime.base.gpu_meter import visible_uuids
 from runtime.base.metrics import record
-from runtime.base.processes import exponential_delay, shell_exit_code, signal_process_group
+from runtime.base.processes import exponential_delay, shell_exit_code, signal_at_end_of, signal_process_group
 from runtime.base.signals import Stop
 
 _POLL_SECONDS: Final = 0.2
@@ -142,6 +143,7 @@ class PodSupervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=partial(signal_at_end_of, os.getpid(), signal.SIGKILL),  # noqa: PLW1509  (no threads)
             )
         except OSError as error:
             self._mark(worker, f"{self._argv[0]} cannot be started: {error}")
@@ -220,7 +222,7 @@ class PodSupervisor:
             lines.append(worker.half[:_MAX_LINE])
             worker.half = worker.half[_MAX_LINE:]
         prefix = contract.WORKER_LINE.format(worker.number).encode()
-        _print(b"".join(prefix + line + b"\n" for line in lines))
+        _print(b"".join(prefix + _visible_state(line) + b"\n" for line in lines))
 
     def _mark(self, worker: _Worker, text: str) -> None:
         if worker.half:
@@ -313,6 +315,11 @@ def ask_to_kill(environ: Mapping[str, str], numbers: Sequence[int], grace: float
 
 def _socket_path(environ: Mapping[str, str]) -> Path:
     return Path(tempfile.gettempdir()) / f"l2r-workers-{environ.get(contract.ENV_POD_ID, '')[:36]}.sock"
+
+
+def _visible_state(line: bytes) -> bytes:
+    """Return what a terminal shows of a line: readers of logs would drop the worker before a carriage return."""
+    return line[line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1 :]
 
 
 def _print(data: bytes) -> None:
