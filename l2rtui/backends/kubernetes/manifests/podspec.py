@@ -335,6 +335,9 @@ def _imported(
     extras = json.loads(run.spec.extras)
     if extras:
         added["L2R_LEARNER_HOST"] = import_services.service_name(run.spec.name, extras[0])
+    for extra in extras:
+        if extra.get("names_pod") and extra["set"] == pod.set_spec.name:
+            spec.setdefault("hostname", import_services.service_name(run.spec.name, extra))
     meta = template.get("metadata") or {}
     if "hosts" in controller:
         own, marks = _indexed(controller, pod.index)

@@ -140,8 +140,8 @@ def read_gpu_usage(
         usages += _plugin_usage(requests, devices)
     if is_ours:
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
-    if not (usages or flags or requests or unread):
-        return NO_GPU_USAGE
+    if not (flags or requests or unread):
+        return PodGpuUsage(usages) if usages else NO_GPU_USAGE
     return PodGpuUsage(usages, tuple(flags), tuple(requests.items()), tuple(unread))
 
 
@@ -157,8 +157,8 @@ def _exact_usage(
     if pod.spec.resource_claims and allocated is None:
         return pinned, requested + len(pod.spec.resource_claims)
     if allocated:
-        known = [usage for usage in allocated if usage.gpu is not None]
-        return _distinct([*pinned, *known]), requested + len(allocated) - len(known)
+        placed = [usage for usage in allocated if usage.gpu is not None]
+        return _distinct([*pinned, *placed]), requested + len(allocated) - len(placed)
     # HAMi's requests name its own resources or none: its annotation is exact, so it replaces the others.
     if by_hami := _by_hami(pod, devices):
         return by_hami, 0

@@ -136,10 +136,11 @@ def pod_view(
         usage.flags,
         status.pod_ip or "",
         tuple(meta.labels.items()) if meta.labels else (),
-        requests=usage.requests,
-        is_bound=bool(pod.spec.node_name) or status.phase == "Running",
-        containers=len(pod.spec.containers or ()) or 1,
-        containers_ready=len([status_item for status_item in statuses if status_item.ready]),
+        "",
+        usage.requests,
+        bool(pod.spec.node_name) or status.phase == "Running",
+        len(pod.spec.containers or ()) or 1,
+        len([status_item for status_item in statuses if status_item.ready]),
     )
 
 
