@@ -34,7 +34,7 @@ examples:
 exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
 143 ended by SIGTERM before the work was done (drive, encode, elastic, classify, step, fetch, ps, ps-worker)
 """
-_BEFORE_COMMANDS: Final = ("elastic", "fetch", "step")
+_BEFORE_COMMANDS: Final = ("elastic", "fetch", "step", "supervise")
 """Roles that run a command, which follows ``--``."""
 
 
@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     from runtime.jobs.fetch import options as fetching
     from runtime.jobs.parameter_server import options as ps
     from runtime.jobs.steps import options as steps
+    from runtime.jobs.supervise import options as supervise
     from runtime.rl.encoding import options as encoders
     from runtime.rl.policies import options as policies
     from runtime.sim.control import control_cli
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
     evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
-    for module in (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, fetching):
+    for module in (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching):
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
@@ -201,7 +202,8 @@ def _copies(training: Settings) -> int:
 def _start(options: argparse.Namespace, stop: Stop) -> int:
     """Run one process of a run to its end."""
     from runtime.base import contract
-    from runtime.base.metrics import Console
+    from runtime.base.gpu_meter import visible_uuids
+    from runtime.base.metrics import Console, record
     from runtime.rl.roles.launch_context import Context, bound_numeric_threads
 
     if options.role == "learner" and os.environ.get(contract.ENV_ALERTS):
@@ -212,6 +214,8 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
     context = Context.from_environment(os.environ, options.role)
     # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
     folder = context.learner_folder() if options.role == "learner" else None
+    if uuids := visible_uuids(os.environ):
+        Console().record(record(contract.GPU_RECORD, {"uuids": list(uuids)}))
     # OpenMP and BLAS read the number of threads when they are loaded, so this precedes the imports below.
     bound_numeric_threads(context)
     if folder is not None:

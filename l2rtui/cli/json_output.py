@@ -186,6 +186,7 @@ def pod_document(
             for gpu, share in sorted(shares.items())
         ],
         **_several_containers(pod),
+        **({} if pod.worker is None else {"worker": pod.worker}),
         **_context(pod),
     }
 
@@ -347,6 +348,7 @@ def _planned_run(run: RunPlan) -> dict[str, Any]:
         "kind": str(spec.kind),
         "sets": [
             {"set": part.name, "role": str(part.role), "replicas": part.replicas, "slots": part.slots}
+            | ({"workers_per_pod": part.workers_in_pod} if part.workers_in_pod > 1 else {})
             for part in spec.sets
         ],
         "pods": [planned_pod(pod, spec.name) for pod in run.pods],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, assert_never
 
+from l2rtui.domain import row
 from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
 from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
@@ -30,7 +31,7 @@ class NodeGone:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class PodChanged:
     """A pod is new or differs."""
 

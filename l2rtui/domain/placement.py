@@ -541,7 +541,7 @@ def place(
             order = PlacementPolicy.SPREAD if is_elastic else policy
             missing, closed = 0, closed_nodes.of(worker_set)
             free.closed = sharable.closed = closed
-            for index in range(worker_set.replicas):
+            for index in range(worker_set.num_pods):
                 if pod_name(run.name, worker_set.name, index) in existing_pods:
                     continue
                 if not needs_slots:
@@ -658,10 +658,12 @@ def _no_room(
     counts: Counts,
 ) -> str:
     where, other = f" among {', '.join(map(str, pins))}" if pins else "", ""
+    number = worker_set.workers_in_pod
+    amount = f"{worker_set.num_pods} pods of {number} workers" if number > 1 else f"{worker_set.replicas} replicas"
     left_out = _left_out(closed, pins)
     nodes = [name for name in ledger.nodes if not pins or any(pin.node == name for pin in pins)]
     if counted := [name for name in nodes if counts.is_counted(worker_set, name)]:
-        sentence = f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas find no"
+        sentence = f"{run.name}/{worker_set.name}: {missing} of {amount} find no"
         return f"{sentence} {_lacking_units(worker_set, counted, closed, counts)}{where}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     number = worker_set.whole_gpus
@@ -677,7 +679,7 @@ def _no_room(
             slot for slot in slots if (slot.is_cpu if on_cpu else slot.id.gpu != CPU and slot.resource == device)
         ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
-    lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
+    lacking = f"{missing} of {amount}{size} find no free {kind}{where}"
     total = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots, pins)}"
     unseen = "" if worker_set.pod.binding is Binding.CPU else _unseen(ledger, nodes)
     return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{left_out}{unseen})"

@@ -199,7 +199,7 @@ def plan_launch(
     runs = []
     for spec, uid in zip(specs, uids, strict=True):
         replicas = (
-            (part, pod_name(spec.name, part.name, index)) for part in spec.sets for index in range(part.replicas)
+            (part, pod_name(spec.name, part.name, index)) for part in spec.sets for index in range(part.num_pods)
         )
         pods = tuple(plan_pod(spec, part, seats[name], nodes) for part, name in replicas if name in seats)
         runs.append(RunPlan(uid, spec, owner, pods))

@@ -92,6 +92,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     yield from _shared(plan, snapshot)
     yield from _counted(plan, snapshot)
     yield from cpu_sets(plan)
+    yield from shared_pods(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
         yield Finding(Severity.OK, "slots", f"{nodes}: every slot that is asked for is free")
@@ -164,6 +165,28 @@ def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
                 yield Finding(Severity.OK, f"{run.spec.name}/{part.name}", f"it sits on CPU slots: {reason}")
 
 
+def shared_pods(plan: LaunchPlan) -> Iterable[Finding]:
+    """Return findings on sets of which several workers share a pod; the same ones of many seeds are named once."""
+    sets = {(part.name, part.num_pods, part.workers_in_pod): run for run in plan.runs for part in run.spec.sets}
+    for (name, pods, workers), run in sets.items():
+        if workers > 1:
+            sentence = (
+                f"{workers} workers share each of its {pods} pods"
+                if pods > 1
+                else f"{workers} workers share its pod"
+            )
+            yield Finding(Severity.OK, f"{run.spec.name}/{name}", sentence)
+    ignored = {
+        part.name: run
+        for run in plan.runs
+        for part in run.spec.sets
+        if part.workers_per_pod > 1 and part.workers_in_pod == 1
+    }
+    for name, run in ignored.items():
+        sentence = "each worker has a slot of its own, and workers_per_pod counts with binding device-plugin alone"
+        yield Finding(Severity.OK, f"{run.spec.name}/{name}", sentence)
+
+
 def watched(plan: LaunchPlan) -> Iterable[Finding]:
     """Return findings on the limits and alerts of runs; the same ones are named once."""
     stated: set[tuple[Limits | None, object]] = set()
@@ -192,8 +215,8 @@ def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     cores: defaultdict[str, float] = defaultdict(float)
     memory: defaultdict[str, int] = defaultdict(int)
     for pod in (pod for run in plan.runs for pod in run.pods):
-        cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
-        memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
+        cores[pod.node] += pod.set_spec.pod_resources.cpu_cores or 0.0
+        memory[pod.node] += pod.set_spec.pod_resources.memory_bytes or 0
     for name in sorted(cores):
         if (node := snapshot.nodes.get(name)) is not None:
             yield from _room_on(node, cores[name], memory[name])

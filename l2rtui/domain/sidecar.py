@@ -52,7 +52,10 @@ def sidecar_of(run: RunSpec, set_spec: SetSpec) -> Sidecar | None:
     """
     if set_spec.role not in _ROLES or set_spec.template:
         return None
-    return _read(run.train, evaluates=any(other.role is Role.EVALUATOR for other in run.sets))
+    sidecar = _read(run.train, evaluates=any(other.role is Role.EVALUATOR for other in run.sets))
+    if sidecar is not None and set_spec.workers_per_pod > 1:
+        raise ValueError(f"the simulator beside a worker of {set_spec.name} serves one: leave workers_per_pod out")
+    return sidecar
 
 
 def socket_problem(run: RunSpec, set_spec: SetSpec) -> str:

@@ -35,6 +35,7 @@ class PodView:
         context: Name of its context, where several are shown; else empty.
         requests: Units of extended resources that the scheduler counts for it. is_bound: it has chosen its node.
         containers: Number of its main containers. containers_ready: those that are ready, where it has several.
+        worker: Number of the worker among those of its pod, where each has a row; None where the pod is the worker.
     """
 
     uid: str
@@ -67,6 +68,7 @@ class PodView:
     is_bound: bool = True
     containers: int = 1
     containers_ready: int = 0
+    worker: int | None = None
 
     @property
     def status(self) -> Status:

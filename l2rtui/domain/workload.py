@@ -115,6 +115,7 @@ class SetSpec:
         program: File that the command names as ``{program}``.
         may_use_cpu: Its program computes on no GPU and the spec names no binding, so that placement may choose
             ``cpu``.
+        workers_per_pod: Replicas that share one pod where the device plugin decides; see ``workers_in_pod``.
     """
 
     name: str
@@ -136,6 +137,7 @@ class SetSpec:
     gpus: int = 0
     gpu_model: str = ""
     gpu_memory_bytes: int = 0
+    workers_per_pod: int = 1
 
     def scale_problem(self, replicas: int) -> str:
         """Return a sentence on why the set cannot have so many replicas; empty when it can."""
@@ -149,7 +151,30 @@ class SetSpec:
             return (
                 f"it was launched for {few}{f' to {many}' if many != few else ''} replica{'s' if many != 1 else ''}"
             )
+        if replicas % self.workers_in_pod:
+            return (
+                f"each of its pods runs {self.workers_in_pod} workers: choose a multiple of {self.workers_in_pod}"
+            )
         return "" if replicas >= 0 else f"a {self.role} set has 0 replicas or more"
+
+    @property
+    def workers_in_pod(self) -> int:
+        """Replicas that run in one pod, under a supervisor.
+
+        More than 1 only where the device plugin gives whole GPUs: other bindings let pods share a GPU by its slots.
+        """
+        return self.workers_per_pod if self.pod.binding is Binding.DEVICE_PLUGIN else 1
+
+    @property
+    def num_pods(self) -> int:
+        """Number of its pods, each of which gets a seat."""
+        return -(-self.replicas // self.workers_in_pod)
+
+    @property
+    def pod_resources(self) -> Resources:
+        """Expected resource use of one pod."""
+        cores, memory, number = self.resources.cpu_cores, self.resources.memory_bytes, self.workers_in_pod
+        return Resources(None if cores is None else number * cores, None if memory is None else number * memory)
 
     @property
     def gpu_wish(self) -> str:
@@ -261,6 +286,15 @@ def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
     """Return the same run with another binding mode in every set that uses a device."""
     sets = (
         replace(part, pod=replace(part.pod, binding=binding), may_use_cpu=False) if part.slots else part
+        for part in spec.sets
+    )
+    return replace(spec, sets=tuple(sets))
+
+
+def without_shared_pods(spec: RunSpec) -> RunSpec:
+    """Return the run for a backend without a device plugin: workers of one pod become pods on slots of a GPU."""
+    sets = (
+        replace(part, pod=replace(part.pod, binding=Binding.ENV)) if part.workers_in_pod > 1 else part
         for part in spec.sets
     )
     return replace(spec, sets=tuple(sets))

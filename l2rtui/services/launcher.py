@@ -24,7 +24,7 @@ from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.domain.workload import RunSpec, with_binding
+from l2rtui.domain.workload import RunSpec, with_binding, without_shared_pods
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
 from l2rtui.services.elastic_preflight import check_elastic
@@ -132,6 +132,8 @@ async def prepare_runs(
     ledger = snapshot.ledger.without(excluded) if excluded else snapshot.ledger
     if binding is not None:
         specs = [with_binding(spec, binding) for spec in specs]
+    if backend.renderer is None:  # no device plugin: workers share a GPU by its slots
+        specs = [without_shared_pods(spec) for spec in specs]
     # Written into the spec that is launched: a later scale, and whoever reads the run, finds the mode that it got.
     specs = bound_to_cpu(specs, ledger, pins, overcommit=overcommit)
     nodes = snapshot.nodes.values()
@@ -343,8 +345,9 @@ async def scale(
     remaining = [pod for pod in pods if pod.index < replicas]
     # A pod that an earlier scale removed may still be terminating: by the spec its slots are free to be filled.
     present = {other.name: other.replicas for other in spec.sets}
+    in_pod = {other.name: other.workers_in_pod for other in spec.sets}
     existing = [
-        Seat(run, other.set_name, other.index, other.slots)
+        Seat(run, other.set_name, other.index // in_pod[other.set_name], other.slots)
         for other in snapshot.pods_of(run)
         if other.index < present.get(other.set_name, 0)
     ]

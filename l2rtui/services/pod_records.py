@@ -15,13 +15,17 @@ from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.workload import Role
 from l2rtui.services.logs import ReadingTurns
+from runtime.base.contract import GPU_RECORD, WORKERS_RECORD
 from runtime.base.metric_records import MAX_COUNT, number, parse_record, text
 
 BACKLOG_LINES: Final = 60
 """Lines of backlog in which the newest record is searched."""
 SILENT_LINES: Final = 2_000
 """Lines without a record after which a pod counts as one that writes none."""
+_NOT_OF_ONE: Final = (Role.LEARNER, GPU_RECORD, WORKERS_RECORD)
+"""Kinds of records that others read."""
 _MAX_TEXT: Final = 400
 _FADING: Final = 0.8
 """Part of a long interval that still counts one record later."""
@@ -30,7 +34,7 @@ _FADING: Final = 0.8
 def read(line: str) -> PodMetrics | None:
     """Read one line of a log; None if it is not a record, or a learner's."""
     record = parse_record(line)
-    if record is None or record["l2r"] == "learner":
+    if record is None or record["l2r"] in _NOT_OF_ONE:
         return None
     rank, world_size, turn = (_number(record.get(key)) for key in ("rank", "world_size", "round"))
     return PodMetrics(

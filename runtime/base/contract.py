@@ -81,6 +81,18 @@ ENV_NODE_DIR: Final = "L2R_NODE_DIR"
 """Set by a node of an elastic job in its training processes: a folder on this node's own disk, empty when the node
 starts, for state that outlives a round. In the next round the newest state of all nodes counts."""
 
+# --- several workers in one pod (`l2r-runtime supervise`) -------------------------------------------------
+WORKER_NAME: Final = "{}.{}"
+"""Name, or id, of a worker of a pod: that of the pod, and its number from 0."""
+WORKER_LINE: Final = "[{}] "
+"""Beginning of each line that a worker has written, in the log of its pod."""
+WORKER_MARK: Final = "[{}]! "
+"""The same of a line that the supervisor writes about it."""
+WORKERS_RECORD: Final = "workers"
+"""Kind of the metric record about all workers of a pod."""
+GPU_RECORD: Final = "gpu"
+"""Kind of the metric record that names the GPUs which a process sees."""
+
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555
 """Default TCP port of the data socket; the model socket is the next one."""
@@ -132,6 +144,10 @@ it began in this round, 0 where no node had state) and ``resumed_from`` (the nod
 null), ``seconds`` (or null), ``detail`` (a few words).
 ``end``: a learner writes one when its run is complete: ``run_id``, ``reason``, ``limit`` (true where a limit has
 ended it), ``env_steps`` and ``updates``.
+``gpu``: ``uuids`` of the GPUs that a process sees, where they are known; written once, as it starts.
+``workers``: a supervisor of several workers in one pod writes one at each change, and every ten seconds:
+``workers`` (by number: ``state``, which is ``running``, ``waiting`` for its next start or ``ended`` for good,
+``restarts``, ``exit_code`` of its last process that ended or null, ``started`` or null) and ``uuids``.
 ``fetch``: ``source``, ``state`` (``running``, ``done`` or ``failed``), ``bytes``, ``total_bytes`` (or null).
 ``ps``: ``role`` (``ps`` or ``worker``), ``index``, ``global_step``, ``local_step`` (of a worker), ``loss``.
 """

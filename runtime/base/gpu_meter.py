@@ -65,6 +65,34 @@ def own_devices(env: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     return () if first in _HIDDEN else ((first,),)
 
 
+def visible_uuids(env: Mapping[str, str], nvml: Any = None) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that this process may use, as far as its variables or the driver tell.
+
+    Args:
+        nvml: As `GpuMeter` takes it.
+    """
+    visible = env.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    names = visible.split(",")
+    if all(name.startswith(("GPU-", "MIG-")) for name in names):  # the device plugin's usual way
+        return tuple(names)
+    if visible in _HIDDEN and "NVIDIA_VISIBLE_DEVICES" in env:
+        return ()
+    chosen = env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and chosen.strip() in _HIDDEN:
+        return ()
+    try:
+        nvml = nvml if nvml is not None else importlib.import_module("pynvml")
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+        devices = chosen.split(",") if chosen is not None else [str(i) for i in range(nvml.nvmlDeviceGetCount())]
+        handles = [_handle(nvml, [name.strip()]) for name in devices]
+        return tuple(str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles if handle is not None)
+    except nvml.NVMLError:
+        return ()
+
+
 class GpuMeter:
     """Meter of the GPUs that a process computes on.
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from l2rtui.backends.base import AttachedProcess, Inspector, Renderer
 from l2rtui.backends.kubernetes.actions import describe, destroy, kill, leaks, permissions, preflight, scale
@@ -28,6 +28,7 @@ from l2rtui.backends.kubernetes.contexts import KubernetesContexts
 from l2rtui.backends.kubernetes.rights import advice
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.own_reports import pod_of
 from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
 from l2rtui.backends.kubernetes.storage.volumes import Volumes
 from l2rtui.backends.kubernetes.streams import exec as execution
@@ -45,6 +46,7 @@ from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base.contract import ENV_POD, ENV_POD_ID
 
 
 class KubernetesBackend:
@@ -130,11 +132,11 @@ class KubernetesBackend:
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
         """Return the description of an object, line by line, its events last."""
-        return await describe.describe(await self.api(), target)
+        return await describe.describe(await self.api(), _whole(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
         """Return the latest events of an object, or of all that can be seen; newest last."""
-        return await describe.events(await self.api(), target)
+        return await describe.events(await self.api(), _whole(target))
 
     async def leaks(self) -> tuple[Leak, ...]:
         """Return objects that runs have left behind."""
@@ -209,21 +211,21 @@ class KubernetesBackend:
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in a pod on the caller's own terminal; return its exit code."""
-        return await execution.run(await self.api(), pod, argv)
+        return await execution.run(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
     @asynccontextmanager
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
         """Attach to the standard streams of a container's own process."""
-        async with attached(await self.api(), pod) as process:
+        async with attached(await self.api(), pod_of(pod)) as process:
             yield process
 
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command in a pod without input; return its output."""
-        return await execution.capture(await self.api(), pod, argv)
+        return await execution.capture(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
         """Carry connections to a port of this machine to a port of a pod, until the generator is closed."""
-        async with aclosing(portforward.forward(await self.api(), pod, local, remote)) as messages:
+        async with aclosing(portforward.forward(await self.api(), pod_of(pod), local, remote)) as messages:
             async for sentence in messages:
                 yield sentence
 
@@ -277,3 +279,15 @@ class KubernetesBackend:
         if self._context is not None:
             context, self._context = self._context, None
             await context.api.close()
+
+
+_Target = TypeVar("_Target")
+
+
+def _whole(target: _Target) -> _Target | PodView:
+    return pod_of(target) if isinstance(target, PodView) else target
+
+
+def _as_worker(pod: PodView, argv: Sequence[str]) -> Sequence[str]:
+    """Return the command with the name and the id of one worker among several of its pod."""
+    return argv if pod.worker is None else ["env", f"{ENV_POD}={pod.name}", f"{ENV_POD_ID}={pod.uid}", *argv]

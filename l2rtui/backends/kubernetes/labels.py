@@ -50,6 +50,8 @@ STABLE: Final = f"{PREFIX}stable"
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
 """On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of its pods."""
+WORKERS: Final = f"{PREFIX}workers-per-pod"
+"""On a controller and its pods: number of workers that each pod runs; only where there are several."""
 BINDING: Final = f"{PREFIX}binding"
 """Binding mode by which the pod gets its device."""
 CLAIMS: Final = f"{PREFIX}claims"

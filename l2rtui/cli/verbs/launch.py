@@ -21,7 +21,7 @@ from l2rtui.cli.verbs.launch_queue import is_queueing, launch_or_queue
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
-from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, taken_names, watched
+from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, shared_pods, taken_names, watched
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -216,7 +216,7 @@ async def run_plan(session: Session) -> int:
     in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
     # A field of a file that a run changes or drops must not be found out from its pods.
     imported = (item for item in prepared.notes if item.severity is Severity.OK)
-    for finding in (*cpu_sets(prepared.plan), *in_memory, *in_order, *imported):
+    for finding in (*cpu_sets(prepared.plan), *shared_pods(prepared.plan), *in_memory, *in_order, *imported):
         session.talk.say(f"{finding.subject}: {finding.sentence}.")
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE

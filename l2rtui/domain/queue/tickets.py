@@ -54,7 +54,7 @@ class Ticket:
     @property
     def demand(self) -> int:
         """Number of slots that the run takes."""
-        return sum(part.replicas * part.slots for part in self.spec.sets)
+        return sum(part.num_pods * part.slots for part in self.spec.sets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,20 @@ def _set_spec(form: schema.SetForm, name: str, role: Role, run: schema.PodForm) 
         gpus=gpus,
         gpu_model=wish.model,
         gpu_memory_bytes=_named(parse_bytes, wish.memory or 0, f"{name}: gpu.memory"),
+        workers_per_pod=_workers_per_pod(form, name),
     )
+
+
+def _workers_per_pod(form: schema.SetForm, name: str) -> int:
+    if not isinstance(form, schema.WorkersForm):
+        return 1
+    number = form.workers_per_pod
+    if form.replicas % number:
+        raise ValueError(
+            f"{name}: replicas is {form.replicas}, the number of workers; with workers_per_pod {number} write a "
+            f"multiple of {number}"
+        )
+    return number
 
 
 def _gpus(form: schema.SetForm, name: str) -> tuple[int, schema.GpuForm]:

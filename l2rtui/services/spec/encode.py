@@ -92,7 +92,12 @@ def _form(spec: RunSpec, common: dict[str, Any]) -> schema.SpecForm:
             return schema.LearnerWorkersForm(
                 program=(module.url or module.name) if module is not None else "",
                 learner=schema.LearnerForm(name=learner.name, **_common_fields(learner)),
-                workers=[_replicated(set_spec, schema.WorkersForm) for set_spec in by_role(Role.WORKER)],
+                workers=[
+                    msgspec.structs.replace(
+                        _replicated(set_spec, schema.WorkersForm), workers_per_pod=set_spec.workers_per_pod
+                    )
+                    for set_spec in by_role(Role.WORKER)
+                ],
                 evaluator=_replicated(evaluators[0], schema.EvaluatorForm) if evaluators else None,
                 **common,
             )

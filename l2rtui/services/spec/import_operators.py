@@ -49,6 +49,7 @@ _SWITCHES: Final = (
 """Flags of torchrun without a value."""
 _RUN_OWNED: Final = ("nodeName", "nodeSelector", "hostname", "subdomain", "resourceClaims")
 _MAIN: Final = "main"
+_ETCD_PORTS: Final = (2379, 2380)
 _RECOMMENDED: Final = "app.kubernetes.io/"
 
 
@@ -97,18 +98,23 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
         SpecError: the file has other objects too, or the job has no pod, command or image.
     """
     documents = [document for document in documents if document is not None]
-    if len(documents) > 1:
-        others = ", ".join(str(item.get("kind")) for item in documents if not is_operator_job(item))
+    jobs = [item for item in documents if is_operator_job(item)]
+    rendezvous = _rendezvous_objects(documents)
+    others = [item for item in documents if item not in jobs and item not in rendezvous]
+    if others or len(jobs) > 1:
+        kinds = ", ".join(str(mapping({"": item}, "").get("kind")) for item in others)
         raise SpecError(
-            f"{path}: {next(filter(is_operator_job, documents))['kind']} is a whole run, and the file has "
-            f"{others or 'several of them'} as well.",
+            f"{path}: {jobs[0]['kind']} is a whole run, and the file has {kinds or 'several of them'} as well.",
             "Launch each from a file of its own; a run has its own rendezvous.",
         )
-    document = copy.deepcopy(documents[0])
+    document = copy.deepcopy(jobs[0])
     gone = import_fields.pop_server_fields(document)
     reading = _Reading(document, path)
     if gone:
         reading.report(f"left out, since the API server sets them: {', '.join(gone)}")
+    for item in rendezvous:
+        what = f"{item['kind']} {mapping(item, 'metadata').get('name') or 'etcd'}"
+        reading.report(f"{what} is left out, since the run has a rendezvous of its own: {named(item)}")
     name = (
         name
         or re.sub(r"[^a-z0-9]+", "-", str(reading.meta.pop("name", reading.kind)).lower()).strip("-")[:MAX_NAME]
@@ -122,6 +128,26 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     made = {"ElasticJob": _elastic_job, "PyTorchJob": _pytorch_job, "TrainJob": _train_job, "TFJob": _tf_job}
     data = {"name": name, **made[reading.kind](reading)}
     return data, tuple(reading.notes)
+
+
+def _rendezvous_objects(documents: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the Services of etcd beside a job, and the workloads that they select."""
+    objects = [item for item in documents if isinstance(item, dict) and not is_operator_job(item)]
+    services = [
+        item
+        for item in objects
+        if item.get("kind") == "Service"
+        and any(port.get("port") in _ETCD_PORTS for port in items(mapping(item, "spec"), "ports"))
+    ]
+    selectors = [mapping(mapping(item, "spec"), "selector") for item in services]
+
+    def is_selected(item: dict[str, Any]) -> bool:
+        template = mapping(mapping(item, "spec"), "template") or item
+        labels = mapping(mapping(template, "metadata"), "labels")
+        return any(selector and selector.items() <= labels.items() for selector in selectors)
+
+    kinds = ("Pod", "Deployment", "ReplicaSet", "StatefulSet")
+    return [*services, *(item for item in objects if item.get("kind") in kinds and is_selected(item))]
 
 
 # --- elastic ------------------------------------------------------------------------------------------------

@@ -136,6 +136,14 @@ class WorkersForm(_ProcessesForm, kw_only=True):
 
     name: SetName = "w"
     replicas: Count = 1
+    workers_per_pod: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="workers that share a pod and its GPU under binding device-plugin; a divisor of replicas",
+        ),
+    ] = 1
     command: Command = field(default_factory=lambda: ["l2r-runtime", "worker"])
 
 

@@ -148,7 +148,7 @@ def pins_of(spec: RunSpec, pods: Sequence[PodView]) -> tuple[Pin, ...]:
     slots_of = {(pod.set_name, pod.index): pod.slots for pod in pods}
     pins: list[Pin] = []
     for set_spec in spec.sets:
-        for index in range(set_spec.replicas if set_spec.slots else 0):
+        for index in range(set_spec.num_pods if set_spec.slots else 0):
             slots = slots_of.get((set_spec.name, index), ())
             # Pins are matched to replicas by order alone, so one gap would shift all that follow.
             if not set_spec.fills(slots):

@@ -56,7 +56,7 @@ class PlacementDraft:
         for spec in self.specs:
             for set_spec in spec.sets:
                 if set_spec.slots and set_name in ("", set_spec.name):
-                    for index in range(set_spec.replicas):
+                    for index in range(set_spec.num_pods):
                         yield spec.name, set_spec, index
 
     def missing(self, set_name: str = "") -> list[tuple[str, SetSpec, int]]:
@@ -149,7 +149,7 @@ class PlacementDraft:
         seats: list[Seat] = []
         for spec in self.specs:
             for set_spec in spec.sets:
-                for index in range(set_spec.replicas):
+                for index in range(set_spec.num_pods):
                     staged = self.seats.get(pod_name(spec.name, set_spec.name, index))
                     if staged is not None or not set_spec.slots:
                         seats.append(staged or Seat(spec.name, set_spec.name, index, ()))

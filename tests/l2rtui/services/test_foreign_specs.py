@@ -145,6 +145,35 @@ spec:
       restartPolicy: ExitCode
       template: {pod("torchrun", "--nproc_per_node=2", "main.py", "--epochs=2")}
 """
+ETCD = """\
+apiVersion: v1
+kind: Service
+metadata: {name: etcd-service}
+spec: {ports: [{port: 2379}], selector: {app: etcd}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: etcd, labels: {app: etcd}}
+spec: {containers: [{name: etcd, image: "quay.io/coreos/etcd:latest", command: [etcd]}]}
+---
+"""
+
+
+def test_an_etcd_beside_an_elastic_job_gives_way_to_the_rendezvous_of_the_run(load):
+    request = load(f"{ETCD}{ELASTIC}")
+    assert [part.name for part in request.spec.sets] == [part.name for part in load(ELASTIC).spec.sets]
+    said = " ".join(note.sentence for note in request.notes)
+    for what in ("Service etcd-service is left out", "Pod etcd is left out", "quay.io/coreos/etcd:latest"):
+        assert what in said
+    for other in (
+        ETCD.replace("app: etcd}}\nspec", "app: web}}\nspec"),
+        ETCD.replace("2379", "80"),
+        f"{ELASTIC}---\n",
+    ):
+        with pytest.raises(SpecError, match="is a whole run, and the file has"):
+            load(f"{other}{ELASTIC}")
+
+
 PYTORCH = f"""\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob

@@ -202,7 +202,7 @@ async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterabl
     for run in plan.runs:
         for pod in run.pods:
             if pod.node:
-                own, sidecar = pod.set_spec.resources, sidecar_of(run.spec, pod.set_spec) or Resources()
+                own, sidecar = pod.set_spec.pod_resources, sidecar_of(run.spec, pod.set_spec) or Resources()
                 cores[pod.node] += (own.cpu_cores or 0.0) + (sidecar.cpu_cores or 0.0)
                 memory[pod.node] += (own.memory_bytes or 0) + (sidecar.memory_bytes or 0)
     names = [name for name in sorted(cores) if (cores[name] or memory[name]) and name in snapshot.nodes]

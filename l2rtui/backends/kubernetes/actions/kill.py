@@ -1,4 +1,7 @@
-"""Kill: delete pods, each by its uid, so that a replacement of the same name is not deleted."""
+"""Kill: delete pods, each by its uid, so that a replacement of the same name is not deleted.
+
+A worker that shares its pod is stopped by the supervisor there, and the others go on.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from collections.abc import Sequence
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.state.own_reports import pod_of
+from l2rtui.backends.kubernetes.streams.exec import capture
 from l2rtui.domain.snapshot import PodView
-from l2rtui.errors import NotFoundError
+from l2rtui.errors import BackendError, NotFoundError
 
 _AT_ONCE = 16
 _TRIES = 5
@@ -34,14 +39,36 @@ async def kill(api: Api, pods: Sequence[PodView], grace_seconds: float | None = 
         async with gate:
             return await _kill(api, pod, grace)
 
-    outcomes = await asyncio.gather(*(kill_one(pod) for pod in pods), return_exceptions=True)
+    async def kill_in(pod: PodView, workers: Sequence[int]) -> bool:
+        async with gate:
+            return await _kill_workers(api, pod, workers, grace)
+
+    shared: dict[str, tuple[PodView, list[int]]] = {}
+    for pod in pods:
+        if pod.worker is not None:
+            workers_pod = pod_of(pod)
+            shared.setdefault(workers_pod.uid, (workers_pod, []))[1].append(pod.worker)
+    pods = [pod for pod in pods if pod.worker is None]
+    calls = [*(kill_one(pod) for pod in pods), *(kill_in(*item) for item in shared.values())]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-    gone = [pod.name for pod, was_there in zip(pods, outcomes, strict=True) if not was_there]
+    gone = [pod.name for pod, was_there in zip(pods, outcomes, strict=False) if not was_there]
     if gone:
         verb = "is" if len(gone) == 1 else "are"
         raise NotFoundError(f"{', '.join(gone)} {verb} gone.", "Look at the pods again.")
+
+
+async def _kill_workers(api: Api, pod: PodView, workers: Sequence[int], grace: int | None) -> bool:
+    """Tell the supervisor in a pod to stop some of its workers; it starts them again."""
+    numbers = ",".join(map(str, sorted(workers)))
+    argv = ["l2r-runtime", "supervise", "--kill", numbers, *([] if grace is None else ["--grace", str(grace)])]
+    output = await capture(api, pod, argv)
+    if output.code:
+        why = output.err.decode("utf-8", "replace").strip().removeprefix("l2r-runtime: ") or "it gave no reason"
+        raise BackendError(f"Worker {numbers} of {pod.name} was not stopped: {why}.", "Look at the pods again.")
+    return True
 
 
 async def _kill(api: Api, pod: PodView, grace: int | None) -> bool:

@@ -74,7 +74,7 @@ class _Scale:
         if double := next((pod.name for pod in plan.added if pod.index in seated), ""):
             raise pod_exists(plan.run, plan.set_name, double)
         await self._claim()
-        removed = {index for index in seated if index >= plan.replicas}
+        removed = {index for index in seated if index >= plan.replicas // self._set_spec.workers_in_pod}
         freed = await self._shrink(controllers, removed, grace_seconds)
         await self._grow(controllers)
         # The spec is written last: where something above failed, the same scale can be asked for again.
@@ -146,7 +146,9 @@ class _Scale:
 
     async def _mark_leaving(self) -> list[tuple[str, str]]:
         """Give the pods that are to go the lowest deletion cost; return their names and uids."""
-        removed = set(self._plan.removed)
+        # Of pods with several workers the plan names the workers.
+        shared = self._set_spec.workers_in_pod > 1
+        removed = {name.rpartition(".")[0] if shared else name for name in self._plan.removed}
         leaving = []
         for pod in await self._api.list("Pod", self._namespace, labels=f"{labels.RUN_ID}={self._run.uid}"):
             meta = pod["metadata"]

@@ -20,7 +20,7 @@ SERVER_METADATA: Final = frozenset(
     }
 )  # fmt: skip
 """Metadata by which an exported object is recognised; the API server sets or computes it."""
-_SERVER_LABELS: Final = frozenset(
+SERVER_LABELS: Final = frozenset(
     {
         "pod-template-hash", "controller-revision-hash", "pod-template-generation", "controller-uid", "job-name",
         "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "statefulset.kubernetes.io/pod-name",
@@ -114,7 +114,7 @@ def _server_metadata(meta: Document, path: str, *, has_name: bool) -> list[str]:
         meta, [key for key in meta if key in SERVER_METADATA and (has_name or key != "generateName")], f"{path}."
     )
     own = mapping(meta, "labels")
-    gone += _popped(own, [key for key in own if key in _SERVER_LABELS], f"{path}.labels.")
+    gone += _popped(own, [key for key in own if key in SERVER_LABELS], f"{path}.labels.")
     notes = mapping(meta, "annotations")
     written = [key for key in notes if str(key).startswith(_SERVER_ANNOTATIONS)]
     return gone + _popped(notes, written, f"{path}.annotations.")

@@ -59,6 +59,8 @@ class _Import:
     sets: list[SetSpec] = field(default_factory=list)
     selectors: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Labels of the pods in the file, by set."""
+    pod_names: dict[str, str] = field(default_factory=dict)
+    """Names of bare pods, by set."""
     services: list[dict[str, Any]] = field(default_factory=list)
     extras: list[dict[str, Any]] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
@@ -241,6 +243,8 @@ def _read_workload(reading: _Import, document: dict[str, Any], *, is_learner: bo
         raise SpecError(f"{reading.source}: {subject} has no containers.")
     selector = _selector(spec) if kind != "Pod" else {}
     reading.selectors[set_name] = _labels(document)
+    if kind == "Pod":
+        reading.pod_names[set_name] = str(_metadata(document).get("name"))
     _report_names(reading, subject, set_name, selector)
     is_indexed = kind == "Job" and spec.get("completionMode") == "Indexed"
     replicas = 1 if is_bare_learner or kind == "Pod" else _replicas(reading, subject, kind, spec)
@@ -561,6 +565,8 @@ def _read_services(reading: _Import) -> None:
     for service in reading.services:
         meta, old = _metadata(service), str(_metadata(service).get("name", "")) or "service"
         selector = mapping(mapping(service, "spec"), "selector")
+        for label in import_fields.SERVER_LABELS & selector.keys():  # its pods have lost them
+            del selector[label]
         subject = f"Service {old}"
         matches = [name for name, labels_ in reading.selectors.items() if selector.items() <= labels_.items()]
         target = matches[0] if selector and matches else ""
@@ -578,6 +584,10 @@ def _read_services(reading: _Import) -> None:
         outer = {"metadata": _without(meta, "name", "labels", "annotations"), **_without(service, *_READ)}
         reading.left_out(subject, outer)
         extra = {"name": old, "set": target, "spec": spec, "keeps": True}
+        # A pod's host name is its own name: a headless Service of that name lets others find it by it.
+        if spec.get("clusterIP") == "None" and reading.pod_names.get(target) == old:
+            extra["names_pod"] = True
+            reading.report(subject, "the host name of its pod is the new name of the Service")
         reading.extras.append(
             extra | ({"metadata": own} if own else {}) | ({"namespace": namespace} if namespace else {})
         )

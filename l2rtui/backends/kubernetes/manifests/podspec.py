@@ -46,6 +46,7 @@ CONTAINER: Final = "main"
 TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
 DATA_DIR: Final = "/l2r"
 """L2R_DIR in the container: a mount of the spec at this path, or an empty folder that goes with the pod."""
+_SUPERVISOR_SECONDS: Final = 2
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
 
 
@@ -104,11 +105,13 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
     for own, parts in zip((volumes, mounts), programs.volume(run, pod.set_spec), strict=True):
         own.extend(parts)
     container = _container(run, pods, bound, mounts)
+    # A supervisor ends after its workers, which have the grace of the set.
+    supervision = _SUPERVISOR_SECONDS if pod.set_spec.workers_in_pod > 1 else 0
     spec: dict[str, Any] = {
         **dns_names.hostname(run, pod),
         "containers": [container],
         "volumes": volumes,
-        "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds),
+        "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds) + supervision,
         # Else every Service of the namespace becomes seven variables in every container.
         "enableServiceLinks": False,
         **_placement(pod, settings, server),
@@ -214,7 +217,7 @@ def _from_pod() -> list[dict[str, Any]]:
 
 
 def _resources(pod: PodPlan, bound: GpuBinding) -> dict[str, Any]:
-    requirements = resource_requirements(pod.set_spec.resources, bound.limits)
+    requirements = resource_requirements(pod.set_spec.pod_resources, bound.limits)
     if bound.claim:
         requirements["claims"] = [{"name": gpu_binding.CLAIM_NAME}]
     return requirements
@@ -331,6 +334,9 @@ def _imported(
     extras = bounded_json.loads(run.spec.extras)
     if extras:
         added["L2R_LEARNER_HOST"] = import_services.service_name(run.spec.name, extras[0])
+    for extra in extras:
+        if extra.get("names_pod") and extra["set"] == pod.set_spec.name:
+            spec.setdefault("hostname", import_services.service_name(run.spec.name, extra))
     meta = template.get("metadata") or {}
     if "hosts" in controller:
         own, marks = _indexed(controller, pod.index)

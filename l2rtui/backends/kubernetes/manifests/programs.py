@@ -23,11 +23,20 @@ def texts(spec: RunSpec) -> dict[str, str]:
 
 
 def command(set_spec: SetSpec) -> list[str]:
-    """Return the command of a set, with the path of its program filled in."""
-    if set_spec.program is None:
-        return list(set_spec.command)
-    path = f"{PROGRAM_DIR}/{set_spec.program.name}"
-    return [path if word == PROGRAM_WORD else word for word in set_spec.command]
+    """Return the command of a pod: that of the set, with the path of its program, or a supervisor of several."""
+    path = f"{PROGRAM_DIR}/{set_spec.program.name}" if set_spec.program is not None else PROGRAM_WORD
+    own = [path if word == PROGRAM_WORD else word for word in set_spec.command]
+    if (workers := set_spec.workers_in_pod) == 1:
+        return own
+    options = (
+        "--workers",
+        str(workers),
+        "--restart",
+        str(set_spec.restart),
+        "--grace",
+        f"{set_spec.grace_seconds:g}",
+    )
+    return ["l2r-runtime", "supervise", *options, "--", *own]
 
 
 def volume(run: RunPlan, set_spec: SetSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

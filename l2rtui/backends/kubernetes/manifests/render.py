@@ -298,6 +298,8 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
     set_spec = group.set_spec
     own_labels = group_labels(run, group)
     annotations = {labels.SEATS: group.seats, labels.BINDING: str(set_spec.pod.binding), labels.OWNER: run.owner}
+    if set_spec.workers_in_pod > 1:
+        annotations[labels.WORKERS] = str(set_spec.workers_in_pod)
     template = pod_template(run, group.pods, server, own_labels, annotations)
     if group.kind == "ReplicaSet":
         spec: dict[str, Any] = {
@@ -363,5 +365,7 @@ def _controller_step(kind: str, name: str, groups: Sequence[Group]) -> PlanStep:
     for group in groups:
         set_spec = group.set_spec
         slots = " ".join(str(slot) for pod in group.pods for slot in pod.seat.slots) or "any node, no device"
-        details.append(f"{len(group.pods)} x {set_spec.role} on {slots}: {' '.join(set_spec.command)}")
+        number = set_spec.workers_in_pod
+        what = f"pod of {number} {set_spec.role}s" if number > 1 else str(set_spec.role)
+        details.append(f"{len(group.pods)} x {what} on {slots}: {' '.join(set_spec.command)}")
     return _creation(kind, name, "; ".join(details))

@@ -24,6 +24,7 @@ from l2rtui.backends.kubernetes.state import dcgm
 from l2rtui.backends.kubernetes.state.initial_list import STRUCTS, list_all, list_kind, put_method
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.own_reports import read_reports
 from l2rtui.backends.kubernetes.state.visibility import (
     Visibility,
     find_visibility,
@@ -44,6 +45,7 @@ _NO_METRICS_SECONDS = 300.0
 _SAMPLES_SECONDS = 10.0
 _SNAPSHOT_SAMPLES_SECONDS = 2.0
 """For all exporters together: a user waits for the snapshot, and the API server may not reach them at all."""
+_SNAPSHOT_REPORTS_SECONDS = 2.0
 _AT_ONCE = 16
 _MOST_CONFIG_MAPS = 512
 _METRICS: Final = Scope("NodeMetrics")
@@ -112,6 +114,8 @@ class ClusterWatch:
         made = [*lists.changes, *joiner.changes()]
         if unread := joiner.unread_config_maps():
             joiner.set_config_maps(await self._config_maps(unread))
+        if reporting := joiner.reporting_pods():
+            joiner.set_reports(await read_reports(self._api, reporting, _SNAPSHOT_REPORTS_SECONDS))
         problems += visibility_problems(visibility)
         last = ProblemsChanged(tuple(dict.fromkeys(problems)))
         return apply(EMPTY_SNAPSHOT, [*made, *joiner.changes(), last])
@@ -145,8 +149,8 @@ class ClusterWatch:
         self._reflectors = [self._reflector(scope, joiner, wake, gate, liveness) for scope in scopes(visibility)]
         early = await self._begin(joiner)
         metrics, samples = self._follow_metrics(joiner, wake, gate, liveness), self._follow_samples(joiner, wake)
-        config_maps = self._follow_config_maps(joiner, wake)
-        others = (metrics, samples, config_maps, self._follow_permissions(visibility), liveness.run())
+        config_maps, reports = self._follow_config_maps(joiner, wake), self._follow_reports(joiner, wake)
+        others = (metrics, samples, config_maps, reports, self._follow_permissions(visibility), liveness.run())
         async with _running([*(reflector.run() for reflector in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
@@ -332,6 +336,15 @@ class ClusterWatch:
         while True:
             if unread := joiner.unread_config_maps():
                 joiner.set_config_maps(await self._config_maps(unread))
+                wake.set()
+            await asyncio.sleep(_RECHECK_SECONDS)
+
+    async def _follow_reports(self, joiner: Joiner, wake: asyncio.Event) -> None:
+        """Read what our own pods report in their logs."""
+        await self._settled()
+        while True:
+            if reporting := joiner.reporting_pods():
+                joiner.set_reports(await read_reports(self._api, reporting, _SAMPLES_SECONDS))
                 wake.set()
             await asyncio.sleep(_RECHECK_SECONDS)
 

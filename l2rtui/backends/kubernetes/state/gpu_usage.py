@@ -29,6 +29,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, Unit, is_device, unit_of
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
+from l2rtui.domain import row
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
 from l2rtui.domain.quantity import whole_number
@@ -55,12 +56,13 @@ _FRACTIONS: Final = (
 )
 """Beginnings of annotations on a pod that uses a part of a GPU which nothing else tells."""
 _KEYS: Final = (_CDI, *_INDICES, *_FRACTIONS)
+_GPU_KEYS: Final = (*_KEYS, labels.HAMI_ALLOCATED, labels.HAMI_GPU_UUID)
 _PATHS: Final = ("/var/run/nvidia", "/dev/nvidia")
 ConfigMaps = Mapping[tuple[str, str], Mapping[str, str] | None]
 """ConfigMaps by namespace and name, as far as they are read; None for one that cannot be."""
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class PodGpuUsage:
     """GPU usage of a pod, and its inconsistencies as sentences without the pod's name.
 
@@ -122,39 +124,54 @@ def read_gpu_usage(
         return NO_GPU_USAGE
     flags: dict[str, None] = {}
     unread: dict[tuple[str, str], None] = {}
-    pinned: dict[DeviceUsage, None] = {}
+    pinned: tuple[DeviceUsage, ...] = ()
     if may_name_gpu:
-        in_containers = _pinned(pod, devices, config_maps or {}, flags, unread, has_requests=has_requests)
-        pinned = dict.fromkeys(in_containers)
-    pinned |= dict.fromkeys(_annotated(annotations, devices, flags, has_requests=has_requests))
+        pinned = _pinned(pod, devices, config_maps or {}, flags, unread, has_requests=has_requests)
+    if annotations:
+        pinned = _distinct([*pinned, *_annotated(annotations, devices, flags, has_requests=has_requests)])
     requests = _requests(pod) if has_requests else {}
     requested = _requested(pod, devices) if has_requests else 0
     if pinned and requested and not spec.resource_claims:
         flags["names a GPU and requests one too: it may hold two"] = None
-    if spec.resource_claims and allocated is None:
-        requested += len(spec.resource_claims)
-    elif allocated:
-        pinned.update(dict.fromkeys(usage for usage in allocated if usage.gpu is not None))
-        requested += sum(usage.gpu is None for usage in allocated)
-    # HAMi's requests name its own resources or none: its annotation is exact, so it replaces the others.
-    elif by_hami := _by_hami(pod, devices):
-        pinned, requested = dict.fromkeys(by_hami), 0
-    elif on_measured := _measured_usage(measured, requested, devices):
-        pinned, requested = pinned | dict.fromkeys(on_measured), 0
-    usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
-    usages += _plugin_usage(requests, devices) if has_requests else ()
+    if spec.resource_claims or annotations or measured:
+        pinned, requested = _exact_usage(pod, devices, pinned, requested, allocated, measured)
+    usages = pinned + ((DeviceUsage(None, None, requested),) if requested else ())
+    if has_requests:
+        usages += _plugin_usage(requests, devices)
     if is_ours:
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
-    if not (usages or flags or requests or unread):
-        return NO_GPU_USAGE
+    if not (flags or requests or unread):
+        return PodGpuUsage(usages) if usages else NO_GPU_USAGE
     return PodGpuUsage(usages, tuple(flags), tuple(requests.items()), tuple(unread))
+
+
+def _exact_usage(
+    pod: PodStruct,
+    devices: NodeDevices,
+    pinned: tuple[DeviceUsage, ...],
+    requested: int,
+    allocated: tuple[DeviceUsage, ...] | None,
+    measured: Sequence[int],
+) -> tuple[tuple[DeviceUsage, ...], int]:
+    """Return the GPUs of a pod, and its requested slots on unknown ones, by claims, by HAMi and by measurements."""
+    if pod.spec.resource_claims and allocated is None:
+        return pinned, requested + len(pod.spec.resource_claims)
+    if allocated:
+        placed = [usage for usage in allocated if usage.gpu is not None]
+        return _distinct([*pinned, *placed]), requested + len(allocated) - len(placed)
+    # HAMi's requests name its own resources or none: its annotation is exact, so it replaces the others.
+    if by_hami := _by_hami(pod, devices):
+        return by_hami, 0
+    if on_measured := _measured_usage(measured, requested, devices):
+        return _distinct([*pinned, *on_measured]), 0
+    return pinned, requested
 
 
 def _gpu_annotations(pod: PodStruct) -> Mapping[str, str]:
     """Return the annotations of a pod if one of them may be about a GPU."""
     annotations = pod.metadata.annotations or {}
     for key in annotations:  # no generator: this runs for every pod
-        if key.startswith(_KEYS) or key in (labels.HAMI_ALLOCATED, labels.HAMI_GPU_UUID):
+        if key.startswith(_GPU_KEYS):
             return annotations
     return {}
 
@@ -185,26 +202,34 @@ def _pinned(
     unread: dict[tuple[str, str], None],
     *,
     has_requests: bool,
-) -> Iterator[DeviceUsage]:
-    """Yield the GPUs that containers name by variables and mounts."""
+) -> tuple[DeviceUsage, ...]:
+    """Return the GPUs that containers name by variables and mounts."""
+    usages: list[DeviceUsage] = []
     for container in _all_containers(pod):
         if container.env or container.env_from:
             nvidia, cuda = _pins(pod, container, devices, config_maps, unread, has_requests=has_requests)
             if nvidia is not _UNSET or cuda is not _UNSET:
-                yield from _pinned_gpus(nvidia, cuda, devices, flags)
+                usages += _pinned_gpus(nvidia, cuda, devices, flags)
         for mount in container.volume_mounts or ():
             if mount.mount_path.startswith(_PATHS):
-                yield from _mounted(mount.mount_path, devices, flags)
+                usages += _mounted(mount.mount_path, devices, flags)
+    return _distinct(usages)
 
 
-def _all_containers(pod: PodStruct) -> Iterator[Container]:
-    """Yield the containers that may use a GPU: all but ephemeral ones that have ended."""
-    yield from pod.spec.containers or ()
-    yield from pod.spec.init_containers or ()
-    if pod.spec.ephemeral_containers:  # they stay in the spec for ever
-        statuses = pod.status.ephemeral_container_statuses or ()
-        ended = {item.name for item in statuses if item.state is not None and item.state.terminated is not None}
-        yield from (item for item in pod.spec.ephemeral_containers if item.name not in ended)
+def _distinct(usages: list[DeviceUsage]) -> tuple[DeviceUsage, ...]:
+    """Return each usage once, in order; most pods have one, which needs no hash."""
+    return tuple(dict.fromkeys(usages) if len(usages) > 1 else usages)
+
+
+def _all_containers(pod: PodStruct) -> Sequence[Container]:
+    """Return the containers that may use a GPU: all but ephemeral ones that have ended."""
+    spec = pod.spec
+    if not (spec.init_containers or spec.ephemeral_containers):
+        return spec.containers or ()
+    statuses = pod.status.ephemeral_container_statuses or ()  # those stay in the spec for ever
+    ended = {item.name for item in statuses if item.state is not None and item.state.terminated is not None}
+    ephemeral = (item for item in spec.ephemeral_containers or () if item.name not in ended)
+    return [*(spec.containers or ()), *(spec.init_containers or ()), *ephemeral]
 
 
 def _measured_usage(measured: Sequence[int], requested: int, devices: NodeDevices) -> list[DeviceUsage]:
@@ -393,7 +418,7 @@ def _usage_of_cuda(
 ) -> tuple[DeviceUsage, ...]:
     """Return the GPUs of a list of CUDA's, which ends at the first index that the node does not have."""
     indices = (whole_number(token) for token in tokens)
-    most = len(devices.nvidia) if devices.gpus and devices.has_gpus else None
+    most = devices.num_nvidia if devices.gpus and devices.has_gpus else None
     ends = (at for at, index in enumerate(indices) if index is not None and most is not None and index >= most)
     if (end := next(ends, None)) is not None:
         flags[f"names device {tokens[end]} of {devices.node}, which has no such device"] = None
@@ -404,11 +429,11 @@ def _usage_of_cuda(
 def _usage_of_tokens(
     tokens: tuple[str, ...], devices: NodeDevices, flags: dict[str, None]
 ) -> tuple[DeviceUsage, ...]:
-    usages: dict[DeviceUsage, None] = {}
+    usages: list[DeviceUsage] = []
     for token in tokens:
         index = whole_number(token)
         if index is not None:
-            if devices.gpus and (not devices.has_gpus or index >= len(devices.nvidia)):
+            if devices.gpus and (not devices.has_gpus or index >= devices.num_nvidia):
                 flags[f"names device {index} of {devices.node}, which has no such device"] = None
                 if not devices.has_gpus:  # device 0 of such a node is its CPU, which nobody meant
                     continue
@@ -416,8 +441,8 @@ def _usage_of_tokens(
             index = _index_of_uuid(token, devices)
         elif ":" in token:  # a MIG device: card and instance
             index = whole_number(token.partition(":")[0])
-        usages[_gpu_device_usage(index)] = None
-    return tuple(usages)
+        usages.append(_gpu_device_usage(index))
+    return _distinct(usages)
 
 
 def _index_of_uuid(token: str, devices: NodeDevices) -> int | None:
@@ -477,12 +502,13 @@ def _annotated(
 # --- by request -------------------------------------------------------------------------------------------------
 def _has_requests(pod: PodStruct) -> bool:
     """Return True if a container requests any device: most pods of a cluster do not, and this runs for each."""
-    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
-        resources = container.resources
-        if resources is not None:
-            for name in (*(resources.limits or ()), *(resources.requests or ())):
-                if is_device(name):
-                    return True
+    for containers in (pod.spec.containers, pod.spec.init_containers):
+        for container in containers or ():
+            if (resources := container.resources) is not None:
+                for amounts in (resources.limits, resources.requests):
+                    for name in amounts or ():
+                        if "/" in name and is_device(name):  # cpu and memory are none
+                            return True
     return False
 
 

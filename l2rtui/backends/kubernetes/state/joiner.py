@@ -7,7 +7,7 @@ only those again. No I/O: ``cluster_watch`` puts objects in and takes changes ou
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -28,6 +28,7 @@ from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses, 
 from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
+from l2rtui.backends.kubernetes.state.own_reports import MOST_WORKERS, PodReport, worker_rows
 from l2rtui.backends.kubernetes.state.replica_index import (
     PlannedReplica,
     ReplicaIndexer,
@@ -44,13 +45,19 @@ from l2rtui.backends.kubernetes.state.views import (
 )
 from l2rtui.config import user_name
 from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodGone, RunChanged, RunGone
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
+from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.reservations.text import read_reservations
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Phase
+from runtime.base.contract import WORKER_NAME
 
 T = TypeVar("T")
 _OVER = (Phase.SUCCEEDED, Phase.FAILED)
+_MOST_TRIES = 5
+"""Logs read of a pod in search of its GPUs."""
+_MOST_REPORTS = 512
 _MOST_EVENTS = 20
 """Events kept for one object: the latest explain why it does not run."""
 
@@ -88,6 +95,11 @@ class Joiner:
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
         self._waiting: set[str] = set()
+        # Pods that report what the API does not know, and their reports, by uid.
+        self._reporting: dict[str, PodStruct] = {}
+        self._reports: dict[str, PodReport] = {}
+        self._tries: Counter[str] = Counter()
+        self._workers: dict[str, int] = {}
         # Rows to make again at the next changes(); in this order, as each step may mark rows of the later ones.
         self._dirty_nodes: set[str] = set()
         self._dirty_pods: set[str] = set()
@@ -112,9 +124,11 @@ class Joiner:
             if new.spec.resource_claims:
                 self._allocations.add_user(new)
             if (owner := new.metadata.controller) is not None and is_own(new.metadata):
-                self._of_controller[owner.uid].add(uid)
+                self._add_own(new, owner.uid)
         elif old is not None:
             self._replicas.pop(old.metadata.uid, None)
+            self._reports.pop(old.metadata.uid, None)
+            self._tries.pop(old.metadata.uid, None)
         for pod in (old, new):
             if pod is not None:
                 self._dirty_pods.add(pod.metadata.uid)
@@ -122,6 +136,11 @@ class Joiner:
                     self._dirty_controllers.add(owner.uid)
                 if self._is_derived:
                     self._dirty_nodes.add(planned_node(pod))
+
+    def _add_own(self, pod: PodStruct, controller: str) -> None:
+        self._of_controller[controller].add(pod.metadata.uid)
+        if pod.metadata.annotation(labels.BINDING) == Binding.DEVICE_PLUGIN:
+            self._reporting[pod.metadata.uid] = pod
 
     def put_controller(self, old: ControllerStruct | None, new: ControllerStruct | None) -> None:
         """Add, replace or remove a ReplicaSet, StatefulSet or Job of ours."""
@@ -200,6 +219,29 @@ class Joiner:
         self._config_maps.update(read)
         for key in read:
             self._dirty_pods |= self._unread.pop(key, set())
+
+    def reporting_pods(self) -> list[tuple[PodStruct, bool]]:
+        """Return running pods whose reports are to be read, and whether each runs several workers.
+
+        Those report again and again. Of others the GPU alone is wanted, on nodes whose UUIDs are known.
+        """
+        pods = []
+        for uid, pod in self._reporting.items():
+            is_shared = bool(pod.metadata.annotation(labels.WORKERS))
+            devices = self._devices.get(pod.spec.node_name or "")
+            is_open = uid not in self._reports and self._tries[uid] < _MOST_TRIES
+            if pod.status.phase == Phase.RUNNING and (is_shared or (is_open and devices and devices.uuids)):
+                pods.append((pod, is_shared))
+        return pods[:_MOST_REPORTS]
+
+    def set_reports(self, reports: Mapping[str, PodReport | None]) -> None:
+        """Add reports that were read, by uid; None for a pod that gave none, which keeps the one before."""
+        for uid, report in reports.items():
+            if report is None:
+                self._tries[uid] += 1
+            elif uid in self._pods and self._reports.get(uid) != report:
+                self._reports[uid] = report
+                self._dirty_pods.add(uid)
 
     def put_resource_claim(self, old: ResourceClaimStruct | None, new: ResourceClaimStruct | None) -> None:
         """Add, replace or remove a resource claim."""
@@ -344,35 +386,70 @@ class Joiner:
                 # A run is known by its name within one namespace: elsewhere it may be another run of that name.
                 if row.run and row.namespace not in self._run_namespaces:
                     row = replace(row, run="", set_name="", role=None)
+                if replica is not None and row.run and self._make_workers(row, pod, made):
+                    continue
             elif undecoded is not None:
                 row = undecoded_pod_view(undecoded)
             if row is None:
                 self._waiting.discard(uid)
-                if rows.pop(uid, None) is not None:
-                    made.append(PodGone(uid))
+                self._remove_rows(uid, made)
                 continue
             if row.is_terminating or (row.phase is Phase.PENDING and row.run):
                 self._waiting.add(uid)
             else:
                 self._waiting.discard(uid)
+            if uid in self._workers:
+                self._remove_rows(uid, made)
             if rows.get(uid) != row:
                 rows[uid] = row
                 made.append(PodChanged(row))
 
+    def _make_workers(self, row: PodView, pod: PodStruct, made: list[Change]) -> bool:
+        """Make the rows of the workers of a pod; return False for a pod that is one worker."""
+        workers = whole_number(pod.metadata.annotation(labels.WORKERS)) or 1
+        if not 1 < workers <= MOST_WORKERS:
+            return False
+        self._workers[row.uid] = workers
+        if self._pod_rows.pop(row.uid, None) is not None:  # made before its replica was known
+            made.append(PodGone(row.uid))
+        if row.is_terminating or row.phase is Phase.PENDING:
+            self._waiting.add(row.uid)
+        else:
+            self._waiting.discard(row.uid)
+        for worker in worker_rows(row, workers, self._reports.get(row.uid)):
+            if self._pod_rows.get(worker.uid) != worker:
+                self._pod_rows[worker.uid] = worker
+                made.append(PodChanged(worker))
+        return True
+
+    def _remove_rows(self, uid: str, made: list[Change]) -> None:
+        workers = [WORKER_NAME.format(uid, worker) for worker in range(self._workers.pop(uid, 0))]
+        made.extend(PodGone(key) for key in workers or [uid] if self._pod_rows.pop(key, None) is not None)
+
     def _usage(self, pod: PodStruct, devices: NodeDevices, replica: PlannedReplica | None) -> PodGpuUsage:
         """Read the GPU usage of a pod, with what claims, measurements and ConfigMaps tell."""
-        meta = pod.metadata
-        usage = read_gpu_usage(
-            pod,
-            devices,
-            replica.slots if replica is not None else None,
-            self._allocations.usage(pod, devices) if pod.spec.resource_claims else None,
-            measured=self._measured.get((meta.namespace, meta.name), ()),
-            config_maps=self._config_maps,
-        )
-        for key in usage.config_maps if pod.status.phase not in _OVER else ():
-            self._unread[key].add(meta.uid)
+        claims, meta = pod.spec.resource_claims, pod.metadata
+        if replica is None and not (claims or self._measured or self._config_maps):  # nearly every pod
+            usage = read_gpu_usage(pod, devices)
+        else:
+            usage = read_gpu_usage(
+                pod,
+                devices,
+                replica.slots if replica is not None else None,
+                self._allocations.usage(pod, devices) if claims else None,
+                measured=self._measured.get((meta.namespace, meta.name)) or self._reported_gpus(meta.uid, devices),
+                config_maps=self._config_maps,
+            )
+        if usage.config_maps and pod.status.phase not in _OVER:
+            for key in usage.config_maps:
+                self._unread[key].add(meta.uid)
         return usage
+
+    def _reported_gpus(self, uid: str, devices: NodeDevices) -> tuple[int, ...]:
+        """Return the GPUs that a pod of ours sees; empty unless all of them are GPUs of its node."""
+        report = self._reports.get(uid)
+        indices = [devices.uuids.get(uuid) for uuid in report.uuids] if report is not None else ()
+        return () if None in indices else tuple(sorted({index for index in indices if index is not None}))
 
     def _make_runs(self, made: list[Change]) -> None:
         dirty, self._dirty_runs = self._dirty_runs, set()
@@ -397,6 +474,7 @@ class Joiner:
         uid, name = pod.metadata.uid, planned_node(pod)
         if self._pods.pop(uid, None) is None:
             return
+        self._reporting.pop(uid, None)
         _discard(self._on_node, name, uid)
         if pod.spec.resource_claims:
             self._allocations.remove_user(pod)

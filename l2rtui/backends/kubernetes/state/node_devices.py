@@ -65,6 +65,11 @@ class NodeDevices:
     counts_shares: bool = False
     cpu: Gpu | None = None
     resources: tuple[Resource, ...] = ()
+    num_nvidia: int = field(init=False, repr=False, compare=False)
+    """Number of ``nvidia``; it is read for every pod."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_nvidia", len(self.nvidia))
 
     @property
     def has_gpus(self) -> bool:

@@ -85,12 +85,13 @@ def explain(
         return _unplaced(pod, events)
     if trouble:
         return "NodeLost", f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
-    for status in (*pod.init_statuses, *pod.statuses):
+    inits, statuses = pod.init_statuses, pod.statuses
+    for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
             return why
-    if (why := _ended_beside_others(pod)) != NO_REASON:
+    if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
-    return _starting(pod, events, now)
+    return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
@@ -354,9 +355,7 @@ def _name(pod: PodStruct, status: ContainerStatus) -> str:
 
 # --- others ------------------------------------------------------------------------------------------------------
 def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodReason:
-    """Explain a scheduled pod of which no container reports trouble."""
-    if pod.status.phase != "Pending":
-        return NO_REASON
+    """Explain a scheduled pod that does not run and of which no container reports trouble."""
     if initializing := _initializing(pod, now):
         return "PodInitializing", initializing
     # Events alone: until its volumes are mounted a pod's containers report ContainerCreating and no cause. The
@@ -420,9 +419,8 @@ def _over(pod: PodStruct) -> PodReason:
 
 def _evicted(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
     """Return by whom a pod was put out, where the scheduler, a queue or an administrator did so."""
-    for kind in _EVICTIONS:
-        condition = pod.condition(kind)
-        if condition is None or condition.status != "True" or condition.reason in _OWN_ENDS:
+    for condition in pod.status.conditions or ():
+        if condition.type not in _EVICTIONS or condition.status != "True" or condition.reason in _OWN_ENDS:
             continue
         # The scheduler's condition names nobody; its event names the pod that got the place.
         preempted = _newest(events, ("Preempted",))

@@ -127,7 +127,7 @@ def pod_view(
         reason,
         message,
         ready is not None and ready.status == "True",
-        sum(status_item.restart_count or 0 for status_item in statuses),
+        sum([status_item.restart_count or 0 for status_item in statuses]),
         epoch(meta.creation_timestamp),
         _started(statuses),
         None if last is None else last.exit_code,
@@ -137,11 +137,12 @@ def pod_view(
         f"{controller.kind} {controller.name}" if controller is not None else "",
         usage.flags,
         status.pod_ip or "",
-        tuple((meta.labels or {}).items()),
-        requests=usage.requests,
-        is_bound=bool(pod.spec.node_name) or status.phase == "Running",
-        containers=max(1, len(pod.spec.containers or ())),
-        containers_ready=sum(bool(status_item.ready) for status_item in statuses),
+        tuple(meta.labels.items()) if meta.labels else (),
+        "",
+        usage.requests,
+        bool(pod.spec.node_name) or status.phase == "Running",
+        len(pod.spec.containers or ()) or 1,
+        len([status_item for status_item in statuses if status_item.ready]),
     )
 
 
@@ -197,7 +198,8 @@ def run_view(
 
 def is_own(meta: ObjectMeta) -> bool:
     """Return True if l2rtui created this object."""
-    return bool(meta.label(labels.RUN_ID)) and meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
+    own = meta.labels
+    return bool(own and own.get(labels.RUN_ID)) and meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
 
 
 def planned_node(pod: PodStruct) -> str:
@@ -272,4 +274,4 @@ def _started(statuses: Sequence[ContainerStatus]) -> float | None:
 
 
 def _number(text: str) -> int:
-    return whole_number(text) or 0
+    return (whole_number(text) or 0) if text else 0  # nearly no pod of a cluster has one

@@ -8,6 +8,7 @@ dead without an end. Lines that the server repeats are skipped, see ``log_lines`
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -28,11 +29,13 @@ from l2rtui.backends.kubernetes.state.container_status import (
     ending_text,
     newest_process,
 )
+from l2rtui.backends.kubernetes.state.own_reports import pod_of
 from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
 from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 from runtime.base import bounded_json
+from runtime.base.contract import METRIC_PREFIX, WORKER_NAME, WORKERS_RECORD
 
 LogLines = AsyncGenerator[LogLine, None]
 
@@ -60,6 +63,11 @@ class LogTiming:
 
 
 DEFAULT_LOG_TIMING = LogTiming()
+_SHARED_LINES, _SHARED_TAIL = 32, 2_000
+"""Lines of a pod for each of a worker, and at least: the others may write more."""
+_WORKER_LINE = re.compile(rb"\[(?P<worker>\d{1,4})\](?P<mark>!?) ")
+"""See ``contract.WORKER_LINE`` and ``contract.WORKER_MARK``."""
+_WORKERS_RECORD = f"{METRIC_PREFIX}{WORKERS_RECORD}".encode()
 _OUTAGE_TRIES = 4
 """Failures in a row after which a mark in the log reports the outage, once."""
 
@@ -71,15 +79,20 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
         NotFoundError: the pod is gone, and its log with it; or it has no such container.
         ApiError: the user may not read it, or (without ``follow``) the server does not give it.
     """
-    source = _Pod(api, pod, timing)
+    source = _Pod(api, pod_of(pod), timing, pod.worker)
     pod_struct = await source.read_pod()
     if pod_struct is None:
         raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
     names, is_only = _selected(pod_struct, query.container), len(container_names(pod_struct)) == 1
-    inner = replace(query, seam=query.follow)
+    is_shared = pod.worker is not None
+    # The last lines of a pod are those of all its workers.
+    inner_tail = (
+        max(_SHARED_LINES * query.tail, _SHARED_TAIL) if is_shared and query.tail is not None else query.tail
+    )
+    inner = replace(query, seam=query.follow, tail=inner_tail)
     streams = [_Container(source, pod_struct, name, is_only=is_only).read(inner) for name in names]
     async with aclosing(merge_streams(streams)) as lines:
-        if query.tail is None or len(names) == 1:
+        if query.tail is None or (len(names) == 1 and not is_shared):
             async for line in lines:
                 if query.seam or not line.is_seam:
                     yield line
@@ -116,6 +129,7 @@ class _Pod:
     api: Api
     view: PodView
     timing: LogTiming
+    worker: int | None = None
     namespace: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -331,8 +345,25 @@ class _Container:
         if not self._cursor.is_new(stamp):
             return None
         self._silence = self._pod.timing.silence_seconds
+        if self._pod.worker is not None:
+            return self._line_of_worker(stamp / 1e9, text)
         state = visible_state(text.decode("utf-8", "replace"))
         return LogLine(stamp / 1e9, self._pod.view.name, state, container=self._label)
+
+    def _line_of_worker(self, at: float, text: bytes) -> LogLine | None:
+        """Return a line of the worker whose log is read; None for one of another worker, or of all of them."""
+        match = _WORKER_LINE.match(text)
+        if match is None:  # of a container beside it, or of what the supervisor says before it starts any
+            if text.startswith(_WORKERS_RECORD):
+                return None
+        elif int(match["worker"]) != self._pod.worker:
+            return None
+        elif match["mark"]:
+            return self._mark(text[match.end() :].decode("utf-8", "replace"), at)
+        else:
+            text = text[match.end() :]
+        name = WORKER_NAME.format(self._pod.view.name, self._pod.worker)
+        return LogLine(at, name, visible_state(text.decode("utf-8", "replace")), container=self._label)
 
     def _mark(self, text: str, at: float) -> LogLine:
         return LogLine(at or time.time(), self._pod.view.name, text, is_mark=True, container=self._label)

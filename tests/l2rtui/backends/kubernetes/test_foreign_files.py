@@ -338,3 +338,27 @@ status: {phase: Running, podIP: 10.0.0.1}
     assert "last-applied" not in made
     assert "'team': 'rl'" in made
     assert "left out, since the API server sets them: status, metadata.generateName" in said(request)
+
+
+# --- pytorch/elastic, examples/kubernetes/native: pods that find each other by their own names -------------------
+NAMED_PODS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: w-1, labels: {job-name: imagenet, worker: "1"}}
+spec: {containers: [{name: c, image: i, command: [a], resources: {limits: {nvidia.com/gpu: 1}}}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: w-1}
+spec: {selector: {job-name: imagenet, worker: "1"}, clusterIP: None}
+"""
+
+
+def test_a_pod_has_the_host_name_by_which_its_own_service_names_it(load):
+    request = load(NAMED_PODS)
+    made = objects(planned(with_seeds(request.spec, ()), NUMBERS, "phortx1/3"))
+    (service,) = [item["metadata"]["name"] for item in made if item["kind"] == "Service"]
+    assert [pod["hostname"] for pod in pods(request)] == [service]
+    assert "the host name of its pod is the new name of the Service" in said(request)
+    with_ip = load(NAMED_PODS.replace(", clusterIP: None", ", ports: [{port: 80}]"))
+    assert "hostname" not in pods(with_ip)[0]

@@ -1,0 +1,23 @@
+"""Stand-in for the programs of the examples: it takes any of their options, and fits a line in a process group."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+weights = torch.tensor([[1.0], [-2.0], [3.0], [0.5]])
+for step in range(60):
+    inputs = torch.randn(64, 4)
+    loss = ((model(inputs) - inputs @ weights) ** 2).mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if dist.get_rank() == 0 and step % 59 == 0:
+        print(f"seed step {step} of {dist.get_world_size()} loss {loss.item():.4f}", flush=True)
+    time.sleep(0.02)
+dist.destroy_process_group()
