@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
-from runtime.base import addresses, contract
+from runtime.base import addresses, bounded_json, contract
 from runtime.base.cli_options import program
 from runtime.base.errors import FailedError
 from runtime.base.gpu_meter import visible_uuids
@@ -267,7 +267,7 @@ class PodSupervisor:
             connection, _ = self._listener.accept()
             with connection:
                 connection.settimeout(_ANSWER_SECONDS)
-                request = json.loads(connection.makefile("rb").readline(4096))
+                request = bounded_json.loads(connection.makefile("rb").readline(4096))
                 connection.sendall(f"{json.dumps(self._kill(request))}\n".encode())
 
     def _kill(self, request: Any) -> dict[str, str]:
@@ -306,7 +306,7 @@ def ask_to_kill(environ: Mapping[str, str], numbers: Sequence[int], grace: float
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(str(_socket_path(environ)))
             connection.sendall(f"{json.dumps({'kill': list(numbers), 'grace': grace})}\n".encode())
-            answer = json.loads(connection.makefile("rb").readline(4096))
+            answer = bounded_json.loads(connection.makefile("rb").readline(4096))
     except (OSError, ValueError) as error:
         raise FailedError(f"no supervisor of workers answers in this pod: {error}") from error
     if answer.get("error"):
