@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, assert_never
 
-from l2rtui.domain import row
 from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
+from l2rtui.domain.rows import row
 from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from l2rtui.domain import row
 from l2rtui.domain.node import CPU, Gpu, Node, Resource, SlotId, SlotReservation, Taint, device_name
+from l2rtui.domain.rows import row
 
 
 class SlotState(StrEnum):

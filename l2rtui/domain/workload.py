@@ -347,8 +347,9 @@ def numbered(name: str) -> Iterator[str]:
     yield name
     base, dash, end = name.rpartition("-")
     base, number = (base, int(end)) if dash and end.isdecimal() and int(end) > 1 else (name, 1)
-    for other in itertools.count(number + 1):
-        yield f"{base[: MAX_NAME - len(str(other)) - 1].rstrip('-')}-{other}"
+    yield from (
+        f"{base[: MAX_NAME - len(str(other)) - 1].rstrip('-')}-{other}" for other in itertools.count(number + 1)
+    )
 
 
 def pod_name(run: str, set_name: str, index: int) -> str:

@@ -226,7 +226,7 @@ def _records(lines: Iterable[bytes], since: float) -> Iterator[_LearnerRecord]:
             continue
         try:
             record = _decode(line)
-        except msgspec.MsgspecError:  # a field of another type, or a line that was cut off
+        except ValueError:  # a field of another type, or a line that was cut off
             fields = parse_record(line.decode("utf-8", "replace"))
             if fields is None:
                 continue

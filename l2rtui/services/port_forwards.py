@@ -81,7 +81,7 @@ def _listed(forward: PortForward) -> Iterator[None]:
 def _read_all() -> tuple[PortForward, ...]:
     forwards = []
     for path in _folder().glob("*.json"):
-        with suppress(OSError, msgspec.MsgspecError):
+        with suppress(OSError, ValueError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if try_lock(descriptor):

@@ -93,5 +93,5 @@ def _newest_first() -> list[tuple[float, Path]]:
 def _read(path: Path) -> RunSpec | None:
     try:
         return stored_spec.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError):  # of another version: it cannot be launched by this one
+    except (OSError, ValueError):  # of another version: it cannot be launched by this one
         return None

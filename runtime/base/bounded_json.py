@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
-import msgspec
+if TYPE_CHECKING:
+    from msgspec import Raw
 
 MAX_DEPTH: Final = 100
 """As for YAML, see `l2rtui.bounded_yaml`."""
@@ -19,11 +20,11 @@ _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
 T = TypeVar("T")
 
 
-class UndecodableError(msgspec.ValidationError):
-    """The text is not JSON, is nested too deeply, or is not of the type; a ValueError, as msgspec's errors are."""
+class UndecodableError(ValueError):
+    """The text is not JSON, is nested too deeply, or is not of the type."""
 
 
-Text = bytes | bytearray | str | msgspec.Raw
+Text: TypeAlias = "bytes | bytearray | str | Raw"
 
 
 def loads(text: bytes | bytearray | str) -> Any:
@@ -53,6 +54,8 @@ def decode(text: Text, kind: Any = Any) -> Any:
 
 def decoder(kind: Any) -> Callable[[Text], Any]:
     """Return `decode` for a type, for many texts."""
+    import msgspec  # commands that only look at their settings do without
+
     decode_text = msgspec.json.Decoder(kind).decode
 
     def decode_bounded(text: Text) -> Any:
@@ -73,13 +76,13 @@ def _check_depth(text: Text, value: object) -> None:
     if isinstance(text, str):
         most = text.count("[") + text.count("{")
     else:
-        data = bytes(text) if isinstance(text, msgspec.Raw) else text
+        data = text if isinstance(text, bytes) else bytes(text)
         most = data.count(b"[") + data.count(b"{")
     if most <= MAX_DEPTH:
         return
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        level = [item for parent in level for item in _items(parent)]
+        level = [item for parent in level for item in _items(parent) if not isinstance(item, str | int | float)]
         if not level:
             return
     raise UndecodableError(_TOO_DEEP)
@@ -87,12 +90,7 @@ def _check_depth(text: Text, value: object) -> None:
 
 def _items(value: object) -> list[Any]:
     if isinstance(value, dict):
-        return [item for item in value.values() if isinstance(item, _PARENTS)]
+        return list(value.values())
     if isinstance(value, list | tuple):
-        return [item for item in value if isinstance(item, _PARENTS)]
-    if isinstance(value, msgspec.Struct):
-        return [item for name in value.__struct_fields__ if isinstance(item := getattr(value, name), _PARENTS)]
-    return []
-
-
-_PARENTS: Final = (dict, list, tuple, msgspec.Struct)
+        return list(value)
+    return [getattr(value, name) for name in getattr(value, "__struct_fields__", ())]

@@ -81,7 +81,7 @@ def decode_manifest(text: bytes) -> CheckpointManifest:
         # Another format may have other fields, so it is not converted: an error would name a field, not it.
         manifest = None if is_foreign else msgspec.convert(fields, CheckpointManifest)
         check = _check_sum({name: value for name, value in fields.items() if name != "check"})
-    except (ValueError, TypeError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError) as error:
         raise ManifestError(f"its manifest cannot be used: {error}") from error
     if manifest is None:
         raise ManifestError("its manifest cannot be used: it is of another format")

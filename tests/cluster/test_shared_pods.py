@@ -81,6 +81,21 @@ def test_two_pods_of_four_gpus_fill_a_node(cli, namespace, launched):
     assert (receipt["left"], left(namespace), in_use(cli)) == (0, [], 0)
 
 
+def test_eight_runs_of_one_gpu_fill_a_node_and_the_ninth_is_refused_with_the_counts(cli, namespace, tmp_path):
+    job = {"name": "w", "gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump({"kind": "job", "name": "one", "image": IMAGE, "job": job, "pod": HERE}))
+    cli.run("launch", "-f", str(path), "--seeds", "0-7", "--yes")
+    eventually("all run", lambda: [row["ready"] for row in cli.json("pods")] == [True] * 8)
+    assert in_use(cli) == 8
+    ninth = cli.call("launch", "-f", str(path), "--name", "ninth", "--yes")
+    assert ninth.returncode == 3
+    assert f"find no {GPU} (free for the whole plan: 0 of 8 on {NODE})" in ninth.stderr
+    receipts = cli.json("destroy", "experiment/one", "--yes", "--all-matching")
+    assert [receipt["left"] for receipt in receipts] == [0] * 8
+    assert (left(namespace), in_use(cli)) == ([], 0)
+
+
 def test_four_workers_share_the_one_gpu_of_their_pod(cli, namespace, image, launched):
     plan = launched({**FOUR_WORKERS, "image": image})
     assert "shared/w: 4 workers share its pod." in plan

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.docker import labels
 from l2rtui.domain.history.identity import spec_id
@@ -42,7 +40,7 @@ def spec_of(network: Mapping[str, Any]) -> RunSpec:
     """Decode the spec on a run's network. Raises BackendError where it cannot be read."""
     try:
         return stored_spec.decode(network["Labels"][labels.RECORD])
-    except (KeyError, msgspec.DecodeError) as error:
+    except (KeyError, ValueError) as error:
         name = network["Labels"].get(labels.RUN, network["Name"])
         hint = f"`l2rtui destroy {name}` removes it."
         raise BackendError(f"The record of {name} cannot be read.", hint) from error
@@ -52,7 +50,7 @@ def plan_of(container: Mapping[str, Any]) -> PodPlan:
     """Decode the plan on a container. Raises BackendError where it cannot be read."""
     try:
         return bounded_json.decode(container["Config"]["Labels"][labels.POD], PodPlan)
-    except (KeyError, msgspec.DecodeError) as error:
+    except (KeyError, ValueError) as error:
         raise BackendError(f"The record of the container {name_of(container)} cannot be read.") from error
 
 

@@ -57,7 +57,7 @@ def read(path: Path, kind: type[T]) -> T:
         value = bounded_json.decode(path.read_bytes(), kind)
     except FileNotFoundError:
         raise
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CorruptError(str(error)) from error
     if (version := getattr(value, "format", FORMAT)) != FORMAT:
         kind_of_error = NewerError if version > FORMAT else CorruptError

@@ -128,7 +128,7 @@ class QueueStore:
                 file = bounded_json.decode(path.read_bytes(), QueueFile)
             except FileNotFoundError:
                 return _EMPTY
-            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:
                 raise self._unreadable(str(error)) from error
             if file.format != FORMAT:
                 raise self._unreadable(f"it has format {file.format}, and this version reads {FORMAT}")

@@ -143,7 +143,7 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
             raise ValueError("an offer is no text, or too long")
         try:
             offer = bounded_json.decode(text, _Offer)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise ValueError(str(error)) from None
         _check_product(offer.product, _wished(region, kind))
         for price in _hourly(offer.terms, kind):

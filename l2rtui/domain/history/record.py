@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Final
 
-from l2rtui.domain import row
+from l2rtui.domain.rows import row
 
 ID_CHARS: Final = 8
 """Characters of an id in commands: enough to mean one run."""

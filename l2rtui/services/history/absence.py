@@ -44,7 +44,7 @@ def departure(backend: Backend) -> Departure | None:
     """Return when the app was last open in the context of a backend; None for never, or where it is not known."""
     try:
         file = bounded_json.decode(_path(backend).read_bytes(), _DepartureFile)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError):
         return None
     return Departure(file.left, frozenset(file.evicted)) if math.isfinite(file.left) else None
 

@@ -116,7 +116,7 @@ def spec_of(text: str) -> RunSpec | None:
     """Decode a spec; None where this version cannot read it."""
     try:
         return stored_spec.decode(text)
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
 
 

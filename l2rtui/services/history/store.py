@@ -340,11 +340,10 @@ class HistoryStore:
         row = self._connection.execute(query, (run_id, name)).fetchone()
         if row is None:
             return None
-        import msgspec
 
         try:
             return bounded_json.decode(zlib.decompress(row[0]), of_type)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise HistoryError(f"The history {self.path} cannot be read: {error}.") from error
 
     def _shrink(self) -> None:

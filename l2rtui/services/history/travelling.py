@@ -52,5 +52,5 @@ def decode(packed: bytes) -> HistoryRecord | None:
     try:
         text = zlib.decompressobj(_GZIP).decompress(packed, MAX_DECODED_BYTES)
         return bounded_json.decode(text, HistoryRecord)
-    except (zlib.error, msgspec.MsgspecError):
+    except (zlib.error, ValueError):
         return None

@@ -33,7 +33,7 @@ def decode_state(text: str) -> RoundState:
     """Return the state of its text. Raises StateError."""
     try:
         return bounded_json.decode(text, RoundState) if text else RoundState()
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except ValueError as error:
         raise StateError(f"the state of the rendezvous cannot be read: {error}") from error
 
 

@@ -65,7 +65,7 @@ class JournalFile:
         with path.open("rb") as file:
             try:
                 self.facts = bounded_json.decode(file.readline(1 << 16), DatasetFacts)
-            except msgspec.DecodeError as error:
+            except ValueError as error:
                 raise ValueError(f"{path} was not recorded by l2r-runtime: {error}") from error
             self._records = list(_records(file))
         width = self.facts.action.dtype.itemsize * self.facts.action.size
@@ -108,7 +108,7 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
             return
         try:
             yield decode(data)
-        except msgspec.DecodeError:
+        except ValueError:
             return
 
 

@@ -57,7 +57,7 @@ BY_TURNS = {
 def pole(local):
     (local.home / "traced.py").write_text(MODULE)
     yield local
-    local.run("destroy", "pole", "--yes", "--purge")
+    local.run("destroy", "pole", "--all-matching", "--yes", "--purge")
 
 
 def first_steps(local, run):
@@ -79,7 +79,7 @@ def launched_again(pole, train, *runs, words=()):
     spec.write_text(SPEC.format(folder=pole.home, train=train))
     pole.json("launch", "-f", str(spec), *words, "--yes")
     before = [first_steps(pole, run) for run in runs]
-    pole.json("destroy", "pole", "--yes", "--purge")
+    pole.json("destroy", "pole", "--all-matching", "--yes", "--purge")
     (pole.home / "traces").rename(pole.home / "before")
 
     # The file has gone, and so have the runs: the records are all that is left.

@@ -114,3 +114,10 @@ def test_differences_read_as_a_unified_diff():
 def test_changes_that_are_too_long_are_counted():
     (line,) = patch_difference(record(1, diff="+a\n" * 5_000), record(2, diff="+b\n" * 9_000))
     assert line == "The changes are too long to compare here: 5,000 and 9,000 lines."
+
+
+def test_the_place_of_a_run_is_named_as_far_as_it_is_known():
+    entry = HistoryEntry("r", "1" * 32)
+    assert entry.place == ""
+    assert replace(entry, backend="local").place == "local"
+    assert replace(entry, backend="kubernetes", context="lab", namespace="ml").place == "kubernetes/lab/ml"

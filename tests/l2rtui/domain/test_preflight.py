@@ -11,7 +11,7 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import bound_to_cpu, place
 from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
+from l2rtui.domain.preflight import Finding, Severity, preflight, refusals, taken_names
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
 from runtime.base.alert_rules import AlertRule
@@ -64,6 +64,33 @@ def test_refusals_are_sentences(specs, runs, words):
 def test_a_taken_name_has_a_next_step():
     (refused,) = refusals(judge([spec("taken")], cluster("taken")))
     assert refused.hint == "Choose another with --name, or `l2rtui destroy taken` first."
+
+
+def test_taken_names_are_told_from_other_refusals():
+    findings = judge([spec("taken"), spec("free", replicas=99)], cluster("taken"))
+    assert len(refusals(findings)) > 1
+    assert taken_names(findings) == ("taken",)
+
+
+@pytest.mark.parametrize(
+    ("binding", "replicas", "sentence"),
+    [
+        (Binding.DEVICE_PLUGIN, 4, "4 workers share its pod"),
+        (Binding.DEVICE_PLUGIN, 8, "4 workers share each of its 2 pods"),
+        (
+            Binding.ENV,
+            4,
+            "each worker has a slot of its own, and workers_per_pod counts with binding device-plugin alone",
+        ),
+    ],
+)
+def test_the_plan_says_which_workers_share_a_pod(binding, replicas, sentence):
+    pod = PodSettings(binding=binding)
+    part = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, workers_per_pod=4, pod=pod)
+    findings = judge([RunSpec(Kind.LEARNER_WORKERS, "r", f"r-s{seed}", (part,)) for seed in range(2)], cluster())
+    assert [item.sentence for item in findings if item.sentence == sentence and item.subject.endswith("/w")] == [
+        sentence
+    ]
 
 
 def test_a_node_that_vanished_since_the_plan_is_refused():

@@ -99,3 +99,7 @@ def test_there_is_one_for_one_environment_alone():
     with pytest.raises(ValueError, match=r"train\.eval_episodes must be 1"):
         found(WORKER, EVALUATOR)
     assert found(WORKER, EVALUATOR, train={"eval_episodes": 1}) is not None
+    with pytest.raises(
+        ValueError, match="the simulator beside a worker of w serves one: leave workers_per_pod out"
+    ):
+        found(replace(WORKER, workers_per_pod=2))

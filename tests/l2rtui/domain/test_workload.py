@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -21,11 +22,14 @@ from l2rtui.domain.workload import (
     SetSpec,
     cpu_reason,
     name_problem,
+    numbered,
     pod_name,
     with_binding,
     with_seeds,
+    without_shared_pods,
 )
 
+BY_PLUGIN = PodSettings(binding=Binding.DEVICE_PLUGIN)
 SPEC = RunSpec(
     Kind.LEARNER_WORKERS,
     "exp",
@@ -94,6 +98,30 @@ def test_a_binding_mode_is_changed_where_a_device_is_used():
     assert [one.pod.binding for one in changed.sets] == [Binding.ENV, Binding.SHARED]
 
 
+def test_workers_of_one_pod_become_pods_on_slots_where_there_is_no_device_plugin():
+    shared = SetSpec("w", Role.WORKER, ("w",), replicas=4, workers_per_pod=4, pod=BY_PLUGIN)
+    whole = SetSpec("own", Role.WORKER, ("o",), pod=BY_PLUGIN)
+    changed = without_shared_pods(replace(SPEC, sets=(shared, whole)))
+    assert [(one.num_pods, one.pod.binding) for one in changed.sets] == [
+        (4, Binding.ENV),
+        (1, Binding.DEVICE_PLUGIN),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("r", ["r", "r-2", "r-3"]),
+        ("r-2", ["r-2", "r-3", "r-4"]),
+        ("r-1", ["r-1", "r-1-2", "r-1-3"]),
+        ("r" * MAX_NAME, ["r" * MAX_NAME, "r" * (MAX_NAME - 2) + "-2", "r" * (MAX_NAME - 2) + "-3"]),
+    ],
+)
+def test_the_next_names_of_a_name_that_is_taken(name, names):
+    assert list(islice(numbered(name), 3)) == names
+    assert not any(map(name_problem, names))
+
+
 @pytest.mark.parametrize(("slots", "binding", "needs"), [(1, "env", True), (0, "env", False), (1, "cpu", False)])
 def test_a_set_needs_a_device_unless_it_wants_none(slots, binding, needs):
     one = SetSpec("w", Role.WORKER, ("w",), slots=slots, pod=PodSettings(binding=Binding(binding)))
@@ -111,6 +139,8 @@ def test_a_set_needs_a_device_unless_it_wants_none(slots, binding, needs):
         (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 4, ""),
         (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 5, "it was launched for 1 to 4 replicas"),
         (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 0, "it was launched for 1 to 4 replicas"),
+        (SetSpec("w", Role.WORKER, ("w",), replicas=4, workers_per_pod=4, pod=BY_PLUGIN), 8, ""),
+        (SetSpec("w", Role.WORKER, ("w",), replicas=4, workers_per_pod=4, pod=BY_PLUGIN), 6, "a multiple of 4"),
         (SetSpec("ps", Role.PS, ("p",), replicas=2, stable=True), 2, ""),
         (SetSpec("ps", Role.PS, ("p",), replicas=2, stable=True), 3, "stay as they were launched"),
     ],

@@ -205,7 +205,7 @@ class Inventory:
                         return await self._secret()
                     if left == 0 or error.is_final:
                         return _gap(error)
-                except msgspec.MsgspecError as error:
+                except ValueError as error:
                     return Gap(f"could not be counted: an object is not readable ({error})")
                 await pauses.wait()
         raise AssertionError  # pragma: no cover  (the last round returns)

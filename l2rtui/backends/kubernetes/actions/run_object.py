@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
@@ -30,7 +28,7 @@ def decode_spec(config_map: Manifest) -> RunSpec:
     """
     try:
         return stored_spec.decode((config_map.get("data") or {})[labels.SPEC_KEY])
-    except (KeyError, msgspec.MsgspecError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         name = (config_map.get("metadata") or {}).get("name", "")
         raise BackendError(f"ConfigMap {name} holds no spec that this version reads: {error}.") from error
 

@@ -50,7 +50,7 @@ class ExecSource:
             )
         try:
             printed = bounded_json.decode(output, _ExecCredential)
-        except msgspec.DecodeError:
+        except ValueError:
             # The output may hold a token, so it is never quoted; `from None` keeps it out of the traceback, too.
             raise login_error(f"The credential plugin {name} printed no credential.", self._hint()) from None
         status = printed.status

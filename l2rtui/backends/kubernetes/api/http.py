@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 from kubernetes.aio.client import ApiClient, Configuration
 from yarl import URL
 
@@ -365,7 +364,7 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
     """Decode the body of a response; ApiError when it is not JSON."""
     try:
         return bounded_json.decode(body)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ApiError(
             f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"
         ) from error

@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import aiohttp
-import msgspec
 
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
@@ -142,7 +141,7 @@ def token_expiry(token: str) -> float | None:
     parts = token.split(".")
     if len(parts) != 3:
         return None
-    with contextlib.suppress(ValueError, msgspec.DecodeError):
+    with contextlib.suppress(ValueError):
         # JWTs drop base64's padding (RFC 7515, section 2).
         claims = bounded_json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         expires = claims.get("exp") if isinstance(claims, dict) else None
@@ -159,7 +158,7 @@ def _authorization(client_id: str, secret: str) -> dict[str, str]:
 def _field(answer: bytes, key: str) -> str:
     try:
         parsed: Any = bounded_json.decode(answer)
-    except msgspec.DecodeError:
+    except ValueError:
         return ""
     value = parsed.get(key) if isinstance(parsed, dict) else None
     return value if isinstance(value, str) else ""

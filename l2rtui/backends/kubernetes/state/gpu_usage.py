@@ -29,10 +29,10 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, Unit, is_device, unit_of
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
-from l2rtui.domain import row
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
 from l2rtui.domain.quantity import whole_number
+from l2rtui.domain.rows import row
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"

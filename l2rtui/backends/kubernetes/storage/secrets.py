@@ -7,8 +7,6 @@ import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
@@ -114,7 +112,7 @@ async def _names_in_specs(api: Api) -> set[str]:
     for item in await api.list("ConfigMap", api.namespace, labels=labels.MANAGED):
         try:
             spec = stored_spec.decode((item.get("data") or {})[labels.SPEC_KEY])
-        except (KeyError, TypeError, msgspec.MsgspecError):
+        except (KeyError, TypeError, ValueError):
             continue
         names.update(name for item in spec.sets for name in (*item.pod.secrets, *item.pod.pull_secrets))
     return names

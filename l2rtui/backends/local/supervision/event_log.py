@@ -73,7 +73,7 @@ def read_events(path: Path) -> list[EventRecord]:
         except OSError:  # no event yet, or the run was removed meanwhile
             continue
         for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            with contextlib.suppress(ValueError):
                 events.append(decode(line))
     return events
 

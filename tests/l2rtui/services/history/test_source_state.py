@@ -11,6 +11,7 @@ from l2rtui.services.history.source_state import source_state
 from tests.l2rtui.services.history.conftest import git
 
 TOKEN = "abcDEF123456"
+BY = ("-c", "user.name=a", "-c", "user.email=a@b")
 
 
 def test_a_clean_tree_is_its_commit(repository):
@@ -43,12 +44,12 @@ def test_no_program_that_the_tree_names_is_run(repository, tmp_path, place):
         git(tree, "init", "-q")
         (tree / "data.txt").write_text("one\n")
         git(tree, "add", ".")
-        git(tree, "commit", "-qm", "inner")
+        git(tree, *BY, "commit", "-qm", "inner")
         git(repository, "add", "inner")
     (tree / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
     (tree / "data.txt").write_text("one\n")
     git(tree, "add", ".")
-    git(repository, "commit", "-qm", "a filter")
+    git(repository, *BY, "commit", "-qm", "a filter")
     program = f"sh -c 'touch {ran}; cat'"
     config = tmp_path / "more.config" if place == "an included file" else tree / ".git" / "config"
     for name in ("filter.evil.clean", "filter.evil.process", "diff.evil.textconv", "core.fsmonitor"):
