@@ -145,7 +145,7 @@ def test_a_title_shows_the_newest_value_as_tables_do_unless_curves_are_smoothed(
 
 
 def test_the_mean_of_seeds_is_read_with_its_deviation_and_their_number():
-    runs = [seed(f"s{number}", [float(number)] * 20, experiment="e") for number in range(3)]
+    runs = [seed(f"s{number}", [float(number)] * 20, seed=number, experiment="e") for number in range(3)]
     texts, _ = drawing(grouped(runs, by_experiment=True))
     assert "e 3 seeds" in texts[0]
     assert "1.00 ±1.00 n=3" in texts[1]
