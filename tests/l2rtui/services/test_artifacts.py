@@ -64,7 +64,7 @@ async def test_what_learners_left_is_listed_fetched_and_compared(root: str, tmp_
     places = Artifacts(root)
     artifacts = await places.list()
     assert [
-        (artifact.name, artifact.location, artifact.facts["seed"], artifact.problem) for artifact in artifacts
+        (artifact.name, artifact.location, artifact.facts.get("seed"), artifact.problem) for artifact in artifacts
     ] == [
         (names[0], f"{root}/r-s1/1", 1, ""),
         (names[1], f"{root}/r-s2/1", 2, ""),
