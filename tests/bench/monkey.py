@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"XDG_STATE_HOME": f"{home}/state", "XDG_CONFIG_HOME": f"{home}/config"}
         os.environ |= {"TEXTUAL_ANIMATIONS": "none", "EDITOR": "true", "VISUAL": "true"}
+        os.environ["DOCKER_HOST"] = f"unix://{home}/none.sock"  # `b` among the images builds one
         (Path(home) / "manifests").mkdir()
         (Path(home) / "manifests" / "one.yaml").write_text(SPEC.format(name="one"), "utf-8")
         os.chdir(home)

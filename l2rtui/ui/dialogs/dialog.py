@@ -52,7 +52,9 @@ class Dialog(ModalScreen[Answer]):
         self.dismiss(result)  # not awaited: a screen cannot wait for its own removal
 
     def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
-        """Display lines in the Static with this id."""
+        """Display lines in the Static with this id; nothing in a dialog that closes, whose widgets go before it."""
+        if not self.is_current and not self.query(f"#{id}"):
+            return
         self.query_one(f"#{id}", Static).update(to_text(self.app, lines))
         self.call_after_refresh(self._fit)
 

@@ -141,7 +141,8 @@ class ListDialog(Dialog[Answer]):
         """Display lines in the Static with this id; a panel without any takes no room."""
         super().show(id, lines)
         if id in self.PANELS:
-            self.query_one(f"#{id}").display = bool(lines)
+            for panel in self.query(f"#{id}"):
+                panel.display = bool(lines)
 
     def on_resize(self) -> None:
         """Break the line of keys anew, once the widgets have their new widths."""

@@ -20,6 +20,7 @@ SEED = 7
 async def test_random_keys_break_nothing_and_change_nothing_unasked(desk, tmp_path, monkeypatch, keys, is_demo):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VISUAL", "true")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")  # `b` among the images builds one
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "one.yaml").write_text("kind: learner-workers\nname: one\n", "utf-8")
     monkey = Monkey(random.Random(SEED))
