@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import yaml
 
+from runtime.base.bounded_json import MAX_DEPTH
+
 MAX_BYTES: Final = 16 * 1_048_576
 MAX_VALUES: Final = 200_000
 """Values of one document with every alias expanded."""
-MAX_DEPTH: Final = 100
 
 
 class TooMuchError(yaml.YAMLError):

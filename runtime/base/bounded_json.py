@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
 MAX_DEPTH: Final = 100
-"""As for YAML, see `l2rtui.bounded_yaml`."""
+"""Levels of lists and objects, of JSON and of YAML."""
 _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
 
 T = TypeVar("T")
@@ -52,8 +53,9 @@ def decode(text: Text, kind: Any = Any) -> Any:
     return decoder(kind)(text)
 
 
+@cache  # msgspec takes longer to prepare a decoder than to decode a pod
 def decoder(kind: Any) -> Callable[[Text], Any]:
-    """Return `decode` for a type, for many texts."""
+    """Return `decode` for a type."""
     import msgspec  # commands that only look at their settings do without
 
     decode_text = msgspec.json.Decoder(kind).decode

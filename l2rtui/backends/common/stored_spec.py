@@ -11,13 +11,13 @@ def decode(text: bytes | str) -> RunSpec:
     spec = bounded_json.decode(text, RunSpec)
     trial = (spec.trial.values,) if spec.trial is not None else ()
     for part in spec.sets:
-        _check((part.template, *part.pod.templates), dict | list)
+        _check((part.template, *part.pod.templates), (dict, list))
     _check((spec.train, *trial), dict)
     _check((spec.extras,), list)
     return spec
 
 
-def _check(texts: tuple[str, ...], kind: object) -> None:
+def _check(texts: tuple[str, ...], kind: type | tuple[type, ...]) -> None:
     for text in texts:
-        if text and not isinstance(bounded_json.loads(text), kind):  # type: ignore[arg-type]
+        if text and not isinstance(bounded_json.loads(text), kind):
             raise bounded_json.UndecodableError("a part of it is not of its type")

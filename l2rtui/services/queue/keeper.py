@@ -106,7 +106,7 @@ class Keeper:
         if not queue.tickets:
             return not file.needs_keeper
         snapshot = await self._backend.snapshot()
-        await self._adopt_lost(snapshot)
+        await adopt_lost(self._backend, snapshot)  # nobody else would see that the slots of these runs are free
         now = time.monotonic()
         due = [
             replace(ticket, problem="") if now >= self._paused_until.get(ticket.uid, 0.0) else ticket
@@ -153,10 +153,6 @@ class Keeper:
         await self._change(lambda queue: transitions.finish(queue, {uid}))
         self._failures.pop(uid, None)
         return True
-
-    async def _adopt_lost(self, snapshot: ClusterSnapshot) -> None:
-        """Give runs without a living supervisor a new one: nobody else would see that their slots are free."""
-        await adopt_lost(self._backend, snapshot)
 
     async def _postpone(self, ticket: Ticket, problem: str) -> None:
         """Let a run wait whose start failed; those behind it go on meanwhile."""
