@@ -259,7 +259,7 @@ VERBS = {
             "history",
             "results of the trials of a sweep, the best first",
             selection.sweep,
-            (*FORMATS, "csv", "svg"),
+            (*FORMATS, "csv"),
         ),
         Verb("queue", "queue", "runs that wait for slots, in their order: list, cancel, move", groups.queue),
         Verb("scale", "scale_kill_exec", "give a set another number of replicas", _scale),

@@ -41,7 +41,7 @@ def tell(*words):
     os.write(writer, (" ".join(map(str, words)) + "\\n").encode())
 
 def make():
-    from l2rtui.backends.fake.load_generator import PER_RUN, LoadBackend
+    from tests.fakes.load_generator import PER_RUN, LoadBackend
 
     class Seeds(LoadBackend):
         async def _results(self, run):

@@ -1,7 +1,7 @@
 """The app on a pseudo-terminal at any size: start, keys, events, load, memory, logs; beside an empty Textual app.
 
 A key's time is from the moment when it is written to the first byte that comes back. What the in-memory crowd
-(``backends.fake.load_generator``) does is told beside it through a pipe, on the same clock.
+(``tests.fakes.load_generator``) does is told beside it through a pipe, on the same clock.
 
     python -m tests.bench ui
     python -m tests.bench.ui --pods 1000 5000 10000 --rate 100 --seconds 20
@@ -58,7 +58,7 @@ def tell(*words):
     os.write(told, (" ".join(map(str, words)) + "\\n").encode())
 
 def make():
-    from l2rtui.backends.fake.load_generator import LoadBackend
+    from tests.fakes.load_generator import LoadBackend
 
     began = time.thread_time()
     beacon = lambda number: tell("seen", number, time.monotonic())

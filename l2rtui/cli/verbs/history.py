@@ -125,12 +125,7 @@ async def run_sweep(session: Session) -> int:
     await _complete(session)
     results = await sweep_results(session.backend, await session.backend.snapshot(), session.args.experiment)
     documents = [sweep_output.trial_result_document(result) for result in results]
-    if session.out.form == "svg":
-        from l2rtui.cli.verbs.curves import write_text
-        from l2rtui.domain.experiments.parallel_chart import parallel_chart
-
-        write_text(session, "-", parallel_chart(session.args.experiment, results))
-    elif session.out.form == "csv":
+    if session.out.form == "csv":
         for line in sweep_output.sweep_csv(documents):
             session.out.text(line)
     else:

@@ -45,20 +45,6 @@ class TorchScript:
             return _arrays(torch.jit.load(str(path))(*_tensors(inputs)))  # type: ignore[no-untyped-call]
 
 
-class TorchExport:
-    """A program of ``torch.export``, which AOTInductor and ExecuTorch compile further."""
-
-    def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Export the module and save it."""
-        with _quiet():
-            torch.export.save(_program(module, inputs), path)
-
-    def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return what the program gives."""
-        with _quiet():
-            return _arrays(torch.export.load(path).module()(*_tensors(inputs)))
-
-
 class Onnx:
     """A graph of ONNX, for ONNX Runtime, TensorRT and others."""
 
@@ -89,7 +75,7 @@ class Onnx:
         return outputs
 
 
-FORMATS: Final[Mapping[str, type[FileFormat]]] = {"onnx": Onnx, "torchscript": TorchScript, "torch": TorchExport}
+FORMATS: Final[Mapping[str, type[FileFormat]]] = {"onnx": Onnx, "torchscript": TorchScript}
 """Value of ``--to`` to the form."""
 
 

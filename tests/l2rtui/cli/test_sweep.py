@@ -77,14 +77,6 @@ def test_a_table_and_csv_have_a_column_for_each_field(capsys):
     )
 
 
-@pytest.mark.usefixtures("sweep")
-def test_a_picture_has_an_axis_for_each_field_and_a_line_for_each_trial(capsys):
-    code, picture, _ = run(capsys, "sweep", "race", "-o", "svg")
-    assert (code, picture.startswith("<svg "), picture.endswith("</svg>\n")) == (0, True, True)
-    assert picture.count("<polyline") == 3
-    assert all(f">{label}</text>" in picture for label in ("race", "lr (log)", "epochs", "mean return", "t2"))
-
-
 def test_fields_of_one_last_word_are_told_apart_and_lists_are_json(capsys):
     values = {"train.actor.lr": 1, "train.critic.lr": 2, "train.hidden": [64, 64]}
     with HistoryStore() as store:

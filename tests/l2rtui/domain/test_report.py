@@ -57,12 +57,16 @@ def report(*runs, **fields):
     return ExperimentReport("race", 1.7e9, "l2rtui 1.0", runs, **fields)
 
 
-def test_a_sweep_is_drawn_with_a_line_for_each_trial():
+def test_a_sweep_is_a_table_with_a_row_for_each_trial_the_best_first():
     trials = [trial_of(number, {"train.ppo.lr": 10.0**-number, HOSTILE: HOSTILE}) for number in range(2)]
     runs = [reported(seed, 10.0 * seed, trial=trials[seed % 2]) for seed in range(4)]
     page = page_text(report(*runs))
     assert "<h2>Sweep</h2>" in page
-    assert "mean return" in PageTexts(page).texts
+    texts = PageTexts(page).texts
+    heads = texts[texts.index("Sweep") :]
+    assert heads[heads.index("trial") + 1] == "lr"
+    assert heads.index("t1") < heads.index("t0")
+    assert heads[heads.index("t1") + 1] == "0.1"
     assert "script" not in PageTexts(page).tags
     assert [result.mean_return for result in report(*runs).trials] == [20.0, 10.0]
     assert "<h2>Sweep</h2>" not in page_text(report(reported(0, 1.0)))
