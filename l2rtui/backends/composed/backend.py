@@ -35,7 +35,7 @@ class ComposedBackend:
             this one.
     """
 
-    adopt = records = renderer = reservations = results = kept_results = secrets = volumes = None
+    adopt = records = renderer = reservations = results = kept_results = queue = secrets = volumes = None
     history_to = ""
 
     def __init__(self, members: Mapping[str, tuple[Backend, Settings]]) -> None:

@@ -59,7 +59,7 @@ class KubernetesBackend:
 
     name = "kubernetes"
     # The controllers of the cluster supervise pods; what those write lies in volumes.
-    adopt = results = kept_results = None
+    adopt = results = kept_results = queue = None
 
     def __init__(
         self, settings: Settings, kubeconfig: str | None = None, eks_token: EksSigner | None = None

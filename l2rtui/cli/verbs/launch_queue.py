@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from l2rtui.backends.common.refusals import SlotTakenError
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -29,7 +28,7 @@ def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
         UsageError: ``--queue`` contradicts another option, or means nothing on this backend.
     """
     args = session.args
-    has_queue = queue_of(session.backend) is not None
+    has_queue = session.backend.queue is not None
     if args.queue and not has_queue:
         raise UsageError(f"The {session.backend.name} backend has no queue: --queue means nothing there.")
     if args.queue and args.overcommit:

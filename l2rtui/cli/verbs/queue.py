@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from l2rtui.backends.queued.backend import queue_of
-from l2rtui.backends.queued.store import QueueStore
+from l2rtui.backends.queue_store import QueueStore
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.output import Document
 from l2rtui.cli.session import Session
@@ -40,7 +39,7 @@ async def _store(session: Session) -> QueueStore:
     contexts = session.backend.contexts
     if contexts is not None:
         await contexts.open()  # the queue of a cluster goes by its context
-    store = queue_of(session.backend)
+    store = session.backend.queue
     if store is None:
         raise UsageError(f"The {session.backend.name} backend has no queue.", "Runs wait on single backends alone.")
     return store

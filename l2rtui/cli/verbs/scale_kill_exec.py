@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
@@ -111,7 +110,7 @@ async def run_kill(session: Session) -> int:
 
 async def cancel_queued(session: Session, names: list[str]) -> None:
     """Take runs out of the queue, after the question."""
-    store = queue_of(session.backend)
+    store = session.backend.queue
     session.require_answer("kill")
     if store is not None and session.confirm(lambda: f"Take {listed(names)} out of the queue?"):
         await changes.cancel(store, names, is_admin=session.args.admin)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile
 from l2rtui.backends.queued.keeper_process import ensure_keeper
-from l2rtui.backends.queued.store import QueueFile
 
 
 async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
@@ -19,7 +18,7 @@ async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.
     """
-    store = queue_of(backend)
+    store = backend.queue
     if store is None or not backend.history_to or not run_ids:
         return
 

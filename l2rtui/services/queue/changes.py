@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from l2rtui.backends.queued.store import QueueStore
+from l2rtui.backends.queue_store import QueueStore
 from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState, finish, move
 from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, RefusedError

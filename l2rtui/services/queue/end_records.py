@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.domain.history.record import RunOutcome
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError

@@ -22,8 +22,7 @@ from typing import Final
 
 from l2rtui import log
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import unqueued
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import load_settings
 from l2rtui.domain.preflight import refusals
@@ -306,7 +305,7 @@ def main(argv: list[str]) -> int:
     _detach(store.keeper_log)
     log.configure(is_verbose=False, is_debug=False)
     try:
-        backend = unqueued(make_backend(place.flags.get("backend", ""), settings))
+        backend = make_backend(place.flags.get("backend", ""), settings, is_queued=False)
         asyncio.run(Keeper(store, backend, lock).run())
     except BaseException:  # nobody could show it: it must reach the log
         _log.exception("the keeper of %s has failed", store.folder)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.domain.quantity import age
 from l2rtui.domain.queue.admission import admit, fair_order, held_slots
 from l2rtui.domain.queue.forecast import forecast
@@ -37,7 +36,7 @@ class QueueRow:
 
 async def queue_rows(backend: Backend, snapshot: ClusterSnapshot) -> tuple[QueueRow, ...]:
     """Return the queued runs in the order of service; none where runs cannot wait."""
-    store = queue_of(backend)
+    store = backend.queue
     tickets = store.read().queue.tickets if store is not None else ()
     if not tickets:
         return ()

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile, QueueStore, Submission
 from l2rtui.backends.queued.keeper_process import ensure_keeper, is_tag
-from l2rtui.backends.queued.store import QueueFile, QueueStore, Submission
 from l2rtui.config import user_name
 from l2rtui.domain.preflight import Finding, refusals
 from l2rtui.domain.quantity import counted
@@ -54,7 +53,7 @@ class Submissions:
 
 def may_wait(backend: Backend, prepared: CheckedPlan) -> bool:
     """Return True when a plan is refused for want of room alone, on a backend where runs can wait."""
-    return queue_of(backend) is not None and bool(prepared.plan.conflicts) and not other_refusals(prepared)
+    return backend.queue is not None and bool(prepared.plan.conflicts) and not other_refusals(prepared)
 
 
 async def divide(backend: Backend, prepared: CheckedPlan) -> Submissions:
@@ -162,7 +161,7 @@ def other_refusals(prepared: CheckedPlan) -> list[Finding]:
 
 
 def _store(backend: Backend) -> QueueStore:
-    store = queue_of(backend)
+    store = backend.queue
     if store is None:
         raise RefusedError(
             f"Runs cannot wait on the {backend.name} backend: it has no queue.", "Leave out --queue."

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.queue.tickets import finish

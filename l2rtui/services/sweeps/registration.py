@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile
 from l2rtui.backends.queued.keeper_process import ensure_keeper
-from l2rtui.backends.queued.store import QueueFile
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.sweeps.halving import SweepWatch, registered
 from l2rtui.domain.workload import RunSpec
@@ -25,7 +24,7 @@ def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Fin
             hint = "Install it (pip install 'l2rtui[sweeps]'), or leave out halving."
             yield Finding(Severity.REFUSAL, name, "halving needs Optuna, which is not installed here", hint)
         # The keeper of a queue decides, and a place without a queue has none.
-        elif queue_of(backend) is None:
+        elif backend.queue is None:
             hint = "Leave out halving."
             yield Finding(Severity.REFUSAL, name, f"the {backend.name} backend has no queue to halve a sweep", hint)
 
@@ -36,7 +35,7 @@ async def watch_sweeps(backend: Backend, runs: Sequence[tuple[str, RunSpec]]) ->
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.
     """
-    store = queue_of(backend)
+    store = backend.queue
     watches = _watches(runs)
     if store is None or not watches:
         return
