@@ -232,18 +232,17 @@ def _compiled_selector(text: str) -> Any:
 
 
 def span(text: str) -> float:
-    """Read a time span: ``90``, ``90s``, ``30m``, ``2h``, ``1d``, ``1h30m``; seconds.
+    """Read a duration: ``90``, ``90s``, ``30m``, ``1.5h``, ``1h30m``, ``2d``; seconds.
 
     Raises:
         ArgumentTypeError: it is none.
     """
-    import re
+    from runtime.base.durations import parse_duration
 
-    match = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text, re.ASCII)
-    if match is None or not text or not any(match.groups()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time span: write 90s, 30m, 2h or 1h30m")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    try:
+        return parse_duration(text, allows_zero=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _condition(text: str) -> tuple[str, float | None]:

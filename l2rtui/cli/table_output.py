@@ -8,7 +8,7 @@ from datetime import datetime
 
 from l2rtui.cli.output import Column, Document, View
 from l2rtui.domain.owners.idle_gpus import IdleTime
-from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
@@ -35,14 +35,8 @@ def _since(document: Document) -> str | None:
 
 
 def format_age(seconds: float) -> str:
-    """Format a duration as kubectl does, with one or two units: ``45s``, ``12m``, ``3h20m``, ``5d``."""
-    total = max(0, int(seconds))
-    minutes, hours, days = total // 60, total // 3600, total // 86400
-    if total < 120:
-        return f"{total}s"
-    if minutes < 120:
-        return f"{minutes}m"
-    return f"{hours}h{minutes % 60}m" if hours < 24 else f"{days}d"
+    """Write an age as the app does, but below a minute to the second."""
+    return age(seconds, second_step=1)
 
 
 def _record_age(document: Document) -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from l2rtui.cli import json_output
@@ -18,25 +17,25 @@ from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import logs
+from runtime.base.durations import parse_duration
 
-_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIX_COLOURS = ("36", "33", "35", "32", "34", "31")
 _LINE = View("pod", (Column("TEXT", "text"),))
 
 
 def since(text: str, now: float) -> float:
-    """Read ``--since``: a span before now (``10m``) or an RFC 3339 time; seconds since the epoch.
+    """Read ``--since``: a duration before now (``10m``) or an RFC 3339 time; seconds since the epoch.
 
     Raises:
         UsageError: it is neither.
     """
-    if match := _SPAN.fullmatch(text):
-        return now - float(match[1]) * _UNITS[match[2]]
+    if not text.isdigit():  # 20250615 is a date
+        with suppress(ValueError):
+            return now - parse_duration(text, allows_zero=True)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        hint = "Write a span such as 90s, 10m, 2h, or a time such as 2025-06-15T15:06:40Z."
+        hint = "Write a duration such as 90s, 10m, 1h30m, or a time such as 2025-06-15T15:06:40Z."
         raise UsageError(f"--since {text!r} is no time.", hint) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 

@@ -11,7 +11,8 @@ from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from runtime.base.alert_rules import AlertRule
-from runtime.base.limits import Limits, limits_of, parse_duration
+from runtime.base.durations import parse_duration
+from runtime.base.limits import Limits, limits_of
 
 if TYPE_CHECKING:
     from l2rtui.services.spec.yaml_lines import Locations  # with the parser of YAML, which a comparison needs not

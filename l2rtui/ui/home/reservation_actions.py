@@ -13,7 +13,7 @@ from l2rtui.ui.dialogs.questions import ask
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.text import Line, Span, TextStyle
-from runtime.base.limits import duration_text, parse_duration
+from runtime.base.durations import duration_text, parse_duration
 
 _USUAL_SECONDS = 4 * 3600.0
 
