@@ -177,6 +177,7 @@ async def follow(
     turns: ReadingTurns | None = None,
     *,
     has_backlog: bool = True,
+    at_present: Callable[[], object] | None = None,
 ) -> AsyncGenerator[RunMetrics, None]:
     """Yield the metrics after each record of a run's learner, until its pod is gone.
 
@@ -185,6 +186,7 @@ async def follow(
         turns: Shared with the other streams of the program; None where there is no other.
         has_backlog: Yield each record of the backlog, and not its newest alone. To whoever asks what is so now, one
             in the midst of a backlog that comes slowly looks like a learner that fell silent.
+        at_present: Called once the backlog has been read, with or without a record.
     """
     series, turns = Series(run.name, observe), turns or ReadingTurns()
     lines_of_pod = backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY, seam=True))
@@ -193,6 +195,8 @@ async def follow(
     async with aclosing(turns.paced(lines_of_pod)) as lines:
         async for line in lines:
             if line.is_seam:
+                if at_present is not None:
+                    at_present()
                 if newest is not None and not is_live:
                     yield newest
                 is_live = True

@@ -300,6 +300,7 @@ class L2RApp(KeyQueueApp):
             if (take := getattr(screen, "take_snapshot", None)) is not None:
                 take(message.snapshot)
         self._metrics.follow(message.snapshot.runs.values(), self.cluster.content.pods_of)
+        self.cluster.content.learning_states.read_runs = self._metrics.read
         self._shown_in = time.monotonic() - began
         for sentence in self._notifications_of_runs.update(message.snapshot):
             self.notify_terminal(sentence)

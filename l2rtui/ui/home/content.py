@@ -32,7 +32,7 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.learning_states import LearningStates
 from l2rtui.ui.state.messages import LearningChanged
-from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
+from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line
@@ -71,6 +71,7 @@ class PaneContent:
         has_all_pods: The pods of all runs are listed and not only those of the selected run.
         is_mine_only: Only the user's own runs and pods are listed.
         slot_figures: Figures beside the slots, and the GPUs that are idle.
+        learning_states: States of learning, and what was read for them.
     """
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
@@ -84,7 +85,7 @@ class PaneContent:
         self.titles = PaneTitles(panes, self, ctx)
         self._index = SnapshotIndex(user_name())
         self._ages = RecordAges()
-        self._learning = LearningStates(self._ages)
+        self.learning_states = LearningStates(self._ages)
         self._watched_pods = WatchedPods(ctx, self.take_records)
         self._contexts = ContextColumn()
         self._run_rows = RunRows()
@@ -103,7 +104,7 @@ class PaneContent:
             _ = snapshot.ledger  # a cached property: computed here, not on the event loop
             self._panes.slots.lay_out_ahead(snapshot)
             now = self._ctx.clock()
-            learning_of = partial(self._learning.of, metrics=None, records=MappingProxyType({}), now=now)
+            learning_of = partial(self.learning_states.of, metrics=None, records=MappingProxyType({}), now=now)
             self._run_rows.make_ahead(snapshot.runs.values(), index.pods_of, learning_of)
 
         await asyncio.to_thread(work)
@@ -134,8 +135,8 @@ class PaneContent:
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
         self._ages.keep({*self.records, *self.metrics})
         self._ages.take(records, self._ctx.clock())
-        self._learning.looked = self._watched_pods.looked
-        self._learning.expire()
+        self.learning_states.looked = self._watched_pods.looked
+        self.learning_states.expire()
         if self._panes.lower is Pane.PODS:
             self.show_pods()
         self.show_runs()  # "at" and "learning" are made from the records of their pods
@@ -157,7 +158,7 @@ class PaneContent:
     def _show_contexts(self) -> None:
         """Take the state of each context, where several are shown: their rows say how old they are."""
         self._contexts.update(self.snapshot.contexts, self._ctx.clock())
-        self._learning.take_contexts(self.snapshot.contexts)
+        self.learning_states.take_contexts(self.snapshot.contexts)
 
     def show_view(self, pane: Pane) -> None:
         """Bring one of the views that share a position up to date; those that are hidden cost nothing."""
@@ -174,8 +175,8 @@ class PaneContent:
         for table in (self._panes.runs, self._panes.pods, self._panes.nodes, self._panes.kube_events):
             table.draw_ages()
         self._watch_pods()
-        self._learning.looked = self._watched_pods.looked
-        self._learning.expire()
+        self.learning_states.looked = self._watched_pods.looked
+        self.learning_states.expire()
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
         self.show_detail()
@@ -183,10 +184,10 @@ class PaneContent:
 
     def take_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""
-        is_other = bool(health.outage) is not bool(self._learning.health.outage)
-        self._learning.health = health
+        is_other = bool(health.outage) is not bool(self.learning_states.health.outage)
+        self.learning_states.health = health
         if is_other:
-            self._learning.expire()
+            self.learning_states.expire()
             self.show_runs()
             self.show_detail()
 
@@ -203,8 +204,8 @@ class PaneContent:
         at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
         old, now = self._old(), self._ctx.clock()
-        self._learning.keep(self.snapshot.runs)
-        learning_of, before = self._learning.of, self._learning.states
+        self.learning_states.keep(self.snapshot.runs)
+        learning_of, before = self.learning_states.of, self.learning_states.states
         items = (
             (
                 run.uid,
@@ -227,12 +228,11 @@ class PaneContent:
             items,
             lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:]),
         )
-        self.slot_figures.show(
-            self.snapshot, self.metrics, old, self._learning.faults(), self._learning.health, pods_of, now
-        )
+        learning = self.learning_states
+        self.slot_figures.show(self.snapshot, self.metrics, old, learning.faults(), learning.health, pods_of, now)
         self.show_sum()
-        if self._learning.states != before:
-            self._panes.screen.app.post_message(LearningChanged(self._learning.states))
+        if self.learning_states.states != before:
+            self._panes.screen.app.post_message(LearningChanged(self.learning_states.states))
 
     def show_sum(self) -> None:
         """Sum the listed runs above them, where a filter has left the seeds of one experiment."""
@@ -242,12 +242,16 @@ class PaneContent:
         runs.pin(row)
 
     def _old(self) -> dict[str, str]:
-        """Return the ages of records that say nothing of the present, by uid of their run or pod."""
-        now = self._ctx.clock()
+        """Return the ages of records that say nothing of the present, by uid of their run or pod.
+
+        Only the pods of the selected run are read: of other pods an old record does not mean that they are silent.
+        """
+        now, looked = self._ctx.clock(), self._watched_pods.looked
         intervals = {uid: metrics.interval_seconds for uid, metrics in self.metrics.items()}
         intervals |= dict.fromkeys(self.records, WORKER_INTERVAL_SECONDS)
         ages = {uid: self._ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
-        return {uid: text for uid, text in ages.items() if text}
+        is_read = self.metrics.keys() | looked
+        return {uid: text if uid in is_read else NOT_READ for uid, text in ages.items() if text}
 
     def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...], Letters]:
         """Return runs in order, names of their sets, and letters of all; sorted only where some run has changed."""
@@ -325,7 +329,7 @@ class PaneContent:
         metrics = self.metrics.get(run.uid) if run else None
         width = width or max(20, self._panes.detail.size.width)
         now = self._ctx.clock()
-        learning = self._learning.states.get(run.uid) if run else None
+        learning = self.learning_states.states.get(run.uid) if run else None
         return selection.about(
             self.snapshot,
             metrics,
@@ -340,7 +344,7 @@ class PaneContent:
     @property
     def learning(self) -> Mapping[str, LearningState]:
         """State of the learning of each run that is listed, by uid."""
-        return self._learning.states
+        return self.learning_states.states
 
     # --- lists that are loaded when they are opened, since nothing watches them --------------------------------
     def load(self, pane: Pane) -> None:

@@ -21,12 +21,14 @@ class LearningStates:
     Attributes:
         health: State of the connection; while it is lost nothing of the present is known.
         looked: Uids of pods whose log is open: the records of all others grow old while their writers go on.
+        read_runs: Uids of runs whose learner's log was read up to the present.
     """
 
     def __init__(self, ages: RecordAges) -> None:
         self.health = ConnectionStatus()
         self._silent: dict[str, float] = {}
         self.looked: AbstractSet[str] = frozenset()
+        self.read_runs: AbstractSet[str] = frozenset()
         self._ages = ages
         self._turn = 0
         self._states: dict[str, tuple[_Inputs, LearningState]] = {}
@@ -97,4 +99,5 @@ class LearningStates:
             outage,
             outage_seconds,
             read_pods,
+            run.uid in self.read_runs,
         )

@@ -12,6 +12,8 @@ from typing import Final, Protocol
 from l2rtui.domain.metrics import is_old
 from l2rtui.domain.quantity import age
 
+NOT_READ: Final = "?"
+"""In place of the age of a pod's old record while its log is not read: it may have written newer ones since."""
 WORKER_INTERVAL_SECONDS: Final = 10.0
 """Time between two records of a worker (``runtime.rl.roles.worker``); a learner says itself how often it writes."""
 

@@ -85,7 +85,11 @@ class _RecordStreams(Generic[R]):
             else:
                 if not self._is_endless:
                     return
+            self._note_end(key)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_end(self, key: str) -> None:
+        """Note that a stream has ended, or could not be opened."""
 
     @property
     def _pause(self) -> float:
@@ -102,10 +106,15 @@ class _RecordStreams(Generic[R]):
 
 
 class MetricsStream(_RecordStreams[RunMetrics]):
-    """Metrics of the learner of every run, reported by uid of the run."""
+    """Metrics of the learner of every run, reported by uid of the run.
+
+    Attributes:
+        read: Uids of runs whose learner's log was read up to the present, or could not be read.
+    """
 
     def __init__(self, ctx: AppContext, report: Callable[[Mapping[str, RunMetrics]], object]) -> None:
         super().__init__(ctx, report, "metrics", is_endless=True)
+        self.read: set[str] = set()
         self._waiting: dict[str, tuple[RunView, PodView]] = {}
         self._next: asyncio.TimerHandle | None = None
 
@@ -124,12 +133,24 @@ class MetricsStream(_RecordStreams[RunMetrics]):
         if self._next is not None:
             self._next.cancel()
 
+    def _note_end(self, key: str) -> None:
+        self.read.add(key)
+
     def _open_some(self) -> None:
         """Open a few streams; hundreds at once would block the keys."""
         for uid in list(self._waiting)[:_BATCH]:
             run, pod = self._waiting.pop(uid)
             add = partial(self._ctx.curves.add, run.uid)
-            follow = partial(metrics.follow, self._ctx.backend, run, pod, add, self._ctx.turns, has_backlog=False)
+            follow = partial(
+                metrics.follow,
+                self._ctx.backend,
+                run,
+                pod,
+                add,
+                self._ctx.turns,
+                has_backlog=False,
+                at_present=partial(self.read.add, run.uid),
+            )
             self._open(pod.uid, run.uid, f"the metrics of {run.name}", follow)
         if self._waiting and self._next is None:
             self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._open_more)

@@ -22,6 +22,8 @@ class RunNotifications:
         self._owner = owner
         self._states: dict[str, Level] = {}  # BAD, DONE, or OK for every other level
         self._learning: dict[str, Learning] = {}
+        self._reported: set[str] = set()
+        """Uids of runs of which it was said that they do not learn; only these can learn again."""
 
     def update(self, snapshot: ClusterSnapshot) -> list[str]:
         """Return sentences about changes since the last call; none for runs that are new."""
@@ -52,8 +54,11 @@ class RunNotifications:
                 continue
             if learning.state in _RINGS:
                 sentences.append(f"{run.name} is {learning.state}: {learning.reason}")
-            elif before in _RINGS and learning.state in (Learning.LIVE, Learning.SLOW):
+                self._reported.add(uid)
+            elif uid in self._reported and learning.state in (Learning.LIVE, Learning.SLOW):
                 sentences.append(f"{run.name} learns again")
+                self._reported.discard(uid)
+        self._reported &= states.keys()
         # While a run cannot be seen, or starts again, its last state counts: it may be back in the same one.
         settled = {
             uid: state.state for uid, state in states.items() if state.state in _RINGS or state.state in _SETTLED

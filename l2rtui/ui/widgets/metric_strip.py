@@ -18,6 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
+from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
@@ -218,7 +219,9 @@ def _share_text(gpu: int, share: GpuShare | None) -> str:
 def _about_record(record: PodMetrics, old: str, *, is_up: bool) -> tuple[Line, ...]:
     """Lines of a pod's newest record; of one that is down, only what still holds."""
     lines: list[Line] = []
-    if old and is_up:
+    if old == NOT_READ and is_up:
+        lines.append((*_field("record", ""), Span("its log is not read now: select its run", TextStyle.DIM)))
+    elif old and is_up:
         lines.append((*_field("record", ""), Span(f"▲ {old} old: it prints none any more", TextStyle.WARN)))
     if record.simulator and is_up:
         level = simulator_level(record.simulator)

@@ -12,6 +12,7 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
+from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -128,7 +129,7 @@ def pod_row(
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
-        old: Age of the record where it says nothing of the present; empty where it does.
+        old: Age of the record where it says nothing of the present, or NOT_READ; empty where it does.
         mismatches: Sentences on what does not fit between it and its place.
         share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """
@@ -205,7 +206,8 @@ def _record_cells(
         yield Span(text, style_of_level(level) if state else TextStyle.DIM), state
         # Rounded to 5, so that an idle screen stays idle. The rate, where there is one, says that all are silent.
         fps = 5.0 * round(record.simulator_fps / 5) if record and state else None
-        yield _rate(None if old and "rate" in fields else fps, old, TextStyle.DIM)
+        is_said = old not in ("", NOT_READ) and "rate" in fields
+        yield _rate(None if is_said else fps, old, TextStyle.DIM)
     if "rank" in fields:
         rank, size = (record.rank, record.world_size) if record else (None, None)
         of = "" if size is None else f"/{size}"
@@ -219,7 +221,9 @@ def _record_cells(
 
 
 def _rate(rate: float | None, old: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Cell of a rate, or for how long its pod has been silent: an old one says nothing of the present."""
+    """Cell of a rate, or of how long its pod has been silent; a last rate is marked while its log is not read."""
     if rate is None:
         return Span(NOTHING, TextStyle.DIM), -1.0
+    if old == NOT_READ:
+        return Span(f"{count(round(rate))}{NOT_READ}", TextStyle.DIM), rate
     return (Span(f"silent {old}", TextStyle.WARN), -1.0) if old else (Span(count(round(rate)), style), rate)

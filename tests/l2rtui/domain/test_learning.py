@@ -50,6 +50,14 @@ def of(progress=STEADY, *, age=0.0, pods=PODS, records=None, ages=None, run=RUN,
     return learning_state(run, pods, RunReports(metrics, age, records or {}, ages or {}), now, before)
 
 
+def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
+    reasons = [
+        learning_state(RUN, PODS, RunReports(is_learner_read=is_read), NOW).reason for is_read in (False, True)
+    ]
+    assert reasons[0] == "the records of its learner are being read"
+    assert reasons[1].startswith("no metric record of its learner could be read: see `l2rtui logs")
+
+
 @pytest.mark.parametrize(
     ("run", "pods", "reports", "state", "reason"),
     [
