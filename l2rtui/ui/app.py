@@ -210,6 +210,15 @@ class L2RApp(KeyQueueApp):
 
             make_room(self.screen)
 
+    def action_suspend_process(self) -> None:
+        """Stop the app and give the terminal back to the shell, where there is one to continue the app."""
+        can_suspend = self._driver is not None and self._driver.can_suspend
+        # The guard is our parent. As leader of the session it has no shell above it: nobody could continue it.
+        if not can_suspend or os.getsid(0) in (os.getpid(), os.getppid()):
+            self.background.say("There is no shell to go back to: this app leads its session. q leaves.")
+        else:
+            super().action_suspend_process()
+
     async def _open(self) -> None:
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))

@@ -108,7 +108,7 @@ class LogActions:
         charts = self._view.panes.charts
         if path and self._view.panes.last_list is Pane.CHARTS:
             text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
-            self._write(path, text, plural(len(charts.groups), "line"))
+            self._write(path, text, plural(len(charts.groups), "curve"))
             return
         table = self._view.panes.table
         if table is None or not path:

@@ -71,7 +71,7 @@ class ReservationActions:
         async def release() -> None:
             is_admin = self._ctx.is_admin
             await changes.unreserve(self._ctx.backend, self._view.snapshot, names, is_admin=is_admin)
-            self._view.say(f"{_named(names)} is no longer reserved.")
+            self._view.say(f"ended the reservation of {_named(names)}")
 
         def begin() -> None:
             self._ctx.background.start(release(), group="reserve", what="the end of the reservation")
@@ -102,7 +102,7 @@ class ReservationActions:
 
         async def reserve() -> None:
             await changes.reserve(self._ctx.backend, slots, self._ctx.clock(), seconds, note)
-            self._view.say(f"{_named(slots)} is reserved for {duration_text(seconds)}.")
+            self._view.say(f"reserved {_named(slots)} for {duration_text(seconds)}")
 
         def begin() -> None:
             self._ctx.background.start(reserve(), group="reserve", what=f"the reservation of {_named(slots)}")

@@ -16,6 +16,7 @@ from l2rtui.services.ownership import is_mine
 from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod_targets
 from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
 
 ALL_MINE: Final = "mine"
@@ -48,7 +49,7 @@ class RunActions:
             self._view.say(f"launched {', '.join(names)}")
 
     def action_kill(self, target: str = "") -> None:
-        """Kill the named pods, the marked ones, those of the selected cell, or the selected one."""
+        """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""
         self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before
         if target:
             pods, name = self._pods_named(target), target if target != ALL_MINE else ""
@@ -56,6 +57,8 @@ class RunActions:
             name = ""
         else:
             pods, name = self._selected_pods(), self._target()
+            if not pods and self._view.selection.pane is Pane.RUNS:
+                pods = self._pods_named(name)
         if pods:
             self._questions.ask_kill(pods, name if len(pods) > 1 else "")
         elif target:
@@ -77,7 +80,7 @@ class RunActions:
             self._questions.ask_destroy(runs, self._view.snapshot)
 
     def action_relaunch(self, target: str = "") -> None:
-        """Launch runs again, also one that is gone; of selected cells, kill the pods, which come back."""
+        """Launch runs again, also one that is gone."""
         from l2rtui.ui.dialogs import relaunch
 
         view = self._view
@@ -86,8 +89,6 @@ class RunActions:
             relaunch.review_destroyed(view.screen, view.ctx, target, self._launched)
         elif not runs:
             self.action_gone()
-        elif not target and view.panes.runs.cursor_set and (pods := self._marked_pods() or self._selected_pods()):
-            self._questions.ask_kill(pods, "" if view.panes.runs.marked else self._target())
         else:
             relaunch.ask_relaunch(view.screen, view.ctx, runs, view.snapshot)
 

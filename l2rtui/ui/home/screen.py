@@ -295,7 +295,7 @@ class ClusterScreen(Screen[None]):
 
     # --- actions that concern all parts ------------------------------------------------------------------------
     def action_back(self) -> None:
-        """Close the prompt, a notice, the search or the zoom; else leave the log; else clear filters and marks."""
+        """Close the prompt, a notice, the search or the zoom; else leave log or cell; else clear filters, marks."""
         panes, pane = self.panes, self.panes.focused_pane
         if self.command_line.is_open:
             self.command_line.close(keep=False)
@@ -307,6 +307,8 @@ class ClusterScreen(Screen[None]):
             self.navigation.zoom(None)
         elif pane is Pane.LOG:
             self.navigation.go_to(panes.last_list)
+        elif pane is Pane.RUNS and panes.runs.cursor_cell:
+            panes.runs.leave_cell()
         else:
             self.filters.clear()
 

@@ -240,6 +240,7 @@ KEYS: Final = (
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", _APP),
     # Bound with priority: they work in fields and dialogs too, and cannot be rebound.
+    Key("app.suspend", "ctrl+z", "ctrl+z", "suspend_process", "", "Go back to the shell; `fg` returns", _APP),
     Key("app.redraw", "ctrl+l", "ctrl+l", "redraw", "", "Draw the whole screen again", _APP),
     Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", _APP),
 )  # fmt: skip

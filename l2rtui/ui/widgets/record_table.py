@@ -176,9 +176,10 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
     if name not in record or (value is None and not column.is_number):
         return ""
     text = _field_text(name, value)
-    if len(text) > column.width and isinstance(value, int | float):
-        # A number is never cut: digits would be missing. It is rounded until it fits.
-        shorter = (f"{value:.{digits}g}" for digits in (6, 4, 3, 2, 1))
+    numbers = value if isinstance(value, list) else [value]
+    if len(text) > column.width and all(isinstance(number, int | float) for number in numbers):
+        # A number is never cut: digits would be missing. All numbers of a cell are rounded until they fit.
+        shorter = ("/".join(f"{number:.{digits}g}" for number in numbers) for digits in (6, 4, 3, 2, 1))
         return next((short for short in shorter if len(short) <= column.width), "…")
     return text
 

@@ -162,6 +162,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.refresh()
         self.post_message(self.CursorMoved(self, self.cursor_key, True))
 
+    def leave_cell(self) -> None:
+        """Put the cursor on the whole row."""
+        self._cell = None
+        self.refresh()
+        self.post_message(self.CursorMoved(self, self.cursor_key, True))
+
     def action_mark_all(self) -> None:
         """Mark all displayed rows, or unmark them if all are marked."""
         displayed = set(self.model.displayed)

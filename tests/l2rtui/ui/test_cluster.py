@@ -511,6 +511,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         above_log = one.words().split("5 Log")[0]  # the log is of the past, and may show them
         assert not any(f"{rate:,.0f}" in above_log for rate in rates)
         assert "learning  ✖ stalled for 2m: its learner has" in one.words()
+        await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
         assert "✖ lidar-ppo all 9 pods run, stalled: its learner" in one.words()
         # The slot of each learner shows it, also where its pod is healthy.

@@ -212,7 +212,7 @@ class SlotGrid:
                 used = len(part.label) + sum(len(span.text) for span in cells)
                 spans += [Span(part.label, style), *cells, Span(" " * (width - used))]
             elif row.row is TileRow.RATE:
-                spans += self._rate(slots, width)
+                spans += self._rate(slots, width, (node.name, part.gpu.index))
             else:
                 spans += self._gauge(node, part.gpu, row.row, slots)
             spans.append(Span(" "))
@@ -240,14 +240,15 @@ class SlotGrid:
         style = self._of_now(self._owner(slots))
         return gauge(_share(row, gpu, use), width, style)
 
-    def _rate(self, slots: Sequence[Slot], width: int) -> Line:
+    def _rate(self, slots: Sequence[Slot], width: int, device: tuple[str, int]) -> Line:
         runs = list(dict.fromkeys(slot.run for slot in slots if slot.pod_uid))
         if not runs:
             words = {slot.state for slot in slots}
             word = str(words.pop()) if len(words) == 1 else ""
             return (Span(f"{word:>{width}}"[:width], TextStyle.DIM),)
         letters = [self._letter(run) for run in runs]
-        return rate_of(letters, [self.figures.runs.get(run, RunFigure()) for run in runs], width)
+        figures = [self.figures.runs.get(run, RunFigure()) for run in runs]
+        return rate_of(letters, figures, width, device, self.figures.rates.get(device))
 
     # --- a cell a device ---------------------------------------------------------------------------------------
     def _overview_line(self, row: OverviewLine) -> Line:
