@@ -29,7 +29,10 @@ OTHER_MACHINES = {"cluster", "browser"}
 SHARES = 5
 BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
-"""Variable with a file to which a JSON line is written for each test: what it did, and its CPU seconds."""
+"""Variable with a file to which a JSON line is written for each test: what it did, and what that took.
+
+``cpu`` are the CPU seconds of its own process, ``children`` those of processes that have ended, ``seconds`` all of it.
+"""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,9 +50,16 @@ class Deeds:
         self.started: list[str] = []
         self.connected: list[str] = []
         self.cpu_seconds = 0.0
+        self.began = (0.0, 0.0)
 
     def clear(self) -> None:
         self.started, self.connected, self.cpu_seconds = [], [], 0.0
+        self.began = (time.monotonic(), _children_seconds())
+
+
+def _children_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 deeds = Deeds()
@@ -152,6 +162,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
             "started": deeds.started[:3],
             "connected": deeds.connected[:3],
             "cpu": round(deeds.cpu_seconds, 2),
+            "children": round(_children_seconds() - deeds.began[1], 2),
+            "seconds": round(time.monotonic() - deeds.began[0], 2),
         }
         with Path(path).open("a") as file:
             file.write(json.dumps(line) + "\n")
