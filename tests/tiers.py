@@ -31,7 +31,7 @@ BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
 """Variable with a file to which a JSON line is written for each test: what it did, and what that took.
 
-``cpu`` are CPU seconds of its own process, ``children`` those of processes that have ended, ``seconds`` its duration.
+``cpu``: CPU seconds of its process; ``children``: those of its children that have ended; ``seconds``: its duration.
 """
 
 Function = TypeVar("Function", bound=Callable[..., Any])

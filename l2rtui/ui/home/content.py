@@ -92,6 +92,8 @@ class PaneContent:
         self._run_rows = RunRows()
         self.slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
+        self._awaited: tuple[str, str | None] | None = None
+        """Run to select, and the row of the cursor until then."""
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...], Letters] = [], (), {}
 
@@ -151,10 +153,24 @@ class PaneContent:
         self._panes.status.snapshot = self.snapshot
         self._panes.slots.snapshot = self.snapshot
         self.show_runs()
+        self._select_awaited()
         self.show_view(self._panes.lower)
         self._panes.fit()
         self.show_detail()
         self.titles.show()
+
+    def select_when_seen(self, run: str) -> None:
+        """Put the cursor on a run as soon as a snapshot has it, unless the cursor is moved before."""
+        self._awaited = run, self._panes.runs.cursor_key
+        self._select_awaited()
+
+    def _select_awaited(self) -> None:
+        if self._awaited is None:
+            return
+        name, cursor = self._awaited
+        run = self.snapshot.run_named(name)
+        if self._panes.runs.cursor_key != cursor or (run is not None and self._panes.runs.move_to(run.uid)):
+            self._awaited = None
 
     def _show_contexts(self) -> None:
         """Take the state of each context, where several are shown: their rows say how old they are."""
@@ -343,6 +359,7 @@ class PaneContent:
             pods_of=self.pods_of,
             old=self._old(),
             learning=learning,
+            is_single=self._panes.detail.size.height == 1,
         )
 
     @property

@@ -47,6 +47,7 @@ class RunActions:
     def _launched(self, names: tuple[str, ...] | None) -> None:
         if names:
             self._view.say(f"launched {', '.join(names)}")
+            self._view.content.select_when_seen(names[0])
 
     def action_kill(self, target: str = "") -> None:
         """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""

@@ -132,12 +132,14 @@ class Selection:
         pods_of: PodsOf | None = None,
         old: Mapping[str, str] = MappingProxyType({}),
         learning: LearningState | None = None,
+        is_single: bool = False,
     ) -> tuple[Line, ...]:
         """Return lines about the selection; the first is a sentence that stands for itself.
 
         Args:
             old: Ages of the records of runs and pods that say nothing of the present, by uid.
             learning: State of the learning of the selected run.
+            is_single: Only the first line is shown.
         """
         mismatches = snapshot.ledger.mismatches
         if self.pane is Pane.SLOTS and self.slot is not None:
@@ -156,4 +158,4 @@ class Selection:
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
         if run is None:
             return ()
-        return about_run(run, pods, metrics, now, width, old.get(run.uid, ""), learning)
+        return about_run(run, pods, metrics, now, width, old.get(run.uid, ""), learning, is_single=is_single)

@@ -89,16 +89,20 @@ def about_run(
     width: int,
     old: str = "",
     learning: LearningState | None = None,
+    *,
+    is_single: bool = False,
 ) -> tuple[Line, ...]:
     """Describe a run: status, the state of its learning with cause and next step, sets, learning progress.
 
     Args:
         old: Age of the metrics where they say nothing of the present; empty where they do.
+        is_single: Only the first line is shown.
     """
     status = run_status(run, pods)
     if learning is not None and learning.is_fault and status.level is Level.OK:
-        # A pane of a single line shows the first alone: a run whose pods run and that does not learn is not fine.
-        status = Status(learning.state, learning.level, f"{status.sentence}, {learning.state}: {learning.reason}")
+        # A run whose pods run and that does not learn is not fine. A pane of one line has no line of the learning.
+        reason = f": {learning.reason}" if is_single else ""
+        status = Status(learning.state, learning.level, f"{status.sentence}, {learning.state}{reason}")
     sets = "  ".join(
         f"{view.name} {sum(pod.ready for pod in pods if pod.set_name == view.name)}/{view.replicas}"
         for view in run.sets

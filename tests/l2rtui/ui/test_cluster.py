@@ -513,7 +513,9 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         assert "learning  ✖ stalled for 2m: its learner has" in one.words()
         await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
-        assert "✖ lidar-ppo all 9 pods run, stalled: its learner" in one.words()
+        # The reason is said once: in the line of the learning, and in the first line of a pane that has no other.
+        assert "✖ lidar-ppo all 9 pods run, stalled" in one.words()
+        assert one.words().split("5 Log")[0].count(": its learner has") == 1
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
         assert {slot for pod in learners for slot in pod.slots} == set(cluster.panes.slots.ghosts)
