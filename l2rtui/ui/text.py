@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from l2rtui.domain.curves.scale import usual_values
 from l2rtui.domain.status import Level
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def load_bar(percent_busy: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the newest values as bars, one column each, scaled between their least and greatest.
+    """Draw the newest values as bars, one column each, scaled between their least and greatest without outliers.
 
     Args:
         values: Any finite numbers, oldest first.
@@ -110,11 +111,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
         # Edges are rounded from fractions, so groups differ by one value at most and none is left over.
         edges = [round(number * len(values) / width) for number in range(width + 1)]
         values = [sum(values[low:high]) / (high - low) for low, high in pairwise(edges) if high > low]
-    low, high = min(values), max(values)
+    usual = usual_values(values)
+    low, high = min(usual), max(usual)
     span = high - low
     if span <= 0:
         return _BARS[3] * len(values)  # a constant has no scale; half height looks like neither 0 nor full
-    return "".join(_BARS[min(7, int(8 * (value - low) / span))] for value in values)
+    return "".join(_BARS[max(0, min(7, int(8 * (value - low) / span)))] for value in values)
 
 
 def shorten(text: str, width: int) -> str:

@@ -141,7 +141,8 @@ def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
     for number, row in enumerate(picture.rows):
         label = labels.get(number, "")
         edge = Span(f"{fit(label, LABEL_CHARS, right=True)}{'┤' if label else '│'}", TextStyle.DIM)
-        marks = {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
+        marks = _beyond(drawn, y, "above" if number == 0 else "below" if number == num_rows - 1 else "")
+        marks |= {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
         if cursor is not None and cursor < columns:
             marks[cursor] = Span("│", TextStyle.STRONG)
         lines.append((edge, *_with_marks(row, marks), Span(" ")))
@@ -172,11 +173,13 @@ def _spread(line: ChartLine, column: int, value: float | None) -> str:
 
 
 def _plot_line(line: ChartLine, y: Scale) -> PlotLine:
-    values = [y.share(value) for value in line.columns.means]
+    values = [y.clipped_share(value) for value in line.columns.means]
     if not line.has_spread:
         return PlotLine(values)
     return PlotLine(
-        values, [y.share(value) for value in line.columns.lows], [y.share(v) for v in line.columns.highs]
+        values,
+        [y.clipped_share(value) for value in line.columns.lows],
+        [y.clipped_share(value) for value in line.columns.highs],
     )
 
 
@@ -188,11 +191,24 @@ def _ends(drawn: Chart, y: Scale, columns: int, rows: int) -> dict[tuple[int, in
         if last is None:
             continue
         x = min(columns - 1, last // DOT_COLUMNS + 1)
-        row = round((1 - y.share(line.columns.means[last])) * (rows - 1))
+        row = round((1 - y.clipped_share(line.columns.means[last])) * (rows - 1))
         free = (at for at in sorted(range(rows), key=lambda at: abs(at - row)) if (x, at) not in ends)
         if (at := next(free, None)) is not None:
             ends[x, at] = number
     return ends
+
+
+def _beyond(drawn: Chart, y: Scale, side: str) -> dict[int, Span]:
+    """Return arrows for the cells of the first or the last row whose values lie beyond the scale."""
+    is_beyond = {"above": lambda value: value > y.high, "below": lambda value: value < y.low}.get(side)
+    if is_beyond is None:
+        return {}
+    return {
+        column // DOT_COLUMNS: Span("▲" if side == "above" else "▼", _hue(number))
+        for number, line in enumerate(drawn.lines)
+        for column, value in enumerate(line.columns.means)
+        if is_beyond(value)
+    }
 
 
 def _with_marks(row: Sequence[PlotPart], marks: dict[int, Span]) -> list[Span]:
