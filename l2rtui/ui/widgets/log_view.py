@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -28,6 +29,9 @@ from l2rtui.ui.widgets.log_search import LogSearch, pan_to
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
+SLICE_SECONDS: Final = 0.004
+"""Longest time that a search takes from the keys before it lets them pass."""
+SLICE_REST_SECONDS: Final = 0.001
 _MOST_A_COLUMN: Final = 4
 """Characters of a line that are looked at for each column of the view; some take none."""
 
@@ -46,6 +50,7 @@ class LogView(SpanWidget):
         self.is_wrapping = False
         self.has_times = False
         self.log_search = LogSearch()
+        self.is_searching = False
         self.empty_text = ""
         self.received = 0
         self.heading = ""
@@ -62,8 +67,18 @@ class LogView(SpanWidget):
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
         """Search for text, ignoring case; empty ends the search."""
-        self.log_search = LogSearch(text)
-        self.action_hit(-1)
+        self.log_search = LogSearch(text, self.log_search)
+        self._search_on(self.log_search)
+
+    def _search_on(self, search: LogSearch) -> None:
+        """Count matches for a moment, and go on after the keys that came meanwhile; then show the newest match."""
+        if search is not self.log_search:
+            return
+        self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
+        if self.is_searching:
+            self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search))
+        else:
+            self.action_hit(-1)
         self.refresh()
         self.post_message(self.Changed())
 
@@ -82,13 +97,15 @@ class LogView(SpanWidget):
         """Text that is searched, and which of its matches is the current one; empty without a search."""
         if not self.search:
             return ""
+        if self.is_searching:
+            return f"/{sanitize(self.search)}, searching …"
         current, total = self.log_search.position(self.ring, self.heading)
         return f"/{sanitize(self.search)}, " + (f"{current:,} of {total:,}" if total else "no match")
 
     def action_hit(self, by: int) -> None:
         """Go to the next or the previous match, sideways too."""
         search = self.log_search
-        if not search.step(self.ring, self.heading, by) or search.line is None:
+        if self.is_searching or not search.step(self.ring, self.heading, by) or search.line is None:
             return
         self._follow(False)
         entry, room = self.ring[search.line], max(1, self.size.width - 1 - self._left)
