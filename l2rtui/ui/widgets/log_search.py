@@ -1,6 +1,6 @@
-"""Search in a log: its matches, the one that is current, and how far sideways a line must move to show it. Pure.
+"""Search in a log: its matches, the current one, and the horizontal shift that makes it visible. Pure.
 
-A row of records matches by the names of its columns too: a search for ``return`` shows the column of that name.
+A row of records also matches by the names of its columns: a search for ``return`` shows the column of that name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
 
 _CONTEXT_SHARE: Final = 4
-"""Part of the room that stays before a match which was out of sight, as a divisor."""
+"""Divisor of the view's width that gives the text shown before a match that was not visible."""
 
 
 class Match(NamedTuple):
@@ -22,7 +22,7 @@ class Match(NamedTuple):
 
 
 class LogSearch:
-    """Text that is searched, ignoring case, and the current match.
+    """Searched text, ignoring case, and the current match.
 
     Attributes:
         text: Empty for no search.
@@ -37,12 +37,12 @@ class LogSearch:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the current match and all counts: there are other lines now."""
+        """Drop the current match and all counts, after the lines were replaced."""
         self.line = None
         self._begin_count("", 0)
 
     def drop(self, lines: int) -> None:
-        """Follow the current match while the oldest lines are dropped."""
+        """Keep the current match while the oldest lines are dropped."""
         if self.line is not None:
             self.line = max(0, self.line - lines)
 
@@ -54,7 +54,7 @@ class LogSearch:
         return sorted(matches)
 
     def step(self, ring: LogRing, heading: str, by: int) -> bool:
-        """Make the next match, or with -1 the one before, the current one, round the ends; False without any."""
+        """Move to the next match, or with -1 to the previous one, wrapping around the ends; False without any."""
         total = len(ring)
         if not self.text or not total:
             return False
@@ -63,7 +63,7 @@ class LogSearch:
             if beside:
                 self.match = beside[0] if by > 0 else beside[-1]
                 return True
-        # A new search begins at the newest line and goes back: what happened last matters most.
+        # A new search starts at the newest line and goes back: recent lines matter most.
         start = self.line if self.line is not None else (total if by < 0 else -1)
         for number in ((start + by * step) % total for step in range(1, total + 1)):
             if matches := self.matches(ring[number], heading):
@@ -72,7 +72,7 @@ class LogSearch:
         return False
 
     def position(self, ring: LogRing, heading: str) -> tuple[int, int]:
-        """Return the number of the current match, from 1, and of all matches; 0 where there is none."""
+        """Return the number of the current match, from 1, and of all matches; 0 without a match."""
         if not self.text:
             return 0, 0
         self._count(ring, heading)
@@ -87,7 +87,8 @@ class LogSearch:
         self._heading = heading
         self._in_heading = heading.casefold().count(self.text.replace("_", " ")) if self.text else 0
         self._dropped = dropped
-        # _sums[i] is the number of matches before line i, of those that were counted; _first is the oldest line's.
+        # _sums[i] is the number of matches before line i, of the counted ones; _first is the index of the oldest
+        # line.
         self._sums = [0]
         self._first = 0
 
@@ -102,25 +103,25 @@ class LogSearch:
             entry = ring[number]
             matches = entry.text.casefold().count(self.text) + self._in_heading * entry.is_row
             self._sums.append(self._sums[-1] + matches)
-        if self._first > len(ring):  # cut seldom, so that a line that is dropped costs nothing
+        if self._first > len(ring):  # cut rarely, so that dropping a line costs nothing
             del self._sums[: self._first]
             self._first = 0
 
 
 def pan_to(match: Match, pan: int, room: int, column_ends: Sequence[int] = ()) -> int:
-    """Return the columns by which a line is moved to the left so that a match is in sight.
+    """Return the columns by which a line is shifted left so that a match is visible.
 
     Args:
-        pan: As it is now; it stays where that does.
+        pan: Current shift; it is kept if the match is already visible.
         room: Columns of the view; a sign may take one at either edge.
-        column_ends: Of a row of a table, which is cut at columns alone; empty for other lines.
+        column_ends: Cut positions of a row of a table; empty for other lines.
     """
     end = next((end for end in column_ends if end >= match.end), match.end)
     for candidate in (pan, 0):
         if (match.start > candidate or not candidate) and end - candidate < room:
             return candidate
     start = max(0, match.start - room // _CONTEXT_SHARE)
-    # Between two columns: a row that begins inside of one blanks what is left of it.
+    # Between two columns: a row that starts inside a column blanks the rest of that column.
     return max((end for end in column_ends if end <= start), default=0 if column_ends else start)
 
 

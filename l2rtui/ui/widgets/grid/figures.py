@@ -1,4 +1,4 @@
-"""Figures beside the slots: rates of runs, idle GPUs, and the age of all of it; and how a tile writes them."""
+"""Figures of the slot grid: rates of runs, idle GPUs, and the age of these data; and their text in a tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten, style_of_lev
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _ROOMY: Final = 9
-"""Columns of a tile from which a blank parts bar and percentage."""
+"""Width of a tile from which a space separates bar and percentage."""
 _SUFFIXES: Final = ("", "k", "M", "G")
 
 
@@ -22,8 +22,8 @@ class RunFigure:
 
     Attributes:
         rate: Env steps a second; None if unknown.
-        age: Age of its last record where that says nothing of the present; else empty.
-        level, word: State of its learning where that needs somebody; level is OK else.
+        age: Age of its last record if that is outdated; otherwise empty.
+        level, word: State of its learning if that is a fault; otherwise level is OK.
     """
 
     rate: float | None = None
@@ -38,9 +38,9 @@ class GridFigures:
 
     Attributes:
         runs: By name of the run.
-        idle: Time for which a held GPU has done nothing, by node and index; only where that is long.
-        age: Age of everything that is shown while the backend does not answer; else empty.
-        silent: Age of the nodes of a context that does not answer, by its name, where several are shown.
+        idle: Time for which a held GPU has been idle, by node and index; only long times.
+        age: Age of all shown data while the backend does not answer; otherwise empty.
+        silent: Age of the nodes of a context that does not answer, by its name, if several are shown.
     """
 
     runs: Mapping[str, RunFigure] = field(default_factory=dict)
@@ -64,14 +64,14 @@ def compact(number: float) -> str:
 
 
 def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]:
-    """Draw a share of 0 to 1 as a bar with its percentage, together so many columns; ``?`` where it is unknown."""
+    """Draw a share of 0 to 1 as a bar with its percentage in this many columns together; ``?`` if unknown."""
     if share is None:
         return (Span(" " * (width - 1), TextStyle.DIM), UNKNOWN)
     share = min(1.0, max(0.0, share))
     digits = 4 if width < _ROOMY else 5
     room = width - digits
     eighths = round(share * room * 8)
-    # Anything that is not nothing shows.
+    # Any share above zero is visible.
     eighths = max(eighths, 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     bar = "█" * full + (_EIGHTHS[rest] if rest else "")
@@ -79,7 +79,7 @@ def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]
 
 
 def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -> tuple[Span, ...]:
-    """Write the speed of the runs on a GPU after their letters; a run that needs somebody goes before numbers."""
+    """Write the speed of the runs on a GPU after their letters; a run with a fault is shown instead of numbers."""
     heads = tuple(letters) if len(letters) < 3 else (letters[0], Span("…", TextStyle.DIM))
     room = max(0, width - len(heads) - 1)
     worst = max(figures, key=lambda own: (own.level is Level.BAD, own.level is Level.WARN, bool(own.age)))
