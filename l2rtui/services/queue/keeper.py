@@ -250,9 +250,9 @@ class Keeper:
         environ, folder = dict(os.environ), "/"
         try:
             if submission is not None:
-                # What looked like a secret was not stored: of those the keeper's own hold.
+                # Values that looked like a secret were not stored: for those, the keeper's own apply.
                 os.environ.update(submission.environ)
-                with contextlib.suppress(OSError):  # removed meanwhile: as for a command without a folder
+                with contextlib.suppress(OSError):  # removed since: as for a command without a folder
                     os.chdir(submission.cwd)
             yield
         finally:
@@ -268,7 +268,7 @@ def _has_started(snapshot: ClusterSnapshot, run: RunView) -> bool:
 
 
 def _detach(log_file: Path) -> None:
-    """Leave the terminal and the session of the command that started this."""
+    """Detach from the terminal and the session of the command that started this."""
     os.setsid()
     output = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -277,9 +277,9 @@ def _detach(log_file: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Return the descriptor of the locked lock file; None while another keeper lives."""
+    """Return the descriptor of the locked lock file; None while another keeper is running."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    # Tried for a moment: whoever looks for a keeper holds a shared lock for some microseconds.
+    # Tried for a moment: a process that looks for a keeper holds a shared lock for some microseconds.
     for _ in range(_LOCK_TRIES):
         if try_lock(descriptor):
             return descriptor
@@ -289,7 +289,7 @@ def _locked(path: Path) -> int | None:
 
 
 def main(argv: list[str]) -> int:
-    """Lock the queue, go on in the background, and return; or return a code with a reason on stderr."""
+    """Lock the queue, continue in the background, and return; or return a code with a reason on stderr."""
     store = QueueStore(Path(argv[1]))
     try:
         place = store.read().place
@@ -302,13 +302,13 @@ def main(argv: list[str]) -> int:
     if lock is None:
         return EXIT_ALREADY_KEPT
     if os.fork():
-        return 0  # the child has the lock: the caller waits for this process alone, and has nobody to reap
+        return 0  # the child has the lock: the caller waits only for this process, and has no child to reap
     _detach(store.keeper_log)
     log.configure(is_verbose=False, is_debug=False)
     try:
         backend = unqueued(make_backend(place.flags.get("backend", ""), settings))
         asyncio.run(Keeper(store, backend, lock).run())
-    except BaseException:  # nobody could show it: it must reach the log
+    except BaseException:  # no process could show it: it must reach the log
         _log.exception("the keeper of %s has failed", store.folder)
         raise
     return 0
