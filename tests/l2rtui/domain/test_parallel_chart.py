@@ -1,4 +1,4 @@
-"""Parallel coordinates of a sweep: places on axes, labels, lines by their results, and names that are hostile."""
+"""Parallel coordinates of a sweep: positions on axes, labels, lines by their results, and hostile names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def results_of(*trials):
-    """Results of trials, each its settings and the mean return of its one seed."""
+    """Results of trials, each with its settings and the mean return of its one seed."""
     return trial_results(
         TrialRun(f"r-t{number}", trial_of(number, settings), 0, "done", final)
         for number, (settings, final) in enumerate(trials)
@@ -54,7 +54,7 @@ def test_of_many_numbers_the_ends_and_the_round_ones_between_are_marked():
         *("0.0002", "0.001", "0.01", "0.0299")
     ]
     assert [label for _, label in number_axis("n", [*range(-3, 43)]).ticks] == ["-3", "0", "10", "20", "30", "42"]
-    tiny = number_axis("n", [n * 1e-320 for n in range(30)])  # no round number is to be had in such a span
+    tiny = number_axis("n", [n * 1e-320 for n in range(30)])  # such a range contains no round number
     assert [place for place, _ in tiny.ticks] == [0.0, 1.0]
     wide = number_axis("n", [1.7e308 * (n / 15) for n in range(-15, 16)])
     assert wide.shares[0::15] == (0.0, 0.5, 1.0)
@@ -73,7 +73,7 @@ def test_words_lists_and_truth_values_lie_evenly_in_the_order_of_the_trials():
     )
     words, mixed, flags = setting_axes(results)
     assert [label for _, label in words.ticks] == ["relu", "tanh", "gelu"]
-    assert words.shares == (0.5, 1.0, 0.0)  # of the trials from the best to the worst
+    assert words.shares == (0.5, 1.0, 0.0)  # of the trials from best to worst
     assert [label for _, label in mixed.ticks] == ["[64, 64]", "8"]
     assert [label for _, label in flags.ticks] == ["true", "false"]
 
