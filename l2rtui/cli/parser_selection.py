@@ -1,4 +1,4 @@
-"""The words by which lists, ``metrics`` and ``wait`` choose among objects, and follow them."""
+"""Arguments by which lists, ``metrics`` and ``wait`` select objects and follow them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = {
         *("live", "slow", "starved", "stalled", "diverged", "done", "failed", "unknown"),
     ),
 }
-"""States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are taken as well."""
+"""States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are accepted too."""
 TRACKERS = ("mlflow", "wandb")
 OUTCOMES = ("running", "done", "failed", "destroyed", "taken-back", "lost")
 AXES = ("env_steps", "time", "updates")
@@ -214,7 +214,7 @@ def _narrowing(parser: Parser) -> None:
     parser.flag("--watch", "follow: a table that is painted in place, in a pipe a line for each change", short="-w")
 
 
-# argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+# argparse shows the text of an ArgumentTypeError unchanged, after the option's name.
 def whole_number(text: str) -> int:
     """Read a whole number from 0 up. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit()):
@@ -235,7 +235,7 @@ def span(text: str) -> float:
     """Read a duration: ``90``, ``90s``, ``30m``, ``1.5h``, ``1h30m``, ``2d``; seconds.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: the text is not a time span.
     """
     from runtime.base.durations import parse_duration
 
@@ -250,7 +250,7 @@ def _condition(text: str) -> tuple[str, float | None]:
     import math
 
     word, equals, value = text.partition("=")
-    # kubectl's own spellings mean the same here.
+    # kubectl's spellings mean the same here.
     word, value = {"delete": ("gone", value), "condition": (value.casefold(), "")}.get(word, (word, value))
     word = {"ready": "running", "complete": "done", "completed": "done", "succeeded": "done"}.get(word, word)
     if word not in CONDITIONS:

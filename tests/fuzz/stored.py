@@ -1,4 +1,4 @@
-"""Decoders of what is stored: specs on objects of a cluster, files of state, the history, recordings, settings."""
+"""Decoders of stored data: specs on objects of a cluster, files of state, the history, recordings, settings."""
 
 from __future__ import annotations
 

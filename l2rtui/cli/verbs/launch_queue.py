@@ -1,4 +1,4 @@
-"""launch and relaunch with --queue: whole runs that fit start, the others wait."""
+"""launch and relaunch with --queue: whole runs that fit are started, the others are queued."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Start = Callable[[CheckedPlan], Awaitable[list[dict[str, Any]] | None]]
 
 
 def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
-    """Return True when the runs of a plan may wait for room, by the command line or by their specs.
+    """Return True if the runs of a plan may wait for room, according to the command line or their specs.
 
     Raises:
-        UsageError: ``--queue`` contradicts another option, or means nothing on this backend.
+        UsageError: ``--queue`` contradicts another option, or has no meaning on this backend.
     """
     args = session.args
     has_queue = session.backend.queue is not None
@@ -44,8 +44,8 @@ async def launch_or_queue(
     """Start the runs that fit and queue the others.
 
     Args:
-        start: Carries out a plan and returns the documents of its runs; None when something was left behind.
-        tries: Divisions of the runs, while other launches take the room of those that would start.
+        start: Executes a plan and returns the documents of its runs; None if objects were left behind.
+        tries: Number of divisions of the runs, while other launches take the slots of those that would start.
     """
     with session.interruption("nothing was created or queued."):
         submissions = await divide(session.backend, prepared)
@@ -65,7 +65,7 @@ async def launch_or_queue(
             return EXIT_LEFT_BEHIND
         launched = documents
     if submissions.waiting:
-        # Last: a launch that fails is taken back as a whole, and then nothing of it waits.
+        # Last: a launch that fails is undone as a whole, and then nothing must be queued.
         await submit(session.backend, submissions)
         session.talk.say(f"queued {listed(ticket.spec.name for ticket in submissions.waiting)}")
     session.talk.say(f"{submissions.sentence}.")

@@ -1,4 +1,4 @@
-"""A record in lines for people: facts, source tree, placement, last lines of pods, changes, spec."""
+"""A record as readable lines: facts, source tree, placement, last lines of pods, changes, spec."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FIGURES: Final = {"env_steps": ",.0f", "best_return": ".6g", "final_return": ".
 
 
 def record_lines(record: HistoryRecord) -> Iterator[str]:
-    """Yield the lines of a record, harmless for a terminal; the spec last, so that it can be saved as it stands."""
+    """Yield the lines of a record, safe for a terminal; the spec is last, so that it can be saved unchanged."""
     yield from map(sanitize, _lines(record))
 
 
 def _lines(record: HistoryRecord) -> Iterator[str]:
-    import yaml  # 20 ms, which lists have no use for
+    import yaml  # 20 ms, not needed for lists
 
     entry, launch, ending = record.entry, record.launch, record.ending
     facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}

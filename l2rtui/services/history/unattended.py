@@ -1,4 +1,4 @@
-"""Runs whose ends the keeper of their queue writes to the place for records, with nothing else open."""
+"""Runs whose ends the keeper of their queue writes to the place for records, without any app or command running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2rtui.backends.queued.keeper_process import ensure_keeper
 
 
 async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
-    """Let the keeper record the ends of these runs, where the settings name a place for records.
+    """Let the keeper record the ends of these runs, if the settings name a place for records.
 
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.

@@ -1,4 +1,4 @@
-"""Registration of sweeps with halving: from their launch on the keeper of the queue watches them."""
+"""Registration of sweeps with halving: the keeper of the queue watches them from their launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from l2rtui.services.sweeps import asha
 
 
 def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Finding]:
-    """Yield why sweeps cannot be halved here; nothing where they can, or where none asks for it."""
+    """Yield the reasons why sweeps cannot be halved here; empty if they can, or if none asks for it."""
     names = dict.fromkeys(spec.experiment for spec in specs if spec.trial is not None and spec.trial.halving)
     for name in names:
         if not asha.is_installed():
@@ -30,7 +30,7 @@ def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Fin
 
 
 async def watch_sweeps(backend: Backend, runs: Sequence[tuple[str, RunSpec]]) -> None:
-    """Let the keeper watch the sweeps of these runs (id and spec) that are to be halved.
+    """Let the keeper watch the sweeps of these runs (id and spec) that use halving.
 
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.

@@ -1,4 +1,4 @@
-"""Actions on reservations of slots: set some aside for the user's own runs, and release them. Each asks first."""
+"""Actions on reservations: reserve slots for the user's own runs, and release them. Each asks first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USUAL_SECONDS = 4 * 3600.0
 
 
 class ReservationActions:
-    """Actions on the slots that are named, or on the one under the cursor of the grid."""
+    """Actions on the named slots, or on the slot under the cursor of the grid."""
 
     def __init__(self, view: HomeView) -> None:
         self._view = view
@@ -110,7 +110,7 @@ class ReservationActions:
         ask(self._view.screen, self._ctx, question, f"reserving {_named(slots)}", begin, is_urgent=True)
 
     def _slots(self, text: str) -> tuple[tuple[SlotId, ...], str, list[str]]:
-        """Return the slots that the first word names, else that under the cursor; their name; the other words."""
+        """Return the slots named by the first word, or the slot under the cursor; their name; the other words."""
         from l2rtui.services.reservations import changes
 
         words, snapshot = text.split(), self._view.snapshot
@@ -126,7 +126,7 @@ class ReservationActions:
 
 
 def _span(text: str) -> float | None:
-    """Return the seconds of a span such as ``4h``; None for another word."""
+    """Return the seconds of a span such as ``4h``; None for any other word."""
     try:
         return parse_duration(text)
     except ValueError:

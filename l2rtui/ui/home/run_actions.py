@@ -1,7 +1,7 @@
 """Actions that change runs: place, launch, kill, scale, relaunch, destroy.
 
-Each key asks first, and nothing happens before the answer. Targets are the marked rows, else the selected run, pod
-or cell of the matrix, or after ``:`` a name.
+Each key asks first, and nothing happens before the answer. Targets are the marked rows, otherwise the selected run,
+pod or cell of the matrix, or the name given after ``:``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
 
 ALL_MINE: Final = "mine"
-"""Written after ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
+"""Argument of ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
 
 
 class RunActions:
@@ -68,14 +68,16 @@ class RunActions:
             self._view.say("Select a pod to kill: 3 goes to the pods, space marks several.")
 
     def action_destroy(self, target: str = "") -> None:
-        """Destroy the named runs, the marked ones, or the selected one; of selected cells, stop their replicas."""
+        """Destroy the named runs, the marked ones, or the selected one; if cells are selected, stop their
+        replicas.
+        """
         runs = self._runs_named(target) if target else self._marked_or_selected_runs()
         cell = "" if target else self._cell_of(runs)
         if not runs:
             missing = f"There is no run or experiment {target!r}." if target else ""
             self._view.say(missing or "Select a run to destroy: 2 goes to the seeds, space marks several.")
         elif cell:
-            # Marked runs of other kinds may lack the set: only those that have it are scaled.
+            # Some of the marked runs may lack the set: only runs that have it are scaled.
             self._questions.ask_scale([run for run in runs if run.set_named(cell)], cell, 0)
         else:
             self._questions.ask_destroy(runs, self._view.snapshot)
@@ -94,7 +96,7 @@ class RunActions:
             relaunch.ask_relaunch(view.screen, view.ctx, runs, view.snapshot)
 
     def action_gone(self) -> None:
-        """List the runs that were destroyed from here; the chosen one is launched again."""
+        """List the runs destroyed from this machine; the chosen one is launched again."""
         from l2rtui.ui.dialogs import relaunch
 
         view = self._view
@@ -123,7 +125,9 @@ class RunActions:
             view.ctx.background.start(work, group="edit", what=f"editing {run.name}")
 
     def action_cancel(self) -> None:
-        """Undo the newest confirmed kill or destroy that has not begun: key ``u``, see ``ui.state.undo_window``."""
+        """Cancel the newest confirmed kill or destroy that has not started: key ``u``, see
+        ``ui.state.undo_window``.
+        """
         what = self._view.ctx.undo_window.undo_newest()
         self._view.say(f"called back: {what}" if what else "There is nothing to call back.")
 
@@ -150,7 +154,7 @@ class RunActions:
         return self._marked_runs() or ([run] if run is not None else [])
 
     def _cell_of(self, runs: list[RunView]) -> str:
-        """Return the set of workers whose cell is selected, where one of these runs has it."""
+        """Return the set of workers of the selected cell, if one of these runs has it."""
         cell = self._view.selection.cell
         sets = [workers for run in runs if (workers := run.set_named(cell))]
         return cell if any(workers.role is not Role.LEARNER for workers in sets) else ""
@@ -159,7 +163,7 @@ class RunActions:
         return self._view.selection.pods(self._view.snapshot)
 
     def _marked_pods(self) -> tuple[PodView, ...]:
-        """Return the marked pods; with marked runs and a selected cell, the pods of that set in each of them."""
+        """Return the marked pods; with marked runs and a selected cell, the pods of that set in each run."""
         snapshot, panes = self._view.snapshot, self._view.panes
         marked = tuple(pod for uid, pod in snapshot.pods.items() if uid in panes.pods.marked)
         cell = panes.runs.cursor_set
@@ -168,7 +172,9 @@ class RunActions:
         return tuple(pod for run in self._marked_runs() for pod in snapshot.pods_of(run.name, cell))
 
     def cli_equivalent(self, action: str) -> str:
-        """Return the command line that does what an action does for the selection; empty where there is none."""
+        """Return the command line that does the same as an action on the selection; empty if there is no such
+        command.
+        """
         view = self._view
         commands = self._equivalent(action)
         row = view.selected_pod or view.selected_run

@@ -1,4 +1,4 @@
-"""Figures of the slot grid: rates of runs, idle holders, faults of learners, and the age of all of it."""
+"""Figures of the slot grid: rates of runs, idle holders, faults of learners, and the age of these data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Fault = tuple[RunView, Sequence[PodView], LearningState]
 
 
 class SlotFigures:
-    """Source of the figures that the grid shows beside the slots themselves.
+    """Source of the figures that the grid shows in addition to the slots.
 
     Attributes:
-        idle: GPUs that are idle; ``≥`` where they were when this app began to look.
+        idle: Idle GPUs; the time is shown with ``≥`` if they were already idle when this app started to watch.
     """
 
     def __init__(self, grid: GpuGrid) -> None:
@@ -43,9 +43,9 @@ class SlotFigures:
         pods_of: Callable[[str], Sequence[PodView]],
         now: float,
     ) -> None:
-        """Bring the figures up to date; the grid draws the lines that differ."""
+        """Update the figures; the grid draws the lines that differ."""
         faults = tuple(faults)
-        if health.outage:  # of the time without an answer nothing is known, idleness included
+        if health.outage:  # without an answer nothing is known, including idleness
             self.idle.look_away()
         else:
             self.idle.take(snapshot, now)
@@ -54,10 +54,10 @@ class SlotFigures:
         idle = {
             key: _short(time.text)
             for key, time in self.idle.long_idle(now).items()
-            if not old or snapshot.nodes[key[0]].context not in old  # of that time nothing is known either
+            if not old or snapshot.nodes[key[0]].context not in old  # nothing is known of that time either
         }
         since = age(health.outage_seconds) if health.outage else ""
-        # Runs without a record are left out: the grid knows nothing of them, and they cost nothing here.
+        # Runs without a record are left out: the grid shows nothing about them.
         runs = {
             run.name: _figure(
                 metrics.get(run.uid), old_records.get(run.uid, ""), states.get(run.uid), pods_of(run.name)
@@ -79,7 +79,7 @@ class SlotFigures:
 
 def _figure(record: RunMetrics | None, old: str, state: LearningState | None, pods: Sequence[PodView]) -> RunFigure:
     level, word = (state.level, str(state.state)) if state is not None else (Level.OK, "")
-    # A learner that hangs, or is gone, has no rate.
+    # A learner that hangs or was deleted has no rate.
     is_live = record is not None and not old and is_learning(pods)
     rate = record.env_steps_per_second if record and is_live else None
     devices = frozenset() if rate is None else _collecting_devices(pods)
@@ -113,5 +113,5 @@ def _rates_of_workers(
 
 
 def _short(text: str) -> str:
-    """Return the leading part of a time span: ``3h`` of ``3h30m``."""
+    """Return the first part of a time span: ``3h`` of ``3h30m``."""
     return next(f"{text.partition(unit)[0]}{unit}" for unit in "dhms" if unit in text)

@@ -1,6 +1,6 @@
-"""Search in a log: its matches, the one that is current, and how far sideways a line must move to show it. Pure.
+"""Search in a log: its matches, the current one, and the horizontal shift that makes it visible. Pure.
 
-A row of records matches by the names of its columns too: a search for ``return`` shows the column of that name.
+A row of records also matches by the names of its columns: a search for ``return`` shows the column of that name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
 _LINES_PER_LOOK: Final = 32
 """Lines that are counted between two looks at the clock."""
 _CONTEXT_SHARE: Final = 4
-"""Part of the room that stays before a match which was out of sight, as a divisor."""
+"""Divisor of the view's width that gives the text shown before a match that was not visible."""
 
 
 class Match(NamedTuple):
@@ -64,7 +64,7 @@ class MatchCounts:
 
 
 class LogSearch:
-    """Text that is searched, ignoring case, and the current match.
+    """Searched text, ignoring case, and the current match.
 
     The first access to a line of JSON decodes it, so counting the matches of fifty thousand lines takes a second on
     a busy machine. ``count`` therefore stops at a deadline and goes on with the next call.
@@ -92,7 +92,7 @@ class LogSearch:
         self.counts = MatchCounts()
 
     def drop(self, lines: int) -> None:
-        """Follow the current match while the oldest lines are dropped."""
+        """Keep the current match while the oldest lines are dropped."""
         if self.line is not None:
             self.line = max(0, self.line - lines)
 
@@ -104,7 +104,7 @@ class LogSearch:
         return sorted(matches)
 
     def step(self, ring: LogRing, heading: str, by: int) -> bool:
-        """Make the next match, or with -1 the one before, the current one, round the ends; False without any."""
+        """Move to the next match, or with -1 to the previous one, wrapping around the ends; False without any."""
         total = len(ring)
         if not self.text or not total:
             return False
@@ -125,7 +125,7 @@ class LogSearch:
         return True
 
     def position(self, ring: LogRing, heading: str) -> tuple[int, int]:
-        """Return the number of the current match, from 1, and of all matches; 0 where there is none."""
+        """Return the number of the current match, from 1, and of all matches; 0 without a match."""
         if not self.text:
             return 0, 0
         self.count(ring, heading)
@@ -161,19 +161,19 @@ class LogSearch:
 
 
 def pan_to(match: Match, pan: int, room: int, column_ends: Sequence[int] = ()) -> int:
-    """Return the columns by which a line is moved to the left so that a match is in sight.
+    """Return the columns by which a line is shifted left so that a match is visible.
 
     Args:
-        pan: As it is now; it stays where that does.
+        pan: Current shift; it is kept if the match is already visible.
         room: Columns of the view; a sign may take one at either edge.
-        column_ends: Of a row of a table, which is cut at columns alone; empty for other lines.
+        column_ends: Cut positions of a row of a table; empty for other lines.
     """
     end = next((end for end in column_ends if end >= match.end), match.end)
     for candidate in (pan, 0):
         if (match.start > candidate or not candidate) and end - candidate < room:
             return candidate
     start = max(0, match.start - room // _CONTEXT_SHARE)
-    # Between two columns: a row that begins inside of one blanks what is left of it.
+    # Between two columns: a row that starts inside a column blanks the rest of that column.
     return max((end for end in column_ends if end <= start), default=0 if column_ends else start)
 
 

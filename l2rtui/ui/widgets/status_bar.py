@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class Slots(NamedTuple):
-    """Number of all slots, of busy, free and off ones; that of CPUs beside GPUs, which the others leave out."""
+    """Number of all slots, of busy, free and off ones; CPU slots of GPU nodes are counted only separately."""
 
     there: int
     busy: int
@@ -30,7 +30,7 @@ NO_SLOTS: Final = Slots(0, 0, 0)
 
 
 class StatusBar(SplitLine):
-    """Status line of the whole screen."""
+    """Status line of the screen."""
 
     DEFAULT_CSS = "StatusBar { height: 1; }"
 

@@ -1,4 +1,4 @@
-"""What is written: tables that a terminal can only show, JSON and YAML that stay data, colours on request."""
+"""Output: tables with safe text only, JSON and YAML that stay data, colours on request."""
 
 from __future__ import annotations
 

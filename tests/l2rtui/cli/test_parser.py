@@ -1,4 +1,4 @@
-"""The words of the command line: what is understood, and a sentence with the nearest right word for the rest."""
+"""The words of the command line: accepted ones, and a sentence with the nearest valid word for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reserve`` and ``unreserve`` on this machine: what they print, what others see, and what is refused."""
+"""``reserve`` and ``unreserve`` on this machine: their output, the view of other users, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sweep``: the results of trials from the history, as a table, CSV and JSON, and of runs that are there."""
+"""``sweep``: the results of trials from the history and of existing runs, as a table, CSV and JSON."""
 
 from __future__ import annotations
 

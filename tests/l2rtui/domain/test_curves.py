@@ -96,7 +96,7 @@ def test_memory_grows_with_the_logarithm_of_the_length():
         sizes.append(curve.num_buckets)
     assert curve.num_records == 4 * 86_400
     assert sizes[0] <= 512 * 9
-    assert sizes[3] - sizes[0] <= 2 * 512  # two levels more for four times the length
+    assert sizes[3] - sizes[0] <= 2 * 512  # two further levels for four times the length
     assert sum(curve.buckets("return").counts) == 4 * 86_400
 
 

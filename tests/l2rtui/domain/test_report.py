@@ -1,4 +1,4 @@
-"""Page of an experiment: its parts, its means, and texts that would like to be HTML or escape sequences."""
+"""Page of an experiment: its parts, its means, and texts with HTML or escape sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror='y'>\x1b[31m\u202e&a
 
 
 class PageTexts(HTMLParser):
-    """Texts, tags and attributes of a page, as a browser would read them."""
+    """Texts, tags and attributes of a page, as read by a browser."""
 
     def __init__(self, page):
         super().__init__()
@@ -89,7 +89,7 @@ def test_a_single_run_has_a_single_chart_and_no_interval():
     assert page.count("<svg") == 1
     assert "Other runs differ" not in page
     assert "Last return 2.<" in page
-    # Runs of no experiment have nothing to average.
+    # Runs without an experiment have no average.
     alone = report(reported(0, 1.0, experiment=""), reported(1, 1.0, experiment=""))
     assert [title for title, _ in alone.charts] == [""]
 

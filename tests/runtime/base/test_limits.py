@@ -1,4 +1,4 @@
-"""Limits of a run: what people write, what is near, what is reached, and the deadline that follows."""
+"""Limits of a run: their notation, near and reached limits, and the derived deadline."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def right(connection: ServerConnection, request: dict, result: object = "harbour
 
 
 class Scripted:
-    """A WebSocket server that answers the first call by a script and all later ones as it should."""
+    """A WebSocket server that answers the first call by a script and all later ones correctly."""
 
     def __init__(self) -> None:
         self.script: Script = right
@@ -228,7 +228,7 @@ def test_every_method_reads_any_result_or_refuses_it(call, result):
     try:
         call.read(result)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
-        pass  # what the controller turns into a BadReplyError
+        pass  # the exceptions that the controller turns into a BadReplyError
 
 
 def test_every_method_works_on_the_reference_simulator(simulators):

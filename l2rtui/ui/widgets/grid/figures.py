@@ -1,4 +1,4 @@
-"""Figures beside the slots: rates of runs, idle GPUs, and the age of all of it; and how a tile writes them."""
+"""Figures of the slot grid: rates of runs, idle GPUs, and the age of these data; and their text in a tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten, style_of_lev
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _ROOMY: Final = 9
-"""Columns of a tile from which a blank parts bar and percentage."""
+"""Width of a tile from which a space separates bar and percentage."""
 _SUFFIXES: Final = ("", "k", "M", "G")
 
 
@@ -68,14 +68,14 @@ def compact(number: float) -> str:
 
 
 def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]:
-    """Draw a share of 0 to 1 as a bar with its percentage, together so many columns; ``?`` where it is unknown."""
+    """Draw a share of 0 to 1 as a bar with its percentage in this many columns together; ``?`` if unknown."""
     if share is None:
         return (Span(" " * (width - 1), TextStyle.DIM), UNKNOWN)
     share = min(1.0, max(0.0, share))
     digits = 4 if width < _ROOMY else 5
     room = width - digits
     eighths = round(share * room * 8)
-    # Anything that is not nothing shows.
+    # Any share above zero is visible.
     eighths = max(eighths, 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     bar = "█" * full + (_EIGHTHS[rest] if rest else "")

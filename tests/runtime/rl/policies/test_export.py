@@ -1,4 +1,4 @@
-"""Exported policies: each form gives what the policy gives, for every kind of network."""
+"""Exported policies: each form gives the same results as the policy, for every kind of network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def actor_of(shape: ActorShape) -> NumpyActor:
     return actor
 
 
-# The exporter's imports alone take seconds.
+# Just the exporter's imports take seconds.
 SLOW = {"onnx": [pytest.mark.slow, pytest.mark.timeout(300)]}
 
 
