@@ -1,1 +1,1 @@
-"""Floor 1: the only code that talks to processes, daemons, clusters and clouds."""
+"""Backends: the only code that talks to processes, daemons, clusters and clouds."""

@@ -1,11 +1,12 @@
 """The protocol that every backend implements: this machine, Docker, Kubernetes and the in-memory demo.
 
-Methods of ``Backend`` exist everywhere. What only some backends can do is an attribute that is the part or None
-(``backend.volumes``, ``backend.inspector``), so a caller asks ``is None`` and a type checker sees that it did.
+Methods of ``Backend`` exist everywhere. An ability that only some backends have is an attribute that is None
+elsewhere (``backend.volumes``, ``backend.inspector``): callers test ``is None``, and the type checker verifies that
+they do.
 
-Every method may raise BackendError (with a sentence); NotFoundError where it takes a name that does not exist.
-Nothing here blocks an event loop. Streams are generators: close them (``contextlib.aclosing``) to release what
-they hold. Values go in and out; no client library's types cross this border.
+Every method may raise BackendError with a sentence, or NotFoundError if it takes a name that does not exist.
+Nothing here blocks an event loop. Streams are generators: close them (``contextlib.aclosing``) to release their
+resources. Client library types never cross this interface.
 """
 
 from __future__ import annotations
@@ -35,85 +36,91 @@ if TYPE_CHECKING:  # loads msgspec, which the demo does not need
 
 # --- optional parts --------------------------------------------------------------------------------------------
 class Inspector(Protocol):
-    """Descriptions, events and ports of a backend whose pods are objects with a history and ports of their own."""
+    """Descriptions, events and port forwarding of a backend whose pods are objects with a history and ports."""
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return everything that is known of one object, line by line, its events last."""
+        """Return everything that is known about one object, line by line, its events last."""
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """Return recent events of an object, or of every visible one; newest last, at most some hundred."""
+        """Return recent events of one object, or of all visible objects, newest last; at most a few hundred."""
 
     def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
-        """Carry connections to a port of this machine to a port of a pod, until the generator is closed.
+        """Forward connections from a port of this machine to a port of a pod, until the generator is closed.
 
         Args:
-            local: On the loopback address alone; 0 lets the system choose.
+            local: Port on the loopback address; 0 lets the system choose.
 
         Yields:
-            One sentence when it listens, then one for each connection that could not be carried.
+            One sentence when it listens, then one for each connection that failed.
         """
 
 
 class Renderer(Protocol):
-    """Objects of a launch before they are sent, where a launch makes objects that can be printed."""
+    """Rendering of a launch's objects before they are sent, for backends whose objects can be printed."""
 
     async def planned(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan with every object that launch() will make as a step of its own."""
+        """Return the plan with a step for every object that launch() will create."""
 
     async def manifests(self, plan: LaunchPlan) -> Sequence[dict[str, Any]]:
-        """Return the objects of a plan as they will be sent, in that order; secrets are left out."""
+        """Return the objects of a plan as they will be sent, in that order, without secrets."""
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return a unified diff, as lines, from the present objects to the planned ones; empty when equal."""
+        """Return a unified diff, as lines, from the existing objects to the planned ones; empty if they are
+        equal.
+        """
 
 
 class AttachedProcess(Protocol):
-    """Standard streams of a pod's own process, for as long as they are attached."""
+    """Standard streams of a pod's own process, while attached."""
 
     has_terminal: bool
-    """The process runs on a terminal of its own, so that its output is one stream with escape sequences."""
+    """The process runs on its own terminal, so that its output is one stream with escape sequences."""
 
     def output(self) -> AsyncGenerator[tuple[bool, bytes], None]:
-        """Yield its output until its end; True marks standard error."""
+        """Yield its output until it ends; True marks standard error."""
 
     async def send(self, data: bytes) -> None:
-        """Give it input."""
+        """Send input to the process."""
 
     async def end_input(self) -> None:
-        """Close its input, where the backend can."""
+        """Close its input, if the backend supports that."""
 
     async def resize(self, columns: int, lines: int) -> None:
-        """Give its terminal a size."""
+        """Set the size of its terminal."""
 
 
 class VolumeFiles(Protocol):
     """The files of one open volume. Paths are relative to its root."""
 
     async def entries(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List what lies directly under a path, folders first; a file gives itself."""
+        """List the entries directly under a path, folders first; for a file, the file itself."""
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List everything but folders under a path, at any depth; what is no plain file has another kind."""
+        """List all files under a path, at any depth; anything but a plain file has another kind."""
 
     async def get(self, path: str, target: Path, progress: Callable[[int], None]) -> int:
-        """Copy a file, or all under a folder, to this machine; the number of files. Existing ones are skipped."""
+        """Copy a file, or all files under a folder, to this machine; return their number. Existing ones are
+        skipped.
+        """
 
     async def put(self, source: Path, path: str, progress: Callable[[int], None]) -> int:
-        """Copy a file, or all under a folder, to the volume; the number of files. Existing ones are skipped."""
+        """Copy a file, or all files under a folder, to the volume; return their number. Existing ones are
+        skipped.
+        """
 
 
 class ResultStore(Protocol):
-    """Results that destroyed runs have left."""
+    """Results of destroyed runs that were kept."""
 
     async def list(self) -> tuple[KeptResult, ...]:
-        """List what is kept, the newest first, with the folders of runs that are there."""
+        """List kept results, newest first, including the folders of existing runs."""
 
     async def remove(self, ids: Sequence[str]) -> int:
-        """Delete kept results by their ids; return their bytes."""
+        """Delete kept results by their ids; return their size in bytes."""
 
 
 class VolumeStore(Protocol):
-    """Storage that outlives pods; what is made is labelled with the user's name."""
+    """Storage that outlives pods; created volumes are labelled with the user's name."""
 
     async def list(self) -> tuple[Volume, ...]:
         """List every volume, with the pods that mount it."""
@@ -127,53 +134,55 @@ class VolumeStore(Protocol):
         """Delete a volume that no pod mounts."""
 
     def files(self, name: str, image: str = "") -> AbstractAsyncContextManager[VolumeFiles]:
-        """Open the files of a volume; ``image`` is for the pod that carries them, empty means the settings'."""
+        """Open the files of a volume. ``image`` is for the pod that transfers them; empty for the configured
+        image.
+        """
 
 
 class SecretStore(Protocol):
-    """Secrets for runs; values go in and never come out here."""
+    """Secrets for runs; values can be stored but never read back."""
 
     @property
     def hidden(self) -> str:
-        """Reason why the latest list may lack secrets, as a sentence; empty for a complete list."""
+        """Sentence on why the latest list may be incomplete; empty for a complete list."""
 
     async def list(self) -> tuple[SecretView, ...]:
-        """List the secrets that l2rtui made, by name."""
+        """List the secrets that l2rtui created, by name."""
 
     async def keep(self, secret: Secret, *, replace: bool = False) -> None:
         """Store a secret.
 
         Raises:
-            RefusedError: the name is taken (and ``replace`` is False), or the secret is not l2rtui's.
+            RefusedError: The name is taken (and ``replace`` is False), or the secret is not l2rtui's.
         """
 
     async def delete(self, name: str) -> None:
         """Delete a secret.
 
         Raises:
-            NotFoundError: the name does not exist. RefusedError: the secret is not l2rtui's.
+            NotFoundError: The name does not exist. RefusedError: The secret is not l2rtui's.
         """
 
 
 class Reservations(Protocol):
-    """Slots that people have set aside for their own runs for a time; ``Node.reservations`` shows them."""
+    """Slots that users have reserved for their own runs for some time; see ``Node.reservations``."""
 
     async def reserve(self, slots: Sequence[SlotId], until: float, note: str = "") -> None:
         """Reserve slots for the user until a time (seconds since the epoch), all or none.
 
-        Earlier reservations of the user's own on these slots are replaced.
+        Earlier reservations of the same user on these slots are replaced.
 
         Raises:
-            RefusedError: somebody else has reserved or uses one of them.
+            RefusedError: Another user has reserved or uses one of them.
         """
 
     async def release(self, slots: Sequence[SlotId]) -> None:
-        """End the reservations of slots, whoever has made them."""
+        """End the reservations of slots, regardless of who has made them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Place and identity of one run: a name alone may be taken by another launch."""
+    """Place and identity of one run; the name alone is not unique, as another launch may reuse it."""
 
     run: str
     run_id: str
@@ -181,13 +190,13 @@ class RunPlace:
 
 
 class RunRecords(Protocol):
-    """Records of the history that travel with their runs: whoever sees a run sees its record. Bytes, as stored."""
+    """History records stored with their runs: whoever can see a run can see its record. Bytes, as stored."""
 
     async def list(self) -> Mapping[RunPlace, bytes]:
-        """Return the records of all visible runs that have one."""
+        """Return the records of all visible runs that have a record."""
 
     async def put(self, place: RunPlace, record: bytes) -> bool:
-        """Attach a record to its run, in place of an earlier one; False where the run is gone."""
+        """Attach a record to its run, replacing an earlier one; return False if the run no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +204,9 @@ class ContextMember:
     """One context of several that are shown as one backend.
 
     Attributes:
-        backend: Its own, which knows nothing of the others.
-        prefix: Text before every name of its rows, ``lab:``.
-        original: Returns a row under the name that its own backend has for it.
+        backend: Backend of this context only.
+        prefix: Text before every name of its rows, such as ``lab:``.
+        original: Converts a row to the row as its own backend names it.
     """
 
     backend: Backend
@@ -207,12 +216,12 @@ class ContextMember:
 
     @property
     def context(self) -> str:
-        """Its name in the configuration."""
+        """Name of the context in the configuration."""
         return self.settings.context
 
 
 class Original(Protocol):
-    """Way from a row among those of several contexts to that of its own."""
+    """Converts a qualified row of several contexts to the row of its own context."""
 
     @overload
     def __call__(self, row: PodView) -> PodView: ...
@@ -223,35 +232,35 @@ class Original(Protocol):
 
 
 class Contexts(Protocol):
-    """Contexts of the configuration, and namespaces of the present one, for a choice of others."""
+    """Contexts of the configuration, and namespaces of the current context, for switching."""
 
     @property
     def current(self) -> str:
-        """Name of the present context; as the settings have it until connected."""
+        """Name of the current context; before connecting, the name from the settings."""
 
     @property
     def members(self) -> tuple[ContextMember, ...]:
-        """Contexts that are shown together; empty where there is one."""
+        """Contexts that are shown together; empty if there is only one."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all contexts; reads files.
 
         Raises:
-            ConfigError: they cannot be read.
+            ConfigError: The files cannot be read.
         """
 
     async def namespaces(self) -> tuple[str, ...]:
-        """Return the names of all namespaces, sorted; BackendError where they may not be listed."""
+        """Return the names of all namespaces, sorted; BackendError if listing them is forbidden."""
 
     async def open(self) -> None:
-        """Connect, if that has not been done.
+        """Connect, unless already connected.
 
         Raises:
-            ConfigError: there is no such context, or its files cannot be used.
+            ConfigError: The context does not exist, or its files cannot be used.
         """
 
     def member(self, row: PodView | RunView | Node) -> ContextMember | None:
-        """Return the context of a row where several are shown; None where there is one."""
+        """Return the context of a row if several are shown; None if there is only one."""
 
 
 # --- the backend -----------------------------------------------------------------------------------------------
@@ -263,18 +272,20 @@ class Backend(Protocol):
     # Read-only properties, so that a class attribute, a property or a method can implement each of them.
     @property
     def location(self) -> str | None:
-        """Context and namespaces, for people; empty until connected. None: there is one per machine."""
+        """Context and namespaces, for display; empty until connected. None if there is only one place per
+        machine.
+        """
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:
-        """Return where a change acts, for its question: ``on context lab, namespace team-a, as alice``.
+        """Return the place of a change, for its confirmation: ``on context lab, namespace team-a, as alice``.
 
         Args:
-            namespaces: Those of the objects that change; empty means where runs are launched.
+            namespaces: Namespaces of the objects that change; empty for the namespace of new runs.
         """
 
     @property
     def contexts(self) -> Contexts | None:
-        """Other places to act in; None where there is one per machine."""
+        """Other places to act in; None if there is only one per machine."""
 
     @property
     def inspector(self) -> Inspector | None:
@@ -298,14 +309,14 @@ class Backend(Protocol):
 
     @property
     def results(self) -> Callable[[str], Awaitable[Path | None]] | None:
-        """Return the folder of this machine with the checkpoints of the run of this name; None without one.
+        """Return the local folder with the checkpoints of the run of this name; None without one.
 
-        None where runs leave their results on other machines.
+        The attribute is None if runs store their results on other machines.
         """
 
     @property
     def kept_results(self) -> ResultStore | None:
-        """Results that destroyed runs have left on this machine; None where those lie elsewhere."""
+        """Kept results of destroyed runs on this machine; None if results are stored elsewhere."""
 
     @property
     def queue(self) -> QueueStore | None:
@@ -313,49 +324,55 @@ class Backend(Protocol):
 
     @property
     def history_to(self) -> str:
-        """Folder or bucket for records that outlive their runs; empty without one."""
+        """Folder or bucket for history records that outlive their runs; empty without one."""
 
     @property
     def records(self) -> RunRecords | None:
-        """Records that travel with runs; None where all runs are those of this machine's own history."""
+        """Records stored with runs; None if this machine's own history has all runs."""
 
     @property
     def adopt(self) -> Callable[[str], Awaitable[None]] | None:
-        """Give the run of this name a living supervisor; None where a service of the system supervises runs."""
+        """Start a new supervisor for the run of this name; None if a system service supervises runs."""
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present state of everything that is visible."""
+        """Return the current state of everything that is visible."""
 
     def watch(self) -> AsyncGenerator[tuple[Change, ...], None]:
-        """Yield changes as they happen, for ever; the first batch builds everything from EMPTY_SNAPSHOT."""
+        """Yield changes as they happen, without end; the first batch builds everything from EMPTY_SNAPSHOT."""
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Check what only this backend can know of a plan: commands, folders, permissions. Creates nothing."""
+        """Check the parts of a plan that only this backend knows: commands, folders, permissions. Creates
+        nothing.
+        """
 
     def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
-        """Carry out a plan, one StepDone for each of ``plan.steps()``.
+        """Execute a plan; yield one StepDone for each of ``plan.steps()``.
 
-        Slots are claimed atomically: of two launches on the same slot one gets RefusedError. When it raises or is
-        cancelled, what was created stays visible in the snapshot for destroy().
+        Slots are claimed atomically: of two concurrent launches on the same slot, one gets RefusedError. If this
+        raises or is cancelled, the created objects stay visible in the snapshot for destroy().
         """
 
     async def spec(self, run: str) -> RunSpec:
-        """Return the spec with which a run was launched, with its present replicas."""
+        """Return the spec with which a run was launched, with the current numbers of replicas."""
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-        """Start and stop replicas of a set; returns when the new count is recorded, the watch shows the rest."""
+        """Start and stop replicas of a set. Returns once the new count is recorded; the watch shows the
+        progress.
+        """
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-        """Stop these pods: SIGTERM, grace, SIGKILL. Their set replaces them; grace None means the set's own."""
+        """Stop these pods: SIGTERM, grace, SIGKILL. Their set replaces them; without a grace the set's own
+        applies.
+        """
 
     def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-        """Remove a run and all it owns; the last item is the Receipt.
+        """Remove a run and all objects it owns; the last item is the Receipt.
 
         Args:
-            purge: Also delete results (checkpoints, metrics), which are kept otherwise.
-            force: Delete pods that outlive their grace period at once, without proof that their processes ended.
+            purge: Also delete results (checkpoints, metrics), which are kept by default.
+            force: Delete pods that exceed their grace period immediately, without proof that their processes ended.
         """
 
     async def leaks(self) -> tuple[Leak, ...]:
@@ -365,18 +382,18 @@ class Backend(Protocol):
         """Yield lines of one pod in the order in which they were written."""
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Run a command in the pod on the caller's own terminal; its exit code."""
+        """Run a command in the pod on the caller's terminal; return its exit code."""
 
     def attach(self, pod: PodView) -> AbstractAsyncContextManager[AttachedProcess]:
-        """Attach to the standard streams of the pod's own process; leaving the context leaves it running.
+        """Attach to the standard streams of the pod's own process, which keeps running after the context exits.
 
         Raises:
-            RefusedError: on entry, where it has no standard input, or does not run.
+            RefusedError: On entry, if the process has no standard input or is not running.
         """
 
-    # Apart from exec(): the app calls it while it owns the terminal.
+    # Separate from exec(): the app calls it while it owns the terminal.
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
-        """Run a command in the pod without input, and return its output; when cancelled, end it if possible."""
+        """Run a command in the pod without input and return its output; when cancelled, end it if possible."""
 
     async def denied(self) -> Mapping[str, str]:
         """Return why actions are denied: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec`` and others.
@@ -385,7 +402,7 @@ class Backend(Protocol):
         """
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """Diagnose the backend: what works, what does not, and what to do about it."""
+        """Diagnose the backend: working parts, problems, and their remedies."""
 
     async def close(self) -> None:
-        """Close connections and tasks; runs go on."""
+        """Close connections and tasks; runs continue."""

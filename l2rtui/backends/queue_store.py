@@ -1,4 +1,4 @@
-"""File of a queue: changed under a lock, on the disk before a change counts, read by every l2rtui of the user.
+"""File of a queue: changed under a lock, flushed to disk before a change counts, read by every l2rtui of the user.
 
 ::
 
@@ -33,11 +33,11 @@ _POLL_SECONDS: Final = 0.02
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Place whose slots a queue waits for, so that its keeper opens the same one.
+    """Place whose slots a queue waits for; its keeper opens the same place.
 
     Attributes:
-        flags: Settings as flags give them: backend, context, namespaces, impersonation.
-        environ: Variables that choose a place or hold settings; no secrets.
+        flags: Settings as command-line flags: backend, context, namespaces, impersonation.
+        environ: Variables that choose a place or contain settings; no secrets.
     """
 
     flags: dict[str, str] = {}
@@ -45,10 +45,10 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Folder and environment of the command that queued runs; they start with these, as if it had launched them.
+    """Folder and environment of the command that queued runs; they start as if it had launched them.
 
     Attributes:
-        environ: Without variables that look like secrets: those come from the keeper's own environment.
+        environ: Without variables that look like secrets: the keeper's own environment provides those.
     """
 
     cwd: str
@@ -60,7 +60,7 @@ class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     Attributes:
         sweeps: Sweeps whose worst trials the keeper stops.
-        unrecorded: Ids of runs whose ends the keeper writes to the place for records.
+        unrecorded: Ids of runs whose ends the keeper writes to the place for history records.
     """
 
     queue: RunQueue = RunQueue()
@@ -72,11 +72,11 @@ class QueueFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     @property
     def needs_keeper(self) -> bool:
-        """True while runs wait, a sweep is watched, or ends are to be recorded."""
+        """True while runs wait, a sweep is watched, or ends must be recorded."""
         return bool(self.queue.tickets or self.sweeps or self.unrecorded)
 
     def with_queue(self, queue: RunQueue) -> QueueFile:
-        """Return the file with another queue, and without submissions that no run needs any more."""
+        """Return the file with another queue, and without submissions that no run needs."""
         used = {ticket.submission for ticket in queue.tickets}
         submissions = {key: value for key, value in self.submissions.items() if key in used}
         return msgspec.structs.replace(self, queue=queue, submissions=submissions)
@@ -109,10 +109,10 @@ class QueueStore:
         return self.folder / "keeper.log"
 
     def read(self) -> QueueFile:
-        """Return the present content; an empty one where nothing was ever queued. A stat when nothing has changed.
+        """Return the current content; empty if nothing was ever queued. Costs one stat if nothing has changed.
 
         Raises:
-            BackendError: the file cannot be read; it stays as it is.
+            BackendError: The file cannot be read; it is left unchanged.
         """
         path = self.folder / "queue.json"
         try:
@@ -121,7 +121,7 @@ class QueueStore:
             return _EMPTY
         except OSError as error:
             raise self._unreadable(error.strerror or str(error)) from error
-        # Every write is a rename: a new content has a new inode, and time and size guard against its reuse.
+        # Every write is a rename: new content has a new inode, and time and size guard against its reuse.
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if key != self._key:
             try:
@@ -136,9 +136,9 @@ class QueueStore:
         return self._file
 
     def look(self) -> QueueFile:
-        """Return the content for whoever has other work to do: an empty one where the file cannot be read.
+        """Return the content for callers with other work to do: empty if the file cannot be read.
 
-        Runs that exist can be seen and ended whatever is in the file; `ensure_keepers` says that it is damaged.
+        Existing runs can be seen and ended whatever the file contains; `ensure_keepers` reports the damage.
         """
         try:
             return self.read()
@@ -146,10 +146,10 @@ class QueueStore:
             return _EMPTY
 
     def change(self, changed: Callable[[QueueFile], QueueFile]) -> QueueFile:
-        """Replace the content by what a function makes of it; returns when that is on the disk. Blocks.
+        """Replace the content by the result of a function; returns once it is on disk. Blocks.
 
         Raises:
-            BackendError: the file cannot be read, written or locked; it is as it was.
+            BackendError: The file cannot be read, written or locked; it is unchanged.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class QueueStore:
                 if after != before:
                     after = msgspec.structs.replace(after, place=self.place if self.place.flags else before.place)
                     path = self.folder / "queue.json"
-                    # 0600: environments hold what their owners forgot to give a telling name.
+                    # 0600: environments may contain secrets whose names do not reveal them.
                     write_atomic(path, msgspec.json.encode(after), is_durable=True, is_shared=True, mode=0o600)
         except OSError as error:
             sentence = f"The queue in {self.folder} cannot be written: {error.strerror or error}."
@@ -167,7 +167,7 @@ class QueueStore:
         return after
 
     def change_queue(self, changed: Callable[[RunQueue], RunQueue]) -> RunQueue:
-        """Replace the queue in the file, as ``change`` does."""
+        """Replace the queue in the file; see ``change``."""
         return self.change(lambda file: file.with_queue(changed(file.queue))).queue
 
     def is_kept(self) -> bool:
@@ -177,7 +177,7 @@ class QueueStore:
         except OSError:
             return False
         try:
-            # Shared: two that look at once do not take each other for a keeper.
+            # Shared: two concurrent readers do not mistake each other for a keeper.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -206,7 +206,7 @@ class QueueStore:
 
 
 def queue_stores(root: Path) -> tuple[QueueStore, ...]:
-    """Return the queues below a folder; none where nothing was ever queued.
+    """Return the queues below a folder; empty if nothing was ever queued.
 
     Args:
         root: Folder ``queue`` of the state.
@@ -219,6 +219,6 @@ def queue_stores(root: Path) -> tuple[QueueStore, ...]:
 
 
 def place_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that choose a place or hold settings."""
+    """Return the variables that choose a place or contain settings."""
     names = ("KUBECONFIG", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
     return {name: value for name, value in environ.items() if name in names or name.startswith("L2RTUI_")}

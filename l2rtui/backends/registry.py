@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _NO_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
 
 
-# Each import is inside its function: the command line would otherwise pay for every client library.
+# Each import is inside its function: otherwise the command line would load every client library.
 def _local(settings: Settings) -> Backend:
     from l2rtui.backends.local.backend import LocalBackend
 
@@ -43,21 +43,21 @@ def _kubernetes(settings: Settings) -> Backend:
 
 @contextlib.contextmanager
 def _large_import(module: str) -> Iterator[None]:
-    """Import a module whose libraries are large in less time.
+    """Speed up the import of a module with large libraries.
 
-    They make a hundred thousand objects that stay. Collections among them find nothing, neither during the import
-    nor later nor at the end of the process, where they were a sixth of the time of a short command.
+    They create a hundred thousand permanent objects. Garbage collections among them find nothing, neither during
+    the import nor later, nor at the end of the process, where they took a sixth of the time of a short command.
     """
     is_first, was_enabled = module not in sys.modules, gc.isenabled()
-    # pydantic would read the entry points of every installed package for plugins, which nothing here needs. Only
-    # for the import, as programs that are started later inherit the environment.
+    # pydantic would read the entry points of every installed package for plugins, which are not needed. Only set
+    # during the import, as programs that are started later inherit the environment.
     is_ours = is_first and _NO_PLUGINS not in os.environ
     if is_ours:
         os.environ[_NO_PLUGINS] = "__all__"
     gc.disable()
     try:
         yield
-        if is_first:  # once only: what is garbage at this moment stays as well
+        if is_first:  # only once: garbage that exists at this moment is kept as well
             gc.freeze()
     finally:
         if was_enabled:
@@ -67,10 +67,10 @@ def _large_import(module: str) -> Iterator[None]:
 
 
 def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:
-    """Sign a token for EKS in this process; given to the backend for clusters: backends do not know each other.
+    """Sign a token for EKS in this process. Passed to the backend for clusters, as it may not import ``cloud``.
 
     Raises:
-        ImportError: Amazon's library is not installed. BackendError: there are no credentials.
+        ImportError: Amazon's library is not installed. BackendError: There are no credentials.
     """
     from l2rtui.cloud.aws.eks_token import sign_eks_token
 
@@ -93,7 +93,7 @@ _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
 ALL_CONTEXTS: Final = "*"
 """Stands for every context of the kubeconfig: no context has this name."""
 _UNQUEUED: Final = ("demo",)
-"""Backends that live in the memory of one process: nobody could start what waits for them."""
+"""Backends in the memory of one process: no other process could start their waiting runs."""
 UNSHARED: Final = ("local", "docker", "demo")
 """Backends whose runs only this machine's own history knows: their ``records`` are None."""
 BACKENDS: tuple[str, ...] = tuple(_FACTORIES)
@@ -107,7 +107,7 @@ def make_backend(name: str, settings: Settings, *, is_queued: bool = True) -> Ba
         is_queued: Show the runs of its queue too, where it has one.
 
     Raises:
-        UsageError: there is no backend of this name. ConfigError: see ``chosen_backend``.
+        UsageError: No backend has this name. ConfigError: See ``chosen_backend``.
     """
     name = name or chosen_backend(settings)
     factory = _FACTORIES.get(name)
@@ -124,13 +124,13 @@ def make_backend(name: str, settings: Settings, *, is_queued: bool = True) -> Ba
 
 
 def named_contexts(text: str, *, is_all: bool = False) -> tuple[str, ...]:
-    """Return the contexts that a text names where it names several: ``a,b``, or ``*`` for all; else none.
+    """Return the contexts of a text that names several: ``a,b``, or ``*`` for all; otherwise empty.
 
     Args:
-        is_all: All of the kubeconfig, whatever the text is.
+        is_all: All contexts of the kubeconfig, regardless of the text.
 
     Raises:
-        ConfigError: the kubeconfig cannot be read, or has no such context.
+        ConfigError: The kubeconfig cannot be read, or has no such context.
     """
     is_all = is_all or text.strip() == ALL_CONTEXTS
     if not (is_all or "," in text):
@@ -154,10 +154,10 @@ def compose(contexts: Mapping[str, Settings], make: Callable[[Settings], Backend
     """Return the backend that shows these contexts, each with its own settings.
 
     Args:
-        make: Makes the backend of one context; None makes that of a cluster.
+        make: Creates the backend of one context; None creates a cluster's backend.
 
     Raises:
-        UsageError: the settings name a backend that has no contexts.
+        UsageError: The settings name a backend that has no contexts.
     """
     from l2rtui.backends.composed.backend import ComposedBackend
 
@@ -169,13 +169,13 @@ def compose(contexts: Mapping[str, Settings], make: Callable[[Settings], Backend
 
 
 def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """Return the backend when none is named: the cluster of a kubeconfig, else this machine.
+    """Return the default backend: the cluster of a kubeconfig, otherwise this machine.
 
     Raises:
-        ConfigError: a kubeconfig was named, or lies in its usual place, and does not say which cluster to use. A
-            launch or a destroy would otherwise act on this machine unawares.
+        ConfigError: A kubeconfig was named, or exists in its usual place, but does not say which cluster to use.
+            Otherwise a launch or a destroy could act on this machine by mistake.
     """
-    # Both settings have a meaning only in a cluster.
+    # Both settings only make sense for a cluster.
     if settings.context or settings.namespaces:
         return "kubernetes"
     environ = os.environ if environ is None else environ
@@ -183,7 +183,7 @@ def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None)
 
 
 def _has_current_context(environ: Mapping[str, str]) -> bool:
-    """Read the kubeconfig as YAML; False where there is none, or an empty one in the usual place."""
+    """Read the kubeconfig as YAML; return False if it is missing, or empty in the usual place."""
     files, is_named = kubeconfigs(environ), bool(named_kubeconfigs(environ))
     if not is_named and not any(path.exists() for path in files):
         return False
@@ -197,7 +197,7 @@ def _has_current_context(environ: Mapping[str, str]) -> bool:
     if names:
         sentence = f"The kubeconfig {where} marks no context as the current one (there are: {names})."
         raise ConfigError(sentence, f"Name one with --context; {here}")
-    # Tools that delete a cluster leave an empty file behind in the usual place: nobody named that one.
+    # Tools that delete a cluster leave an empty file in the usual place; the user has not named it.
     if is_named:
         raise ConfigError(f"The kubeconfig {where} has no contexts.", f"Correct KUBECONFIG; {here}")
     return False

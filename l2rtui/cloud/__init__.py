@@ -1,4 +1,4 @@
 """Cloud services and Docker: AWS, the Docker Engine's client, registries, image builds, checkpoints in buckets.
 
-Nothing here knows a run, a slot or a pod.
+Nothing here knows about runs, slots or pods.
 """

@@ -1,7 +1,7 @@
-"""Checkpoints that learners have copied to a bucket or a folder: listed, read and fetched.
+"""Checkpoints that learners have copied to a bucket or a folder: listing, reading and fetching.
 
-``runtime.rl.checkpoints.upload`` writes them. This is the reader's half, and needs neither torch nor NumPy. No
-manifest is believed before its own check sum is right.
+``runtime.rl.checkpoints.upload`` writes them. This is the reading side, which needs neither torch nor NumPy. A
+manifest is only trusted after its own checksum was verified.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from runtime.base.checkpoint_manifest import (
 from runtime.base.object_store import ObjectStore, StoreError, open_store, split_bucket_url
 
 MAX_MANIFESTS = 10_000
-"""Manifests that are read under one root; the rest is left out."""
+"""Maximum number of manifests that are read under one root; the rest is left out."""
 _AT_ONCE = 16
-"""Manifests that are read at the same time."""
+"""Number of manifests that are read concurrently."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,9 +40,9 @@ class Artifact:
     """One checkpoint.
 
     Attributes:
-        location: URL or path of the folder that it lies in. name: as the learner called it.
-        problem: What is wrong with it, a sentence; empty when nothing is known to be.
-        facts: Run, seed, environment, algorithm, returns at that moment, where its manifest has them.
+        location: URL or path of its folder. name: Name given by the learner.
+        problem: Sentence on a known problem; otherwise empty.
+        facts: Run, seed, environment, algorithm and returns at that time, if its manifest has them.
     """
 
     location: str
@@ -62,7 +62,7 @@ class Artifacts:
         root: ``s3://BUCKET[/PREFIX]`` or a folder.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: The root is neither.
     """
 
     def __init__(self, root: str) -> None:
@@ -84,8 +84,8 @@ class Artifacts:
         """Return every checkpoint, by folder, the oldest first.
 
         Raises:
-            NotFoundError: there is no such folder.
-            BackendError: the root cannot be read.
+            NotFoundError: The folder does not exist.
+            BackendError: The root cannot be read.
         """
         if self._folder is not None and not await asyncio.to_thread(self._folder.is_dir):
             raise NotFoundError(f"There is no folder {self._folder}.")
@@ -99,13 +99,13 @@ class Artifacts:
         return tuple(artifacts)
 
     async def fetch(self, artifact: Artifact, folder: Path, progress: ByteProgress) -> Path:
-        """Copy a checkpoint to a folder and check it; return the path of its arrays.
+        """Copy a checkpoint to a folder and verify it; return the path of its arrays.
 
         Args:
-            progress: Called with the bytes since its last call; in other threads.
+            progress: Called with the bytes since its last call; from other threads.
 
         Raises:
-            BackendError: it cannot be read or written, or its check sum is wrong; nothing is left.
+            BackendError: It cannot be read or written, or its checksum is wrong; nothing is left behind.
         """
         return await self._in_thread(self._fetch, artifact, folder, progress)
 
@@ -117,13 +117,13 @@ class Artifacts:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             store.fetch(f"{source}{ARRAYS_SUFFIX}", arrays, progress)
-            # Read again from the disk: the check sums of the transfer say nothing of what was written.
+            # Read again from the disk: the checksums of the transfer do not cover the written file.
             if file_sha256(arrays) != artifact.sha256:
                 arrays.unlink()
                 raise BackendError(
                     f"{artifact.location}/{artifact.name} is damaged: its check sum is wrong.", "Take another."
                 )
-            # The manifest last: what has one counts as complete.
+            # The manifest last: a checkpoint with a manifest counts as complete.
             write_atomic(manifest, store.read(f"{source}{MANIFEST_SUFFIX}"))
         except StoreError:
             raise
@@ -140,7 +140,7 @@ class Artifacts:
             manifest = decode_manifest(await self._in_thread(lambda: self._open().read(path)))
         except ManifestError as error:
             return Artifact(location, name, problem=str(error))
-        # Facts are what a learner wrote; nothing guarantees their types.
+        # Facts are written by a learner; their types are not guaranteed.
         made = manifest.facts.get("made")
         facts = made if isinstance(made, dict) else {}
         problem = "" if path.removesuffix(MANIFEST_SUFFIX) + ARRAYS_SUFFIX in names else "its arrays are not there"
@@ -149,14 +149,14 @@ class Artifacts:
         )
 
     def _open(self) -> ObjectStore:
-        """Return the store. It is opened in a thread at its first use: importing boto3 takes half a second."""
+        """Return the store. It is opened in a thread on first use: importing boto3 takes half a second."""
         with self._opening:
             if self._store is None:
                 self._store = open_store(self.root if self._folder is None else str(self._folder))
             return self._store
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of the store, which blocks, in a thread; its errors become BackendError."""
+        """Call a blocking function of the store in a thread; its errors become BackendError."""
         try:
             return await asyncio.to_thread(function, *args, **kwargs)
         except StoreError as error:

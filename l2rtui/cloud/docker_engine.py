@@ -1,7 +1,7 @@
-"""The Docker Engine for asyncio: the blocking client in threads, and its errors as ours.
+"""The Docker Engine for asyncio: the blocking client in threads, with its errors converted to ours.
 
-Threads are daemons and started for each call: at the end of the program nobody waits for an Engine that hangs, as a
-thread pool would. A start costs 0.05 ms, a request 1 ms.
+Threads are daemons and started for each call: a thread pool would wait for a hung Engine when the program exits. A
+start costs 0.05 ms, a request 1 ms.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ T = TypeVar("T")
 _MAX_REQUESTS: Final = 16
 _SCAN_THREADS: Final = 4
 _MAX_WAITS: Final = 256
-"""Requests that last as long as a grace period: they must not keep the short ones from being sent."""
+"""Number of requests that last as long as a grace period: they must not delay short ones."""
 _SHORT_SECONDS: Final = 60.0
 _MAX_BATCH: Final = 1024
-"""Items that a stream's thread reads ahead of its consumer; the Engine sends a log line by line."""
+"""Number of items that a stream's thread reads ahead of its consumer; the Engine sends a log line by line."""
 
 
 class DockerError(BackendError):
-    """Refusal or silence of the Engine; ``status`` is 0 where it did not respond."""
+    """The Engine refused or did not respond; ``status`` is 0 without a response."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -57,9 +57,9 @@ class DockerEngine:
     async def request_json(
         self, method: str, path: str, /, *, body: Any = None, seconds: float = _SHORT_SECONDS, **query: Any
     ) -> Any:
-        """Send a request; return its response as JSON, None where it is empty.
+        """Send a request; return its response as JSON, None if it is empty.
 
-        Raises DockerMissingError where the object that it names does not exist, DockerError for any other failure.
+        Raises DockerMissingError if the object that it names does not exist, DockerError for any other failure.
         """
         return await self._call(self._client.request_json, method, path, body=body, seconds=seconds, **query)
 
@@ -70,10 +70,10 @@ class DockerEngine:
         return await self._call(self._client.request, method, path, body=body, seconds=seconds, **query)
 
     async def request_each(self, paths: Sequence[str]) -> list[Any]:
-        """Return the JSON of many objects in the order of their paths; None where one does not exist."""
+        """Return the JSON of many objects in the order of their paths; None if one does not exist."""
         results: list[Any] = [None] * len(paths)
-        # A few threads that share one iterator (its next() is one step of the interpreter): a thread for each of
-        # hundreds of containers would double the time of a snapshot.
+        # A few threads share one iterator (its next() is a single step of the interpreter): a thread per container
+        # would double the time of a snapshot with hundreds of them.
         todo = iter(enumerate(paths))
 
         def work() -> None:
@@ -89,22 +89,22 @@ class DockerEngine:
         return results
 
     async def stream(self, path: str, /, **query: Any) -> AsyncGenerator[bytes, None]:
-        """Yield blocks of a response that goes on until the Engine, or the caller, ends it."""
+        """Yield blocks of a response that continues until the Engine, or the caller, ends it."""
         opened = await self._opened(lambda: self._client.stream(path, **query))
         async with aclosing(_batches(opened, opened.close)) as batches:
             async for batch in batches:
                 yield b"".join(batch)
 
     async def upgrade(self, path: str, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Start a command's streams: the connection itself becomes them, both ways."""
+        """Start a command's streams: the connection itself carries them in both directions."""
         connection, early = await self._call(lambda **_: self._client.upgrade(path, body))
         reader, writer = await asyncio.open_connection(sock=connection)
-        reader.feed_data(early)  # before the loop can read anything: nothing was awaited since
+        reader.feed_data(early)  # before the loop can read anything: there was no await since
         return reader, writer
 
     async def build(self, **options: Any) -> AsyncGenerator[Mapping[str, Any], None]:
         """Yield the messages of a build, see ``docker.APIClient.build``."""
-        # A build that is given up ends at its next message: its connection lies inside docker's generator.
+        # An abandoned build ends at its next message: its connection is inside docker's generator.
         blocks = self._client.build(**options)
         async with aclosing(_batches(decode_messages(blocks), lambda: None)) as batches:
             async for batch in batches:
@@ -145,7 +145,9 @@ def _translated() -> Iterator[None]:
 
 
 async def _in_thread(call: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
-    """Call in a thread and return the result; ``drop`` gets a result that comes after the caller was cancelled."""
+    """Call in a thread and return the result; ``drop`` gets a result that arrives after the caller was
+    cancelled.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -164,7 +166,7 @@ async def _in_thread(call: Callable[[], T], drop: Callable[[T], None] | None = N
             result = call()
         except BaseException as error:  # noqa: BLE001  (it is raised again where it is awaited)
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, name="docker-request", daemon=True).start()
@@ -172,7 +174,7 @@ async def _in_thread(call: Callable[[], T], drop: Callable[[T], None] | None = N
 
 
 async def _batches(source: Iterable[T], stop: Callable[[], None]) -> AsyncGenerator[list[T], None]:
-    """Read a blocking iterable in a thread; yield what has come since the last time, in lists."""
+    """Read a blocking iterable in a thread; yield the items since the last time, as lists."""
     reader = _ThreadReader(source)
     threading.Thread(target=reader.read, name="docker-stream", daemon=True).start()
     try:
@@ -184,10 +186,10 @@ async def _batches(source: Iterable[T], stop: Callable[[], None]) -> AsyncGenera
 
 
 class _ThreadReader(Generic[T]):
-    """Hands items from a thread that reads them to a coroutine.
+    """Passes items from a thread that reads them to a coroutine.
 
-    Many items at once: a log of 100,000 lines comes in as many chunks, and a change of threads for each of them
-    would take longer than all the rest.
+    Items are passed in lists: a log of 100,000 lines comes in as many chunks, and a thread switch for each of them
+    would take longer than everything else.
     """
 
     def __init__(self, source: Iterable[T]) -> None:
@@ -205,7 +207,7 @@ class _ThreadReader(Generic[T]):
             for item in self._source:
                 with self._room:
                     self._items.append(item)
-                    if len(self._items) == 1:  # else the consumer has been woken before and has not come yet
+                    if len(self._items) == 1:  # otherwise the consumer was already woken and has not come yet
                         self._wake()
                     self._room.wait_for(lambda: len(self._items) < _MAX_BATCH or self._is_stopped)
                 if self._is_stopped:
@@ -217,12 +219,12 @@ class _ThreadReader(Generic[T]):
             self._wake()
 
     async def next_batch(self) -> list[T] | None:
-        """Wait for items; None at the end. Raises what the source has raised, after the items before it."""
+        """Wait for items; None at the end. Raises the source's error, after the items before it."""
         while True:
             with self._room:
                 batch, self._items = self._items, []
                 is_over = self._is_over
-                self._has_news.clear()  # under the lock, or a wake-up that came in between would be lost
+                self._has_news.clear()  # under the lock; otherwise a wake-up in between would be lost
                 self._room.notify()
             if batch:
                 return batch
@@ -234,11 +236,11 @@ class _ThreadReader(Generic[T]):
             await self._has_news.wait()
 
     def stop(self) -> None:
-        """Let the thread end at its next item."""
+        """Make the thread end at its next item."""
         with self._room:
             self._is_stopped = True
             self._room.notify()
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the items are no longer needed
             self._loop.call_soon_threadsafe(self._has_news.set)

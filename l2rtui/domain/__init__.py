@@ -1,1 +1,1 @@
-"""Frozen values and pure functions: no I/O, no clock, the standard library alone."""
+"""Frozen values and pure functions: no I/O, no clock, only the standard library."""

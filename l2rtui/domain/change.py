@@ -68,14 +68,16 @@ class ProblemsChanged:
 
 @dataclass(frozen=True, slots=True)
 class SilenceChanged:
-    """The backend has fallen silent, or responds again; see ``ClusterSnapshot.silent_since``."""
+    """The backend has stopped responding, or responds again; see ``ClusterSnapshot.silent_since``."""
 
     since: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ContextsChanged:
-    """Some context of several has another state; replaces the earlier list, see ``ClusterSnapshot.contexts``."""
+    """The state of one of several contexts has changed; replaces the earlier list, see
+    ``ClusterSnapshot.contexts``.
+    """
 
     contexts: tuple[ContextHealth, ...]
 
@@ -104,7 +106,8 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 old = pods.get(pod.uid)
                 touched |= _touched_by_pod(basis, old, pod)
                 pods[pod.uid] = pod
-                # Only the changed pod is compared: all pods of a large cluster would cost more than all the rest.
+                # Only the changed pod is compared: comparing all pods of a large cluster would cost more than
+                # everything else.
                 is_same &= old is not None and old == pod
             case PodGone(uid):
                 gone = pods.pop(uid, None)
@@ -134,7 +137,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
 
 
 class _Facts(NamedTuple):
-    """Facts of a snapshot that are no rows."""
+    """Facts of a snapshot that are not rows."""
 
     problems: tuple[str, ...]
     silent_since: float | None
@@ -164,7 +167,7 @@ def _touched_by_node(basis: Basis | None, old: Node | None, new: Node) -> Abstra
     CPU and memory in use change often and move no slot, so they are not compared.
     """
     if basis is None:
-        return _NONE  # without a basis the whole ledger is built anew
+        return _NONE  # without a basis the whole ledger is rebuilt
     before, now = (
         (
             node.devices,
@@ -201,8 +204,8 @@ def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]
 def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]:
     """The changes that lead from one snapshot to another; for backends that poll instead of watching."""
     changes: list[Change] = []
-    # A run comes before its pods and goes after them: a screen that applies the changes one by one never shows a
-    # pod without its run.
+    # A run is added before its pods and removed after them: a screen that applies the changes one by one never
+    # shows a pod without its run.
     changes.extend(NodeChanged(node) for name, node in new.nodes.items() if old.nodes.get(name) != node)
     changes.extend(NodeGone(name) for name in old.nodes if name not in new.nodes)
     changes.extend(RunChanged(run) for uid, run in new.runs.items() if old.runs.get(uid) != run)

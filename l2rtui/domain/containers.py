@@ -1,6 +1,7 @@
-"""Settings of containers: mounts, secrets, security, and the way in which a pod gets its GPU.
+"""Settings of containers: mounts, secrets, security, and how a pod gets its GPU.
 
-The local backend runs commands and ignores most of this; it says so where that changes what a run does.
+The local backend runs commands and ignores most of these; it reports each ignored setting that changes what a run
+does.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from l2rtui.domain.node import Taint
 class Binding(StrEnum):
     """Mechanism by which a pod gets the device of its slot.
 
-    ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, or
-    what else a plugin counts, by limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's
-    annotation with the GPU's UUID.
-    ``dra``: a claim by UUID that the pods of one device share. ``cpu``: no GPU; it sits on slots of a CPU.
+    ``env``: environment variables name the device, and the scheduler does not know about it. ``device-plugin``:
+    whole GPUs, or other units that a plugin counts, by resource limits. ``shared``: a time-sliced or MPS share, by
+    resource limits. ``hami``: HAMi's annotation with the GPU's UUID. ``dra``: a resource claim by UUID, shared by
+    the pods of one device. ``cpu``: no GPU; the pod uses a CPU slot.
     """
 
     ENV = "env"
@@ -50,12 +51,12 @@ class Security(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder in the container: of a PersistentVolumeClaim, of the node, or an empty one.
+    """Mount in the container: a PersistentVolumeClaim, a folder of the node, or an empty folder.
 
     Attributes:
-        claim: Name of a PersistentVolumeClaim. host_path: folder of the node. Both empty: an empty folder that goes
-            with the pod.
-        in_memory: The empty folder lives in memory. size_bytes: its limit, None for none.
+        claim: Name of a PersistentVolumeClaim. host_path: Folder of the node. If both are empty, the mount is an
+            empty folder that is deleted with the pod.
+        in_memory: The empty folder is in memory. size_bytes: Its limit; None for no limit.
     """
 
     path: str
@@ -76,12 +77,13 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """True when the taint does not keep pods with this toleration away."""
+        """True if the taint does not keep pods with this toleration away."""
         return self.key in ("", taint.key) and self.value in ("", taint.value) and self.effect in ("", taint.effect)
 
 
 GPU_TOLERATION: Final = Toleration("nvidia.com/gpu", "", "NoSchedule")
-"""Of the usual taint of GPU nodes, which keeps away pods that need none; every pod on a slot there has it."""
+"""Toleration of the usual taint of GPU nodes, which repels pods that need no GPU. Every pod on a GPU slot has it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class LabelRule:
     values: tuple[str, ...] = ()
 
     def allows(self, labels: Mapping[str, str]) -> bool:
-        """True for a node with these labels; an operator that is not known here forbids none."""
+        """True for a node with these labels. An operator unknown to this program excludes no node."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -131,15 +133,18 @@ class Scheduling:
     """Nodes to which the scheduler may send a pod.
 
     Attributes:
-        alternatives: Rules of which a node has to meet all of at least one alternative; without any, each will do.
-        tolerations: All that the pod has.
+        alternatives: Sets of rules. A node must meet all rules of at least one set; without any set, every node is
+            allowed.
+        tolerations: All tolerations of the pod.
     """
 
     alternatives: tuple[tuple[LabelRule, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
 
     def unmet(self, labels: Mapping[str, str]) -> tuple[LabelRule, ...]:
-        """Return the rules that a node with these labels does not meet, of the alternative that lacks fewest."""
+        """Return the rules that a node with these labels does not meet, from the alternative with the fewest unmet
+        rules.
+        """
         lacking = [tuple(rule for rule in rules if not rule.allows(labels)) for rules in self.alternatives]
         return min(lacking, key=len, default=())
 
@@ -149,21 +154,21 @@ class PodSettings:
     """Settings of the pods of a set.
 
     Attributes:
-        image: In place of the run's image; empty for none.
+        image: Replaces the run's image; empty to keep it.
         pull_policy: Always, IfNotPresent, Never, or empty for the cluster's default.
         pull_secrets: Secrets with the registry's credentials.
         secrets: Secrets whose keys become variables, for example AWS credentials.
-        service_account: Whose token the pod carries; empty for none.
+        service_account: ServiceAccount whose token the pod carries; empty for no token.
         node_selector: Node labels that are required besides the node itself.
         shm_bytes: Size of /dev/shm; None leaves the runtime's 64 MiB.
         ports: TCP ports that the learner's Service offers besides the exchange.
         host_network: The pod uses the network namespace of its node.
-        user: Number of the user that it runs as under ``restricted``.
+        user: User id of the processes under ``restricted``.
         templates: Strategic merge patches of the Kubernetes pod template, JSON as text, in the order in which they
             apply. Only Kubernetes has such templates.
         device: Extended resource that the pods request, such as ``amd.com/gpu`` or ``nvidia.com/a100``; empty for
-            the one of its node's GPUs of NVIDIA.
-        patched_scheduling: Scheduling as the templates leave it; None where they do not touch it.
+            the resource of the node's NVIDIA GPUs.
+        patched_scheduling: Scheduling after the templates are applied; None if they do not change it.
     """
 
     binding: Binding = Binding.ENV
@@ -192,11 +197,11 @@ class PodSettings:
         return self.patched_scheduling or Scheduling((rules,), (*self.tolerations, GPU_TOLERATION))
 
     def mount_problem(self) -> str:
-        """Return a sentence on the first mount that is wrong; empty when all are right."""
+        """Return a sentence on the first invalid mount; empty if all are valid."""
         paths: set[str] = set()
         for mount in self.mounts:
             path = mount.path.rstrip("/")
-            # Kubernetes forbids a colon in a mount path; `..` would leave the folder that is meant.
+            # Kubernetes forbids a colon in a mount path; `..` would leave the intended folder.
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 return f"the mount path {mount.path!r} is not absolute and plain, such as /data"
             if path in paths:
@@ -213,7 +218,7 @@ class PodSettings:
         return ""
 
     def loosenings(self) -> tuple[str, ...]:
-        """Reasons why the pod does not meet Pod Security ``restricted``, a sentence each."""
+        """Reasons why the pod does not meet Pod Security ``restricted``, one sentence each."""
         security = "" if self.security is Security.RESTRICTED else f"the spec asks for security {self.security}"
         paths = [
             f"{mount.path} is the node's own folder {mount.host_path}" for mount in self.mounts if mount.host_path

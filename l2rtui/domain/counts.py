@@ -1,4 +1,4 @@
-"""Units of extended resources on nodes, as placement counts them: what the scheduler would find free.
+"""Free units of extended resources on nodes, as the scheduler would count them. Used by placement.
 
 Sources: kube-scheduler's plugin NodeResourcesFit (allocatable minus requests), NVIDIA/k8s-device-plugin.
 """
@@ -14,16 +14,16 @@ from l2rtui.domain.workload import SetSpec
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 CLOSED: Final = (SlotState.OFF, SlotState.RESERVED)
-"""States of slots that nobody may share."""
+"""States of slots that cannot be shared."""
 
 
 def counted_resource(part: SetSpec, node: NodeLedger) -> str:
-    """Return the extended resource that pods of a set request on a node; empty where it offers none of them.
+    """Return the extended resource that pods of a set request on a node; empty if the node does not offer it.
 
-    Without a name in the spec it is that of NVIDIA's GPUs. A cluster may call them by their models.
+    Without a name in the spec it is the resource of NVIDIA GPUs, which a cluster may name after their models.
     """
     counts = {name: count.resource for name, count in (node.counts or {}).items() if count.resource.allocatable}
-    if name := part.pod.device or (NVIDIA_GPU if part.template else ""):  # a template has its request already
+    if name := part.pod.device or (NVIDIA_GPU if part.template else ""):  # a template already contains its request
         return name if name in counts else ""
     if part.pod.binding is Binding.SHARED:
         names = [name for name, item in counts.items() if item.is_share and name.startswith("nvidia.com/")]
@@ -56,7 +56,7 @@ class Counts:
         return self._ledger.nodes[node]
 
     def left(self, node: str, resource: str) -> int:
-        """Return the units that no pod and no replica of this plan has."""
+        """Return the units that neither pods nor replicas of this plan use."""
         if (node, resource) not in self._left:
             count = (self._ledger.nodes[node].counts or {}).get(resource)
             self._left[node, resource] = count.free if count is not None else 0
@@ -67,17 +67,18 @@ class Counts:
         self._left[node, resource] = self.left(node, resource) - units
 
     def open_slots(self, node: str, count: Count) -> frozenset[SlotId]:
-        """Return slots that stand for the free units of a resource: the first ones, the same for every launch.
+        """Return slots that represent the free units of a resource: always the first ones, the same for every
+        launch.
 
-        Two launches at once thus claim the same slot for the last unit. GPUs that pods name without a request are
-        left out, and so are as many as pods use whose GPU is unknown: the plugin would hand out one of those.
+        Two concurrent launches therefore claim the same slot for the last unit. Excluded are GPUs that pods name
+        without a request, and as many GPUs as pods with an unknown GPU use: the plugin could hand out one of those.
         """
         key = (node, count.resource.name)
         if key not in self._open:
             part = self._ledger.nodes[node]
             devices = [gpu for gpu in part.devices if not gpu.is_cpu and gpu.resource == count.resource.device]
             ids = [[part.slots[slot] for slot in gpu.slot_ids()] for gpu in devices]
-            # A slot that is busy without a pod was claimed by a launch whose pods cannot be seen yet.
+            # A slot that is busy without a pod was claimed by a launch whose pods are not visible yet.
             whole_gpus = [slots for slots in ids if not any(slot.pod or slot.state in CLOSED for slot in slots)]
             unseen = 0 if count.resource.device else part.unplaced_slots
             if count.resource.is_share:

@@ -20,9 +20,9 @@ class ImageRef:
     """One name of an image.
 
     Attributes:
-        registry: Host, with a port where it has one; ``docker.io`` where the name has none.
+        registry: Host, with a port if it has one; ``docker.io`` if the name has no host.
         repository: Path within the registry.
-        tag: Empty where only a digest, or neither, is said. digest: ``sha256:…`` or empty.
+        tag: Empty if the name has no tag. digest: ``sha256:…`` or empty.
     """
 
     registry: str
@@ -58,7 +58,7 @@ def parse_image(text: str) -> ImageRef:
     """Read the name of an image.
 
     Raises:
-        ValueError: it is none; the sentence says which part is wrong.
+        ValueError: The name is invalid; the message says which part is wrong.
     """
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
@@ -75,7 +75,7 @@ def parse_image(text: str) -> ImageRef:
         raise ValueError(f"the registry {registry!r} is not a host name")
     if not _PATH.fullmatch(path) or len(path) > 255:
         raise ValueError(f"the name {path!r} is not lower-case letters, digits, '.', '_', '-' and '/'")
-    # `docker.io/python` stands for `docker.io/library/python`; a bare `python` stays as people write it.
+    # `docker.io/python` means `docker.io/library/python`; a bare `python` is kept as written.
     if registry == HUB and "/" not in path and has_host:
         path = f"library/{path}"
     return ImageRef(registry, path, tag, digest)

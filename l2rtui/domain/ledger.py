@@ -1,7 +1,7 @@
-"""Slot ledger: the holder of each slot of each device, derived from nodes and pods alone.
+"""Slot ledger: the holder of each slot of each device, derived only from nodes and pods.
 
-Nothing is remembered between two snapshots, so the ledger cannot drift from the cluster. What cannot be known has
-a state of its own: a slot on a node whose pods we may not list is ``unknown``, never ``free``.
+Nothing is remembered between two snapshots, so the ledger cannot drift from the cluster. Unknown facts have their
+own state: a slot on a node whose pods cannot be listed is ``unknown``, never ``free``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from l2rtui.domain.rows import row
 class SlotState(StrEnum):
     """State of a slot. OFF: its node is not ready or is cordoned. FAILED: its holder crashes.
 
-    RESERVED: somebody else has reserved it, and no pod is there. Of the user's own reservations slots are free.
+    RESERVED: another user has reserved it, and no pod uses it. Slots that the user has reserved are free.
     """
 
     FREE = "free"
@@ -34,10 +34,10 @@ class DeviceUsage:
 
     Attributes:
         gpu: Device index on the pod's node; None for a device whose index is unknown.
-        slot: Slot index; None when no plan of l2rtui has numbered the part of the device that the pod uses.
-        count: Number of slots, where they are not numbered.
-        resource: Extended resource of devices that their plugin chose, where ``gpu`` is None; see ``Gpu``.
-        is_unsure: The pod may use the device, and nobody can tell: its slot is then unknown, and not free.
+        slot: Slot index; None if no plan of l2rtui has numbered the part of the device that the pod uses.
+        count: Number of slots, if they are not numbered.
+        resource: Extended resource of devices that the device plugin chose, if ``gpu`` is None; see ``Gpu``.
+        is_unsure: It cannot be determined whether the pod uses the device; its slot is then unknown, not free.
     """
 
     gpu: int | None
@@ -49,12 +49,12 @@ class DeviceUsage:
 
 @row(frozen=True, slots=True)
 class Holder:
-    """Pod as input of the ledger; pods that use no device any more are left out.
+    """Pod as input of the ledger. Pods that no longer use a device are left out.
 
     Attributes:
         flags: Inconsistencies, each a sentence without the pod's name: ``asks for all GPUs``.
         requests: Units of extended resources that the scheduler counts for it.
-        is_bound: The scheduler has chosen its node; before that its requests count only where they fit.
+        is_bound: The scheduler has chosen its node; before that, its requests count only on nodes where they fit.
     """
 
     uid: str
@@ -72,14 +72,14 @@ class Holder:
 
 @row(frozen=True, slots=True)
 class Slot:
-    """One slot and its holder; the strings are empty where there is none.
+    """One slot and its holder; the strings are empty for a slot without a holder.
 
     Attributes:
         is_cpu: It is a slot of a cpu device.
-        resource: That of its device, see ``Gpu``.
-        sharing: Further pods on it, where it is over-committed.
-        is_mismatched: Something about its holder does not fit; ``Ledger.mismatches`` says what.
-        reservation: Of the slot, also while a pod is there.
+        resource: Resource of its device, see ``Gpu``.
+        sharing: Further pods on the slot if it is over-committed.
+        is_mismatched: Its holder has a problem; ``Ledger.mismatches`` describes it.
+        reservation: Reservation of the slot, also while a pod uses it.
     """
 
     id: SlotId
@@ -97,12 +97,12 @@ class Slot:
 
     @property
     def is_withheld(self) -> bool:
-        """True if somebody else has reserved it, whether a pod is there or not."""
+        """True if another user has reserved it, with or without a pod."""
         return self.reservation is not None and not self.reservation.is_mine
 
     @property
     def use(self) -> str:
-        """State of the slot behind "is" in a sentence: ``held by r-w-0``, ``off``, ``reserved by anna until …``."""
+        """State of the slot for use after "is": ``held by r-w-0``, ``off``, ``reserved by anna until …``."""
         if self.pod:
             return f"held by {self.pod}"
         return self.reservation.text if self.is_withheld and self.reservation is not None else str(self.state)
@@ -117,7 +117,7 @@ class Count:
 
     @property
     def free(self) -> int:
-        """Units that another pod can have."""
+        """Units that are available to another pod."""
         return max(0, self.resource.allocatable - self.requested)
 
     def __str__(self) -> str:
@@ -132,10 +132,10 @@ class NodeLedger:
     Attributes:
         unplaced: Pods that use a device of the node whose index is unknown.
         unplaced_slots: Number of slots that they use together.
-        labels, taints, devices: Of the node, by which placement chooses; empty where they are unknown.
-        counts: Units of each extended resource by its name; None where nobody counts.
-        is_use_known: All pods on it can be listed.
-        mismatches: The problems of each pod that has any, by its uid.
+        labels, taints, devices: Properties of the node that placement uses; empty if unknown.
+        counts: Units of each extended resource by its name; None if resources are not counted.
+        is_use_known: All pods on the node can be listed.
+        mismatches: Problems of each pod that has any, by its uid.
     """
 
     slots: Mapping[SlotId, Slot]
@@ -151,7 +151,7 @@ class NodeLedger:
 
     @property
     def unseen(self) -> str:
-        """Clause on pods whose GPU cannot be told: ``1 of 8 GPUs in use through the device plugin (a)``."""
+        """Clause on pods whose GPU is unknown: ``1 of 8 GPUs in use through the device plugin (a)``."""
         if not self.unplaced:
             return ""
         pods = tuple(dict.fromkeys(self.unplaced))
@@ -171,10 +171,10 @@ class Ledger:
 
     Attributes:
         slots: By id.
-        problems: Uses that do not fit: two on one slot, a device that is not there, a device that is full.
+        problems: Uses that do not fit: two pods on one slot, a missing device, a full device.
         unplaced: Pods that use a device whose index is unknown, by node.
-        nodes: Ledger of each node, including nodes that are not listed but that pods name.
-        mismatches: The problems of each pod that has any, by its uid.
+        nodes: Ledger of each node, including unlisted nodes that pods name.
+        mismatches: Problems of each pod that has any, by its uid.
     """
 
     slots: Mapping[SlotId, Slot]
@@ -199,7 +199,9 @@ class Ledger:
         return sum(slot.state is state for slot in self.slots.values())
 
     def without(self, slot_ids: Iterable[SlotId]) -> Ledger:
-        """Return the ledger with these slots busy: launches have taken them whose pods cannot be seen yet."""
+        """Return the ledger with these slots busy: launches have claimed them, but their pods are not visible
+        yet.
+        """
         slots = dict(self.slots)
         for slot_id in slot_ids:
             if (slot := slots.get(slot_id)) is not None and slot.state in (SlotState.FREE, SlotState.UNKNOWN):
@@ -207,39 +209,39 @@ class Ledger:
         return replace(self, slots=slots)
 
     def has_cpu_slots(self, *, is_use_known: bool = True) -> bool:
-        """True when there is a slot of a cpu device; with ``is_use_known`` one whose holder can be seen."""
+        """True if a slot of a cpu device exists; with ``is_use_known``, a slot whose holder is known."""
         slots = (slot for slot in self.slots.values() if slot.is_cpu)
         return any(not is_use_known or slot.state is not SlotState.UNKNOWN for slot in slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Earlier ledger to build on, and the nodes that have changed since; the others are reused."""
+    """Earlier ledger to build on, and the nodes that have changed since then; all other nodes are reused."""
 
     ledger: Ledger
     touched: frozenset[str]
 
     def touching(self, names: Iterable[str]) -> Basis:
-        """The same basis with more nodes touched."""
+        """Return the same basis with more nodes marked as changed."""
         return Basis(self.ledger, self.touched.union(names))
 
     def reusable(self, name: str) -> NodeLedger | None:
-        """Ledger of a node that has not changed; None when it has, or was not listed."""
+        """Ledger of an unchanged node; None if it has changed or was not listed."""
         return None if name in self.touched else self.ledger.nodes.get(name)
 
 
 def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis | None = None) -> Ledger:
     """Derive the ledger.
 
-    Numbered uses are seated first. A use of a device without a slot number gets the highest free slots of that
-    device, so that the slots which placement fills first stay with the pods that were placed there. A use of an
-    unknown device turns all free slots of its node into unknown ones, however few it counts: a worker placed on an
-    exact slot there may share it. Those of a CPU beside GPUs stay free, as the unknown device is a GPU. Devices
-    that a plugin alone hands out are all alike to whoever asks for them: of these the last free ones count as used.
-    Whoever asks a plugin for a unit goes by the counts of the node, which no unknown device changes.
+    Numbered uses are seated first. A use without a slot number gets the highest free slots of its device, so that
+    the slots that placement fills first stay with the pods that were placed there. A use of an unknown device makes
+    all free slots of its node unknown, however few it counts: a worker placed on an exact slot there may share it.
+    CPU slots beside GPUs stay free, as the unknown device is a GPU. Devices that only a plugin hands out are
+    interchangeable: the last free ones count as used. A pod that requests a unit from a plugin is placed by the
+    counts of the node, which no unknown device changes.
 
     Args:
-        holders: With a basis, the holders on touched nodes suffice.
+        holders: With a basis, only the holders on changed nodes are needed.
     """
     by_node: dict[str, list[Holder]] = {}
     for holder in holders:
@@ -251,12 +253,12 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
         parts[node.name] = reusable or _node_ledger(node, by_node.get(node.name, ()))
     for name, node_holders in by_node.items():
         if name not in parts:
-            # Pods on a node that we may not list, or that is gone, must not vanish from the problems.
+            # Pods on an unlisted or removed node must not vanish from the problems.
             parts[name] = _node_ledger(Node(name), node_holders)
     if basis is not None:
         for name, part in basis.ledger.nodes.items():
             if name not in parts and name not in basis.touched:
-                parts[name] = part  # the same, unchanged: its holders were not passed in again
+                parts[name] = part  # unchanged: its holders were not passed in again
     slots: dict[SlotId, Slot] = {}
     for part in parts.values():
         slots.update(part.slots)
@@ -267,23 +269,23 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
 
 
 class _Problems:
-    """Problems of one node as sentences, and the pods that each concerns."""
+    """Problems of one node as sentences, and the pods that each one concerns."""
 
     def __init__(self) -> None:
         # A dict as an ordered set: a pod with several containers can report the same problem twice.
         self._pods: dict[str, dict[str, None]] = {}
 
     def add(self, sentence: str, *uids: str) -> None:
-        """Add a sentence on pods with these uids."""
+        """Add a sentence that concerns the pods with these uids."""
         self._pods.setdefault(sentence, {}).update(dict.fromkeys(uids))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All sentences, each once."""
+        """All sentences without duplicates."""
         return tuple(self._pods)
 
     def by_pod(self) -> dict[str, tuple[str, ...]]:
-        """Sentences on each pod, by its uid."""
+        """Sentences that concern each pod, by its uid."""
         by_pod: dict[str, tuple[str, ...]] = {}
         for sentence, uids in self._pods.items():
             for uid in uids:
@@ -292,7 +294,7 @@ class _Problems:
 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
-    # Lists by device and number: hashing a SlotId at every access would cost more than all the rest.
+    # Lists by device and index: hashing a SlotId at every access would cost more than everything else.
     holders = tuple(holders)
     devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
     counts, waiting = _counts(node, holders)
@@ -302,7 +304,7 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
         for usage in holder.devices
         if holder.uid not in waiting or usage.gpu is not None
     ]
-    # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
+    # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties do not flicker.
     usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
     problems = _Problems()
     for holder in holders:
@@ -312,7 +314,7 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     unplaced_slots = 0
     last = [pair for pair in usages if pair[1].gpu is None and not pair[1].resource]
     if len(last) == 1 and (all_gpus := _whole_node(*last[0], devices)):
-        # Whoever has requested every GPU of the node has each of them.
+        # A pod that requests every GPU of the node uses all of them.
         usages = [*(pair for pair in usages if pair is not last[0]), *((last[0][0], usage) for usage in all_gpus)]
     for holder, usage in usages:
         if usage.resource and devices:
@@ -345,15 +347,15 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
 
 
 def _counts(node: Node, holders: Iterable[Holder]) -> tuple[dict[str, Count] | None, frozenset[str]]:
-    """Count what pods request; also return the uids of pods that wait for this very node, and do not fit.
+    """Count requested units; also return the uids of pods that wait for this very node and do not fit.
 
-    The counts are None where the node reports no resources.
+    The counts are None if the node reports no resources.
     """
     if node.resources is None:
         return None, frozenset()
     left = {resource.name: resource.allocatable for resource in node.resources}
     waiting = set()
-    # A pod that is not bound yet takes nothing until it fits, and then all that it requests.
+    # A pod that is not bound yet takes nothing until all its requests fit.
     for holder in sorted(holders, key=lambda item: (not item.is_bound, item.pod)):
         if holder.is_bound or all(units <= left.get(name, 0) for name, units in holder.requests):
             for name, units in holder.requests:
@@ -365,7 +367,7 @@ def _counts(node: Node, holders: Iterable[Holder]) -> tuple[dict[str, Count] | N
 
 
 def _whole_node(holder: Holder, usage: DeviceUsage, devices: Mapping[int, list[Slot]]) -> list[DeviceUsage]:
-    """Return the uses of a pod that holds all GPUs of its node; empty where it holds fewer, or may."""
+    """Return the uses of a pod that surely holds all GPUs of its node; otherwise empty."""
     gpus = [slots for slots in devices.values() if slots and not slots[0].is_cpu and not slots[0].resource]
     slots = [slot for device in gpus for slot in device]
     is_all = holder.is_bound and not usage.is_unsure and usage.count == len(slots)
@@ -396,8 +398,8 @@ def _empty(node: Node, gpu: Gpu) -> list[Slot]:
 
 
 def _seat_alike(devices: list[list[Slot]], holder: Holder, usage: DeviceUsage, problems: _Problems) -> None:
-    """Enter the use of devices of which the plugin chose some; it is a problem when there are too few."""
-    # From the last, so that placement, which begins with the first, names devices that nobody else has.
+    """Mark devices as used when the device plugin did not say which ones; report a shortage."""
+    # Start from the last, so that placement, which starts with the first, names devices that no pod uses.
     free = [device for device in devices if not device[0].pod][::-1]
     for device in free[: usage.count]:
         _seat(device, holder, DeviceUsage(device[0].id.gpu, 0), problems)
@@ -407,7 +409,7 @@ def _seat_alike(devices: list[list[Slot]], holder: Holder, usage: DeviceUsage, p
 
 
 def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage, problems: _Problems) -> None:
-    """Enter one use into the slots of its device; it is a problem when it does not fit."""
+    """Enter one use into the slots of its device; report a problem if it does not fit."""
     if not device:
         sentence = f"{holder.pod} names device {_written(usage)} of {holder.node}, which has no such device"
         problems.add(sentence, holder.uid)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Selection of lines from the log of one pod, as the options of ``kubectl logs``.
+    """Selection of lines from the log of one pod, like the options of ``kubectl logs``.
 
     Attributes:
-        follow: Go on with new lines, across restarts, until the pod is gone for good.
-        tail: Only the last lines; None means all that the backend stores.
+        follow: Continue with new lines, across restarts, until the pod is deleted.
+        tail: Only the last lines; None for all that the backend stores.
         since: Only lines later than this, seconds since the epoch.
-        previous: The log of the process before the last restart.
+        previous: Read the log of the process before the last restart.
         seam: With ``follow``: yield one LogLine with ``is_seam`` between the backlog and the live lines. A reader
-            of many pods sorts the backlog by time and passes live lines on, over one stream per pod.
-        container: Only of this container, where pods have several; empty for all of them.
+            of many pods can then sort the backlog by time and pass live lines on, with one stream per pod.
+        container: Only lines of this container; empty for all containers of the pod.
     """
 
     follow: bool = False
@@ -29,14 +29,14 @@ class LogQuery:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line as the process wrote it: raw text that must be sanitised before it is displayed.
+    """One line as the process wrote it: raw text that must be sanitised before display.
 
     Attributes:
         time: When it was written, seconds since the epoch.
-        is_mark: The backend wrote it, not the process: a restart with its exit code and reason.
-        container: Container of the pod; empty where the pod has only one.
-        is_seam: Separator without text: the backlog ends here, live lines follow; see ``LogQuery.seam``.
-        replaces: It is a newer state of the line before it from the same container, as a progress bar writes them.
+        is_mark: The backend wrote it, not the process; for example a restart with its exit code and reason.
+        container: Container of the pod; empty if the pod has only one.
+        is_seam: Separator without text between the backlog and the live lines; see ``LogQuery.seam``.
+        replaces: It supersedes the previous line of the same container, as progress bars do.
     """
 
     time: float
@@ -49,9 +49,10 @@ class LogLine:
 
 
 def visible_state(text: str) -> str:
-    """Return what a terminal shows of a line: the text behind its last carriage return, if one is followed by text.
+    """Return the text of a line that a terminal shows: the part after its last carriage return that has text behind
+    it.
 
-    Progress bars write all of their states into one line. A return at the end belongs to the line end of Windows.
+    Progress bars write all their states into one line. A carriage return at the end is part of a Windows line end.
     """
     at = text.rfind("\r", 0, len(text.rstrip("\r")))
     return text[at + 1 :] if at >= 0 else text
@@ -59,7 +60,7 @@ def visible_state(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """Exit code and output of a command that ran beside a pod's process; backends cut each at some megabytes."""
+    """Exit code and output of a command that ran in a pod; backends truncate each output at some megabytes."""
 
     code: int
     out: bytes

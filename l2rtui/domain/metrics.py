@@ -13,12 +13,12 @@ from typing import Final
 from runtime.base.return_trend import ReturnTrend
 
 OLD_SECONDS: Final = 15.0
-"""Age from which a record says nothing of the present, unless its writer is slower than that."""
+"""Age from which a record no longer describes the current state, unless its writer has a longer interval."""
 _OLD_INTERVALS: Final = 3.0
 
 
 def is_old(age_seconds: float, interval_seconds: float = 0.0) -> bool:
-    """Return True where a record is older than three of its writer's intervals, and than ``OLD_SECONDS``."""
+    """Return True if a record is older than ``OLD_SECONDS`` and than three of its writer's intervals."""
     return age_seconds > max(OLD_SECONDS, _OLD_INTERVALS * interval_seconds)
 
 
@@ -26,40 +26,45 @@ def is_old(age_seconds: float, interval_seconds: float = 0.0) -> bool:
 WAITS_SHARE: Final = 0.5
 """Idle share from which a learner counts as waiting for data: it could learn twice as fast."""
 _WAITS_NO_MORE: Final = 0.4
-"""Idle share below which it no longer does. Apart from ``WAITS_SHARE``, so that a share near it does not flap."""
+"""Idle share below which it no longer waits. Lower than ``WAITS_SHARE`` (hysteresis), so that the state does not
+flap.
+"""
 _SLOW: Final = 0.5
-"""Part of its own median below which a rate is slow; ``_SLOW_NO_MORE`` ends that."""
+"""Fraction of its own median below which a rate is slow; ``_SLOW_NO_MORE`` ends that state."""
 _SLOW_NO_MORE: Final = 0.7
 _RECENT: Final = 5
-"""Records whose median is the present rate: on-policy methods write bursts, where single records say little."""
+"""Records whose median is the current rate: on-policy methods write in bursts, where single records are not
+typical.
+"""
 _IDLE_RECORDS: Final = 3
 _USUAL: Final = 150
 """Records whose median is the usual rate: five minutes of a learner, which writes every two seconds."""
 _LEAST_USUAL: Final = 30
-"""Records before a usual rate is known."""
+"""Records that are needed before the usual rate is known."""
 _GAPS: Final = 9
 _MEDIANS: Final = 5.0
-"""Usual intervals without a record that count as silence."""
+"""Median intervals without a record that count as silence."""
 _LONGEST: Final = 3.0
-"""The same in the longest of the latest intervals: one that writes regularly every five seconds is missed earlier.
-Alone it would wait for minutes after each outage.
+"""The same, in units of the longest recent interval, so that silence of a regular writer is detected earlier. With
+this limit only, detection would take minutes after each outage.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerProgress:
-    """Learner's progress over its latest records. All times are those of its records, 0 for never.
+    """Learner's progress over its latest records. All times come from its records; 0 means never.
 
     Attributes:
-        interval_seconds: Median time between two records. longest_seconds: the longest of the latest.
+        interval_seconds: Median time between two records. longest_seconds: Longest recent time between two records.
         update_gap_seconds: Median time between two records with more updates than the one before.
-        updated_at, stepped_at: Time of the newest record with more updates, and more env steps, than before.
-        idle_share: Mean share of the time in which it waited for data, over three records; None if unknown.
-        waits_since: Time from which it waits for data.
-        usual_rate: Median of its env steps a second while it learns; None before it has written enough records.
-        slow_since: Time from which the rate lies far below that.
-        trend: Of its return; None before the first one.
-        broken: Names of figures that are not finite; broken_since: time from which.
+        updated_at, stepped_at: Time of the newest record that reports more updates, and more env steps, than
+            before.
+        idle_share: Mean share of time spent waiting for data, over three records; None if unknown.
+        waits_since: Time since which it waits for data.
+        usual_rate: Median of its env steps per second while it learns; None until it has written enough records.
+        slow_since: Time since which the rate is far below the usual rate.
+        trend: Trend of its return; None before the first return.
+        broken: Names of figures that are not finite. broken_since: Time since which they are not.
     """
 
     interval_seconds: float = 0.0
@@ -78,7 +83,7 @@ class LearnerProgress:
 
     @property
     def silence_seconds(self) -> float:
-        """Time without a record that no longer fits the writer's pace; 0 before its second record."""
+        """Time without a record, if it is too long for the writer's pace; 0 before its second record."""
         return min(_MEDIANS * self.interval_seconds, _LONGEST * self.longest_seconds)
 
 
@@ -87,7 +92,7 @@ class LearnerFigures:
     """Figures of one learner record from which its progress is derived.
 
     Attributes:
-        mean_return: Of training episodes, which come more often and vary less than evaluations.
+        mean_return: Return of training episodes, which are more frequent and vary less than evaluations.
         broken: Names of figures that are not finite.
     """
 
@@ -101,7 +106,7 @@ class LearnerFigures:
 
 
 class ProgressHistory:
-    """Figures of a learner's records in, its progress out, in bounded memory."""
+    """Derives the progress of a learner from its records, in bounded memory."""
 
     def __init__(self) -> None:
         self._progress = LearnerProgress()
@@ -112,7 +117,7 @@ class ProgressHistory:
         self._rates: deque[float] = deque(maxlen=_USUAL)
 
     def add(self, figures: LearnerFigures) -> LearnerProgress:
-        """Return the progress after one more record."""
+        """Add one record and return the progress."""
         before, old, now = self._before, self._progress, figures.time
         self._before = figures
         updated_at, stepped_at = old.updated_at, old.stepped_at
@@ -124,7 +129,7 @@ class ProgressHistory:
                 if updated_at:
                     self._update_gaps.append(now - updated_at)
                 updated_at = now
-                # Before its first update a learner collects at full speed: that rate is not its usual one.
+                # Before its first update a learner collects at full speed: that is not its usual rate.
                 self._rates.append(figures.rate)
         idle, waits_since = self._waiting(figures)
         rate, usual, slow_since = self._speed(figures)
@@ -164,7 +169,7 @@ class ProgressHistory:
 
 
 def _median(values: Collection[float]) -> float:
-    """Return the median; not that of ``statistics``, whose import costs the first frame ten milliseconds."""
+    """Return the median. Importing ``statistics`` would delay the first frame by ten milliseconds."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
@@ -177,21 +182,21 @@ def _trend(before: ReturnTrend | None, figures: LearnerFigures) -> ReturnTrend |
 
 
 MOST_PEERS: Final = 256
-"""Peers that a record of a learner names at most."""
+"""Maximum number of peers named in a learner record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFigures:
-    """Exchange of a learner with its peers, of its newest record.
+    """Exchange figures of a learner with its peers, from its newest record.
 
     Attributes:
         messages_in, bytes_in, messages_out, bytes_out: Per second.
-        replay: Transitions in its store. inflight: granted to workers and not arrived.
-        stale: Segments so far that came too old to be used.
-        evaluators: Connected now.
+        replay: Transitions in its store. inflight: Transitions granted to workers that have not arrived.
+        stale: Total number of segments that arrived too old to be used.
+        evaluators: Number that is connected now.
         listens: Addresses of its sockets, data and model; empty if unknown.
         peers: Names of the connected pods, sorted; None if unknown.
-        is_recorded: The record has figures of the exchange; those of earlier runtimes have none.
+        is_recorded: The record has exchange figures; records of earlier runtimes have none.
     """
 
     messages_in: float = 0.0
@@ -214,14 +219,16 @@ class RunMetrics:
     Attributes:
         policy_lag, policy_lag_max: Versions between the policy that collected a sample and the newest one.
         mean_return, eval_return, eval_progress: None until an episode, or an evaluation, has ended.
-        time: Of the record, seconds since the epoch. interval_seconds: since the record before; 0 for the first.
+        time: Time of the record, seconds since the epoch. interval_seconds: Time since the previous record; 0 for
+            the first.
         device: Where it computes (``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``); empty if unknown.
-        gpu_percent, gpu_memory_bytes: Utilisation of that GPU and its memory in use by all; None if unknown.
+        gpu_percent, gpu_memory_bytes: Utilisation of that GPU, and its memory in use by all processes; None if
+            unknown.
         gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
-        returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
+        returns, rates: The latest points of eval (or training) return and of env steps per second, oldest first.
         progress: Progress over the latest records.
-        limit: Limit of the run that is near or reached, a sentence; empty while none is.
-        checkpoint_error: Error that kept the latest checkpoint from the disk; empty once one is there.
+        limit: Sentence on a limit of the run that is near or reached; otherwise empty.
+        checkpoint_error: Why the latest checkpoint could not be written; empty once a checkpoint was written.
         exchange: Figures of its exchange with workers and evaluators.
     """
 
@@ -252,7 +259,7 @@ class RunMetrics:
 
     @property
     def reported_return(self) -> float | None:
-        """Evaluation return where there is one, else the mean return of training episodes."""
+        """Evaluation return if there is one, otherwise the mean return of training episodes."""
         return self.mean_return if self.eval_return is None else self.eval_return
 
 
@@ -261,17 +268,17 @@ class PodMetrics:
     """Newest metric record of one pod.
 
     Attributes:
-        kind: Of the record: ``worker``, ``evaluator``, ``elastic``, ``ps``, ``step``, ``fetch``, or another.
-        rate: Environment steps a second; None where the record has no rate.
-        simulator: State of its worst simulator; empty where it drives none.
+        kind: Kind of the record: ``worker``, ``evaluator``, ``elastic``, ``ps``, ``step``, ``fetch``, or another.
+        rate: Environment steps per second; None if the record has no rate.
+        simulator: State of its worst simulator; empty if it drives none.
         simulator_restarts, simulator_fps, simulator_error: Over all its simulators.
-        simulator_restarted: Time of the first record that counts the latest restart; 0 before one was seen.
-        rank, world_size: Of the process group, as ``torch.distributed`` counts; None outside of one.
-        gpu_percent: Utilisation of its GPU, None if unknown. gpu_memory_bytes: memory in use on that GPU.
-        step: Current activity: the state of a job's step, or of an elastic process; empty if unknown.
+        simulator_restarted: Time of the first record that counts the latest restart; 0 if no restart was seen.
+        rank, world_size: Of the process group, as in ``torch.distributed``; None outside of a group.
+        gpu_percent: Utilisation of its GPU; None if unknown. gpu_memory_bytes: Memory in use on that GPU.
+        step: Current activity: state of a job step or of an elastic process; empty if unknown.
         round: Number of the rendezvous round of an elastic job; None elsewhere.
-        has_steps: It counts steps of training, so that its writer writes regularly.
-        interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
+        has_steps: It counts training steps, so that its writer writes regularly.
+        interval_seconds: Longest recent time between two records of its writer; 0 after the first record.
     """
 
     kind: str
@@ -293,5 +300,5 @@ class PodMetrics:
 
     @property
     def is_worth_following(self) -> bool:
-        """True where screens display later records of this pod, so that an open log stream pays."""
+        """True if screens show later records of this pod, so that an open log stream is worthwhile."""
         return bool(self.simulator or self.step) or self.rank is not None or self.gpu_percent is not None

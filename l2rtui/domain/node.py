@@ -1,8 +1,8 @@
-"""Nodes, their GPUs, and the slots that a device is divided into.
+"""Nodes, their GPUs, and the slots of each device.
 
-A slot is room for one worker on a GPU or on the CPU of a node. (Determined AI calls a whole device a slot;
-NVIDIA's time-slicing calls the shares of a device replicas.) The CPU is a device as well: the only device, with
-index 0, of a node without GPUs, and one beside the GPUs, with the index ``CPU``, of every other node.
+A slot is room for one worker on a GPU or on the CPU of a node. (Determined AI calls a whole device a slot; NVIDIA's
+time-slicing calls the shares of a device replicas.) The CPU is a device as well. On a node without GPUs it is the
+only device, with index 0; on other nodes it has the index ``CPU``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SLOT = re.compile(
 
 
 def device_name(index: int) -> str:
-    """Index of a device as it is written in slots, labels and names: ``3``, or ``cpu``."""
+    """Format a device index as in slots, labels and names: ``3``, or ``cpu``."""
     return "cpu" if index == CPU else str(index)
 
 
 def device_index(text: str) -> int | None:
-    """Index of a device as ``device_name`` writes it; None for any other text."""
+    """Parse the output of ``device_name``; None for any other text."""
     if text.lower() == "cpu":
         return CPU
     return int(text) if text.isascii() and text.isdigit() else None
@@ -52,7 +52,7 @@ class SlotId:
         """Read ``node/gpu.slot``.
 
         Raises:
-            ValueError: the text has another form; the message shows the right one.
+            ValueError: The text has another form; the message shows the right form.
         """
         match = _SLOT.fullmatch(text)
         if match is None:
@@ -66,7 +66,7 @@ class SlotId:
 
 @lru_cache(maxsize=8192)
 def _slot_ids(node: str, gpu: int, slots: int) -> tuple[SlotId, ...]:
-    """Ids of the slots of one device; cached, since a ledger is built several times a second."""
+    """Ids of the slots of one device; cached, as a ledger is built several times a second."""
     return tuple(SlotId(node, gpu, slot) for slot in range(slots))
 
 
@@ -75,11 +75,11 @@ class Gpu:
     """One physical device of a node: a GPU, or its ``cpu`` device.
 
     Attributes:
-        index: As the driver counts, from 0; of a cpu device 0 on a node without GPUs, else ``CPU``.
+        index: As the driver counts, from 0. A cpu device has 0 on a node without GPUs, otherwise ``CPU``.
         uuid: The driver's unique id (``GPU-…``); empty for the cpu device.
-        slots: How many workers it carries.
-        resource: Extended resource by which its plugin alone hands it out, such as ``amd.com/gpu``; empty for a GPU
-            of NVIDIA. Its index is then a number of ours: the driver does not count such devices for us.
+        slots: Number of workers that it can carry.
+        resource: Extended resource through which its plugin hands it out, such as ``amd.com/gpu``; empty for NVIDIA
+            GPUs. If it is set, the index is assigned by this program, as the driver's index is not visible.
     """
 
     node: str
@@ -103,12 +103,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Extended resource of a node: units that a device plugin hands out, and that the scheduler counts.
+    """Extended resource of a node: units that a device plugin hands out and the scheduler counts.
 
     Attributes:
-        capacity: Units that the plugin has registered. allocatable: Those of them that are healthy.
-        device: ``Gpu.resource`` of the devices that it counts; empty for GPUs of NVIDIA, whole or in shares.
-        is_share: A unit is a share of a GPU, one slot, and no whole device.
+        capacity: Units that the plugin has registered. allocatable: Healthy units.
+        device: ``Gpu.resource`` of the devices that it counts; empty for NVIDIA GPUs, whole or shared.
+        is_share: A unit is a share of a GPU (one slot), not a whole device.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Resource:
 
     @property
     def health(self) -> str:
-        """``7 of 8 GPUs healthy`` where the plugin has withdrawn some; empty where it has not."""
+        """``7 of 8 GPUs healthy`` if the plugin has withdrawn some; otherwise empty."""
         if self.allocatable >= self.capacity:
             return ""
         kind = "shares of GPUs" if self.is_share else self.device or "GPUs"
@@ -128,10 +128,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """Part of the use of a GPU that the processes of one pod cause.
+    """Part of a GPU's utilisation that the processes of one pod cause.
 
     Attributes:
-        percent: Share of time in which a kernel of theirs ran, 0 to 100; None if unknown.
+        percent: Share of time in which one of their kernels ran, 0 to 100; None if unknown.
         memory_bytes: Memory that they have allocated; None if unknown.
     """
 
@@ -142,14 +142,14 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Utilisation of a GPU, where a source measures it; apart from Gpu, as it changes often and moves no slot.
+    """Utilisation of a GPU, if it is measured. Separate from Gpu, as it changes often and never affects slots.
 
     Attributes:
-        percent: Share of time with a kernel running, 0 to 100, as nvidia-smi counts; None if unknown.
-        memory_used_bytes: None if unknown. memory_bytes: its total memory; 0 if unknown.
+        percent: Share of time in which a kernel ran, 0 to 100, as in nvidia-smi; None if unknown.
+        memory_used_bytes: None if unknown. memory_bytes: Its total memory; 0 if unknown.
         watts: Power draw, None if unknown. celsius: Temperature of the chip, None if unknown.
-        shares: Parts of single pods, as far as somebody can tell their processes apart. A pod without one may still
-            use the GPU.
+        shares: Parts of single pods, where their processes can be identified. A pod without a part may still use
+            the GPU.
     """
 
     gpu: int
@@ -161,7 +161,7 @@ class GpuUse:
     shares: tuple[GpuShare, ...] = ()
 
     def share(self, pod_uid: str) -> GpuShare | None:
-        """Part of one pod; None where it is unknown."""
+        """Part of one pod; None if unknown."""
         return next((share for share in self.shares if share.pod_uid == pod_uid), None)
 
 
@@ -176,11 +176,11 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class SlotReservation:
-    """Reservation of one slot of a node for one person. Backends leave out those that are over.
+    """Reservation of one slot of a node for one person. Backends leave out expired reservations.
 
     Attributes:
         gpu, slot: Device and number of the slot on its node, as in ``SlotId``.
-        until: Its end, in seconds since the epoch.
+        until: End, in seconds since the epoch.
         is_mine: The user of this program has made it.
     """
 
@@ -193,12 +193,12 @@ class SlotReservation:
 
     @property
     def end(self) -> str:
-        """Its end in words, the same in every time zone."""
+        """Its end as text, the same in every time zone."""
         return datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
     @property
     def text(self) -> str:
-        """Words behind "is" in a sentence: ``reserved by anna until 2026-03-01 18:00 UTC (demo)``."""
+        """Text for use after "is": ``reserved by anna until 2026-03-01 18:00 UTC (demo)``."""
         return f"reserved by {self.owner} until {self.end}{f' ({self.note})' if self.note else ''}"
 
 
@@ -207,22 +207,22 @@ class Node:
     """A Kubernetes Node, or this machine.
 
     Attributes:
-        gpus: The GPUs; on a node without any, its cpu device alone.
-        cpu: The cpu device beside the GPUs; None on a node without GPUs, or where it carries no slots.
+        gpus: The GPUs; on a node without GPUs, only its cpu device.
+        cpu: The cpu device of a node with GPUs; None on a node without GPUs, or if it has no slots.
         ready: The node reports that it can run pods.
-        is_schedulable: False when it is cordoned.
-        is_use_known: False when the pods on it cannot all be listed, so a slot that looks free may not be.
-        cpu_cores, memory_bytes: Allocatable, as Kubernetes uses the word.
-        cpu_used, memory_used_bytes: In use now, or None when nothing measures it.
-        gpu_use: The same of its GPUs; GPUs without a measurement are left out.
-        ip: Its address in the cluster; empty where it is unknown.
-        kubelet_version: Version of its kubelet; empty where there is none.
-        runtimes: Handlers of its container runtime by their names, where it reports them.
-        context: Name of its context, where several are shown; else empty.
-        created: Time at which it joined the cluster, or this machine was started, in seconds since the epoch; 0
-            where it is unknown.
-        reservations: Of its slots, in their order.
-        resources: What its plugins hand out by count; None where nobody counts.
+        is_schedulable: False if it is cordoned.
+        is_use_known: False if the pods on it cannot all be listed, so that a slot that looks free may be in use.
+        cpu_cores, memory_bytes: Allocatable amounts in the sense of Kubernetes.
+        cpu_used, memory_used_bytes: Current use; None if it is not measured.
+        gpu_use: Current use of its GPUs; GPUs without a measurement are left out.
+        ip: Its address in the cluster; empty if unknown.
+        kubelet_version: Version of its kubelet; empty if it has no kubelet.
+        runtimes: Names of the handlers of its container runtime, if it reports them.
+        context: Name of its context if several contexts are shown; otherwise empty.
+        created: Time at which it joined the cluster, or this machine was started, in seconds since the epoch; 0 if
+            unknown.
+        reservations: Reservations of its slots, in the order of the slots.
+        resources: Extended resources that its plugins hand out; None if they are not counted.
     """
 
     name: str
@@ -257,7 +257,7 @@ class Node:
         return next((gpu for gpu in self.devices if gpu.index == index), None)
 
     def gpu_memory_bytes(self, gpu: Gpu) -> int:
-        """Total memory of one of its GPUs, as its labels or a measurement say; 0 if unknown."""
+        """Total memory of one of its GPUs, from its labels or a measurement; 0 if unknown."""
         use = self.use(gpu.index)
         return gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
 

@@ -1,15 +1,15 @@
-"""Placement of replicas on slots: by cursor, by name, packed or spread.
+"""Placement of replicas on slots: in order, by named slots, packed or spread.
 
-A set that computes on no GPU goes to slots of a CPU, any other to those of GPUs; on a node without GPUs its CPU
-takes both. Slots that a person names are used whatever their kind.
+A set that needs no GPU goes to CPU slots, any other set to GPU slots; on a node without GPUs, the CPU takes both.
+Slots that the user names are used regardless of their kind.
 
-Where pods request units of an extended resource, the node's counts decide, as in kube-scheduler; which device a pod
-then gets is the plugin's choice. The slots of such a seat stand for units: they keep two launches apart.
+Where pods request units of an extended resource, the node's counts decide, as in kube-scheduler, and the plugin
+chooses the device. The slots of such a seat represent units: they keep two launches apart.
 
-Nodes whose labels or taints would keep a set's pods Pending are left out, also of those that a person names.
+Nodes whose labels or taints would keep a set's pods Pending are left out, even if the user names them.
 
-A conflict is a value for screens, not an exception: ``Placement.conflicts`` says in sentences why some
-replicas got no slot.
+A conflict is a value for screens, not an exception: ``Placement.conflicts`` has a sentence for the replicas that
+got no slot.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 class PlacementPolicy(StrEnum):
     """Order in which free slots are used.
 
-    Device after device, round all devices, or by what was measured: first where most memory is free, or where the
-    device is least busy. Each replica then counts as the share of the device that its slots are, so that a plan
-    does not pile up on the device that is idle now. Devices without a measurement come last, emptiest first.
+    Device after device, round-robin over all devices, or by measurement: most free memory first, or least busy
+    device first. Each replica is then counted as a load in proportion to its slots, so that a plan does not pile up
+    on one idle device. Devices without a measurement come last, emptiest first.
     """
 
     PACK = "pack"
@@ -43,16 +43,16 @@ class PlacementPolicy(StrEnum):
 
     @property
     def is_measured(self) -> bool:
-        """True when the seats depend on measurements, so that another moment gives others."""
+        """True if the seats depend on measurements, so that a later call may give other seats."""
         return self in (PlacementPolicy.FREE_MEMORY, PlacementPolicy.LEAST_BUSY)
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One replica and its slots: of one device, or all of several whole GPUs of a node, or none.
+    """One replica and its slots: slots of one device, all slots of several whole GPUs of a node, or none.
 
     Attributes:
-        resource: Extended resource that its pod requests; empty where nobody counts.
+        resource: Extended resource that its pod requests; empty if resources are not counted.
         units: Number of units that it requests.
     """
 
@@ -84,7 +84,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Slots that a person named: a whole device, or one slot of it. ``CPU`` is the cpu device of any node."""
+    """Slots that the user named: a whole device, or one slot of it. ``CPU`` is the cpu device of any node."""
 
     node: str
     gpu: int
@@ -99,10 +99,10 @@ _PIN = re.compile(r"(?P<node>[^/,\s]+)/(?P<gpus>cpu|\d+(-\d+)?)(\.(?P<slots>\d+(
 
 
 def parse_pins(text: str) -> tuple[Pin, ...]:
-    """Read ``node/gpu[.slot]``, with ranges and commas: ``phortx1/0-3,phortx2/5.0-1,phortx1/cpu``.
+    """Parse ``node/gpu[.slot]``, with ranges and commas: ``phortx1/0-3,phortx2/5.0-1,phortx1/cpu``.
 
     Raises:
-        ValueError: one part has another form; the message names it and shows the right one.
+        ValueError: One part has another form; the message names it and shows the right form.
     """
     pins: list[Pin] = []
     for part in text.split(","):
@@ -118,10 +118,10 @@ def parse_pins(text: str) -> tuple[Pin, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds: ``0-11``, ``1,5,7``, ``0-3,8``; each once, in the order given.
+    """Parse seeds: ``0-11``, ``1,5,7``, ``0-3,8``; without duplicates, in the given order.
 
     Raises:
-        ValueError: not a list of whole numbers and ranges.
+        ValueError: The text is not a list of whole numbers and ranges.
     """
     seeds: dict[int, None] = {}
     for part in text.split(","):
@@ -146,9 +146,9 @@ def _span(text: str) -> range:
 def bound_to_cpu(
     specs: Sequence[RunSpec], ledger: Ledger, pins: Sequence[Pin] = (), *, overcommit: bool = False
 ) -> tuple[RunSpec, ...]:
-    """Return the specs with ``binding: cpu`` in each set that may have it and finds CPU slots.
+    """Return the specs with ``binding: cpu`` in each set that may run on CPU slots, if there are any.
 
-    Nothing changes where a person names devices and no CPU among them: their pods then see those GPUs.
+    If the user names devices without a CPU among them, nothing changes: the pods then see those GPUs.
     """
     if not _has_cpu(ledger, pins, overcommit=overcommit):
         return tuple(specs)
@@ -161,7 +161,7 @@ def bound_to_cpu(
 
 
 def _has_cpu(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> bool:
-    """True when there are CPU slots for sets without a GPU, among the named slots where some are named."""
+    """True if there are CPU slots for sets without a GPU; with pins, only named slots count."""
     if pins:
         cpus = [slot for slot in ledger.slots.values() if slot.is_cpu]
         return any(_matches(pin, slot) for pin in pins for slot in cpus)
@@ -170,13 +170,13 @@ def _has_cpu(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Reason why the scheduler would send no pod of a set to a node, and what helps."""
+    """Reason why the scheduler would not send any pod of a set to a node, and the remedy."""
 
     reason: str
     hint: str
 
     def sentence(self, nodes: Sequence[str]) -> str:
-        """Return a sentence on the nodes that it applies to."""
+        """Return a sentence on the nodes that this obstacle applies to."""
         names = ", ".join(nodes) if len(nodes) <= _MAX_NAMES else f"{len(nodes)} nodes"
         subject = names if len(nodes) > 1 else f"node {names}"
         return f"{subject} {'have' if len(nodes) > 1 else 'has'} {self.reason}"
@@ -185,15 +185,15 @@ class Obstacle:
 _MAX_NAMES: Final = 3
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _CONDITIONS: Final = "node.kubernetes.io/"
-"""Prefix of Kubernetes' own taints, which repeat that a node is not ready or is cordoned."""
+"""Prefix of Kubernetes' own taints, which only repeat that a node is not ready or is cordoned."""
 _NAME_FIELD: Final = "metadata.name"
-"""Field of a node that affinity may name beside its labels (matchFields)."""
+"""Node field that affinity may match in addition to labels (matchFields)."""
 
 
 def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | None:
-    """Return why no pod of a set could run on a node; None where it can, or where its labels are unknown."""
+    """Return why no pod of a set could run on a node; None if it can, or if the node's labels are unknown."""
     scheduling = part.pod.scheduling
-    # Every node of a cluster has labels: without any they cannot be seen, or the backend has none.
+    # Every node of a cluster has labels: a node without any is not readable, or the backend has no labels.
     is_asked = node.labels and any(scheduling.alternatives)
     unmet = scheduling.unmet({**dict(node.labels), _NAME_FIELD: name}) if is_asked else ()
     if unmet:
@@ -215,7 +215,7 @@ def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | No
 
 
 def obstacles(part: SetSpec, ledger: Ledger) -> dict[str, Obstacle]:
-    """Return the nodes that are closed to a set, each with the reason."""
+    """Return the nodes that are closed to a set, with the reason for each."""
     reasons = ((name, obstacle(part, name, node)) for name, node in ledger.nodes.items())
     return {name: reason for name, reason in reasons if reason is not None}
 
@@ -235,14 +235,16 @@ class _Room:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """Load of a device: what is in use, or minus the free memory in bytes; and what one more slot adds."""
+    """Load of a device: its utilisation, or minus its free memory in bytes; and the load that one more slot
+    adds.
+    """
 
     now: float
     per_slot: float
 
 
 def _loads(policy: PlacementPolicy, nodes: Iterable[Node]) -> dict[Device, _Load]:
-    """Return the measured load of each device, as the policy compares it."""
+    """Return the measured load of each device in the unit that the policy compares."""
     loads: dict[Device, _Load] = {}
     for node in nodes if policy.is_measured else ():
         for gpu in node.devices:
@@ -254,11 +256,11 @@ def _loads(policy: PlacementPolicy, nodes: Iterable[Node]) -> dict[Device, _Load
             elif gpu.is_cpu:
                 used, total = node.memory_used_bytes, node.memory_bytes
             else:
-                # Not every backend knows the memory of a device; then the size from the measurement stands.
+                # Not every backend knows the memory of a device; then the size from the measurement is used.
                 used = use.memory_used_bytes if use is not None else None
                 total = gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
             if used is not None and total and gpu.slots:
-                # Shares of devices can be compared, and so can bytes that are free, but not bytes that are in use.
+                # Fractions in use and free bytes can be compared between devices, but not bytes in use.
                 is_share = policy is PlacementPolicy.LEAST_BUSY
                 now, total_size = (used / total, 1.0) if is_share else (used - total, total)
                 loads[node.name, gpu.index] = _Load(now, total_size / gpu.slots)
@@ -267,22 +269,22 @@ def _loads(policy: PlacementPolicy, nodes: Iterable[Node]) -> dict[Device, _Load
 
 @dataclass(slots=True)
 class _Pool:
-    """Slots to choose from, by device, in order; private to one call of place().
+    """Slots to choose from, by device, in order; used by one call of place() only.
 
     Attributes:
         sizes: Number of all slots of each device, free or not.
         cpus: The cpu devices among them.
-        resources: Extended resource of devices that a plugin alone hands out.
-        order: Rank of each slot. With pins: as the pins name it. Without: 0, or no entry, on devices that the run
-            uses already, 1 elsewhere.
-        is_exact: The pins name single slots: each replica gets the next of them, whatever its kind.
-        has_pins: A person named the slots.
-        is_shared: Its slots may have other pods.
+        resources: Extended resource of devices that only a plugin hands out.
+        order: Rank of each slot. With pins: the order of the pins. Without pins: 0, or no entry, on devices that
+            the run uses already, 1 elsewhere.
+        is_exact: The pins name single slots: each replica gets the next of them, regardless of its kind.
+        has_pins: The user named the slots.
+        is_shared: Its slots may already have other pods.
         used: Number of slots assigned by this call, by device.
-        closed: Nodes that the set cannot run on whose replicas are seated now.
-        loads: Measured loads, where the policy goes by them.
+        closed: Nodes on which the set whose replicas are being seated cannot run.
+        loads: Measured loads, if the policy uses them.
         counts: Units of counted resources, shared by all pools of a call.
-        unsure: Slots of unknown use on nodes that count: they stand for units as free ones do.
+        unsure: Slots of unknown use on nodes that count: they represent units, as free slots do.
     """
 
     devices: dict[Device, list[SlotId]]
@@ -300,11 +302,11 @@ class _Pool:
     loads: Mapping[Device, _Load] = field(default_factory=dict)
 
     def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> _Room:
-        """Assign slots to one replica; an empty room when no device, or no node, has that many left."""
+        """Assign slots to one replica; return an empty room if no device, or no node, has enough left."""
         if not on_cpu and (worker_set.pod.binding.is_counted or worker_set.gpus or worker_set.gpu_wish):
             return self._assign_gpus(worker_set, policy)
         devices = self.devices
-        if self.closed:  # seldom: the loop below runs for each replica over all devices
+        if self.closed:  # rare, and the loop below runs for each replica over all devices
             devices = {key: slots for key, slots in devices.items() if key[0] not in self.closed}
         fitting = [
             key
@@ -316,7 +318,7 @@ class _Pool:
         if not fitting:
             return _Room()
         # min() is stable: without an order, devices fill in the order of the ledger.
-        if policy is PlacementPolicy.PACK:  # the same order as that of _rank(), for each replica over all devices
+        if policy is PlacementPolicy.PACK:  # the same order as _rank(), for each replica over all devices
             cpus, order, is_exact = self.cpus, self.order, self.is_exact
             key = min(
                 fitting,
@@ -332,7 +334,7 @@ class _Pool:
     def _rank(
         self, key: Device, slot: SlotId, policy: PlacementPolicy, *, on_cpu: bool
     ) -> tuple[bool, bool, float]:
-        # A GPU before the CPU of a node without any, for a set that computes on one.
+        # For a set that uses a GPU, prefer GPUs to the CPU of a node without GPUs.
         is_other_kind = not self.is_exact and (key in self.cpus) != on_cpu
         if policy is PlacementPolicy.PACK:
             return is_other_kind, False, self.order.get(slot, 0)
@@ -361,7 +363,7 @@ class _Pool:
         return room
 
     def _offers(self, *, is_counted: bool) -> dict[str, dict[Device, list[SlotId]]]:
-        """Return the slots of each GPU by node; where units are counted also those of unknown use."""
+        """Return the slots of each GPU by node; if units are counted, include slots of unknown use."""
         by_node: dict[str, dict[Device, list[SlotId]]] = {}
         for key in {**self.devices, **self.unsure} if is_counted else self.devices:
             if key[0] in self.closed or not self.suits(key, on_cpu=False):
@@ -391,7 +393,7 @@ class _Pool:
             number = part.whole_gpus
             return _Room(_whole(suiting, self.sizes, number) if number else _first(suiting, part.slots))
         names = [counted_resource(part, ledger)]
-        if self.has_pins and is_plugin and not part.pod.device:  # a person named devices of some plugin
+        if self.has_pins and is_plugin and not part.pod.device:  # the user named devices of some plugin
             names += [gpus[index].resource for _, index in offered]
         units = counted_units(part)
         for name in dict.fromkeys(names):
@@ -418,31 +420,31 @@ class _Pool:
         return _Room()
 
     def suits(self, key: Device, *, on_cpu: bool) -> bool:
-        """Return True for a device whose kind suits a set, and for every device that a person named."""
-        # The CPU of a node without GPUs has index 0 and takes every set, as there is nothing else on that node.
+        """Return True for a device whose kind suits a set, and for every device that the user named."""
+        # The CPU of a node without GPUs has index 0 and takes every set, as it is the node's only device.
         return self.has_pins or (key in self.cpus if on_cpu else key[1] != CPU)
 
 
 def _whole(devices: Iterable[Sequence[SlotId]], sizes: Mapping[Device, int], number: int) -> tuple[SlotId, ...]:
-    """Return all slots of so many whole devices; empty where there are fewer."""
+    """Return all slots of ``number`` whole devices; empty if there are fewer."""
     complete = [slots for slots in devices if slots and len(slots) == sizes[slots[0].node, slots[0].gpu]][:number]
     return tuple(slot for slots in complete for slot in slots) if len(complete) == number else ()
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
-    """Return so many slots of the first device that has them."""
+    """Return ``number`` slots of the first device that has them."""
     return next((tuple(slots[:number]) for slots in devices if len(slots) >= number), ())
 
 
 class _ClosedNodes:
-    """Nodes that are closed to sets; found once for equal settings, as the sets of many seeds share them."""
+    """Nodes that are closed to sets; computed once for equal settings, as the sets of many seeds share them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._nodes: dict[tuple[str, PodSettings], dict[str, Obstacle]] = {}
 
     def of(self, part: SetSpec) -> Mapping[str, Obstacle]:
-        """Return the nodes that are closed to a set, each with the reason."""
+        """Return the nodes that are closed to a set, with the reason for each."""
         key = (part.name, part.pod)
         if key not in self._nodes:
             self._nodes[key] = obstacles(part, self._ledger)
@@ -450,22 +452,22 @@ class _ClosedNodes:
 
 
 class _Shared:
-    """Slots that a launch may share with other pods: those with the fewest pods come first.
+    """Slots that a launch may share with other pods, the slots with the fewest pods first.
 
-    At level n a slot with at most n pods on it is offered; the level of a kind rises when no device has room left.
+    At level n, slots with at most n pods are offered; the level of a kind rises when no device has room left.
     """
 
     def __init__(self, pool: _Pool, ledger: Ledger) -> None:
         self._pool = pool
         self._slots = {key: tuple(slots) for key, slots in pool.devices.items()}
         self._level = {False: 0, True: 0}  # of sets on GPUs, of sets on the CPU
-        # Those of this plan included, wherever its replicas are seated.
+        # Includes the pods of this plan, wherever its replicas are seated.
         self._pods = Counter({slot.id: bool(slot.pod) + len(slot.sharing) for slot in ledger.slots.values()})
         self._open(on_cpu=False)
         self._open(on_cpu=True)
 
     def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> _Room:
-        """Assign slots as ``_Pool`` does; an empty room when no device ever has as many."""
+        """Assign slots like ``_Pool``; return an empty room if no device can ever hold that many."""
         room = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
         most = 0 if room.slots else max(self._pods.values(), default=0)
         while not room.slots and self._level[on_cpu] <= most:
@@ -476,7 +478,7 @@ class _Shared:
         return room
 
     def count(self, slots: Sequence[SlotId]) -> None:
-        """Count a pod on free slots that it was given; they are no longer the emptiest."""
+        """Count a pod on free slots that it was given, so that they no longer rank as the emptiest."""
         self._pods.update(slots)
         for slot in slots:
             offered = self._pool.devices.get((slot.node, slot.gpu), [])
@@ -500,15 +502,15 @@ def place(
     overcommit: bool = False,
     nodes: Iterable[Node] = (),
 ) -> Placement:
-    """Seat every replica of the runs.
+    """Seat every replica of the runs on slots.
 
     Args:
         pins: Only these devices and slots are used, in this order; empty means every free slot.
-        existing: Seats of pods that run already, for a scale-up; they are not part of the result. PACK begins with
-            the devices that they use.
-        overcommit: When no free slot is left, share slots that are busy or unknown, as many pods to a slot as it
-            takes. Slots of a node that is off are never used.
-        nodes: Nodes with their measured loads, for the policies that go by them.
+        existing: Seats of running pods, for a scale-up; they are not part of the result. PACK starts with the
+            devices that they use.
+        overcommit: If no free slot is left, share slots that are busy or unknown, with as many pods per slot as
+            necessary. Slots of a node that is off are never used.
+        nodes: Nodes with their measured loads, for the policies that use them.
     """
     existing = tuple(existing)
     existing_pods = {seat.pod for seat in existing}
@@ -534,9 +536,10 @@ def place(
     for run in bound_to_cpu(runs, ledger, pins, overcommit=overcommit):
         for worker_set in run.sets:
             on_cpu = worker_set.pod.binding is Binding.CPU
-            # Where no CPU slots can be seen or are named, the cluster chooses the node of a set that needs no GPU.
+            # If no CPU slots are visible or named, the cluster chooses the node of a set that needs no GPU.
             needs_slots = worker_set.slots > 0 and (has_cpu or not on_cpu)
-            # GPUs of an elastic job take one process each (NCCL), so its nodes go round them whatever the policy.
+            # Each GPU of an elastic job takes one process (NCCL), so its nodes are spread over GPUs whatever the
+            # policy.
             is_elastic = worker_set.bounds is not None and not on_cpu and not free.is_exact
             order = PlacementPolicy.SPREAD if is_elastic else policy
             missing, closed = 0, closed_nodes.of(worker_set)
@@ -582,11 +585,11 @@ def _pool(
     """The slots in these states by device; with pins only those, in the order of the pins.
 
     Args:
-        nodes: Just those of these nodes; None for all.
+        nodes: Only slots of these nodes; None for all nodes.
     """
     is_shared = SlotState.BUSY in states
     slots = [
-        # Of a slot that somebody else has reserved nobody takes a share either.
+        # A slot that another user has reserved is not shared either.
         slot
         for slot in ledger.slots.values()
         if slot.state in states and not (is_shared and slot.is_withheld)
@@ -626,7 +629,7 @@ def pinned(ledger: Ledger, pins: Iterable[Pin]) -> list[SlotId]:
 
 def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool, is_counted: bool) -> list[str]:
     conflicts = []
-    # Where units are counted it is no matter which slots they use.
+    # If units are counted, it does not matter which slots they use.
     allowed = tuple(SlotState) if overcommit else (SlotState.FREE, *((SlotState.UNKNOWN,) if is_counted else ()))
     for pin in pins:
         named = [slot for slot in ledger.slots.values() if _matches(pin, slot)]
@@ -638,7 +641,7 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool, is_
 
 
 def _closed_pins(runs: Iterable[RunSpec], ledger: Ledger, pins: Sequence[Pin]) -> list[str]:
-    """Return a sentence for each named node that no set can run on, with the reason of the last of them."""
+    """Return a sentence for each named node that no set can run on, with the reason for the last set."""
     sets = [part for run in runs for part in run.sets if part.slots]
     sentences = []
     for name in dict.fromkeys(pin.node for pin in pins if pin.node in ledger.nodes):
@@ -670,7 +673,7 @@ def _no_room(
     size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
     slots, kind = list(ledger.slots.values()), "slot"
     if not pins:
-        # Free slots of the other kind are no comfort: they are not counted.
+        # Free slots of the other kind do not help: they are not counted.
         on_cpu = worker_set.pod.binding is Binding.CPU
         device = worker_set.pod.device
         kind = "CPU slot" if on_cpu else f"{device} slot".lstrip()
@@ -686,7 +689,7 @@ def _no_room(
 
 
 def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str], counts: Counts) -> str:
-    """Return the units that a replica lacks, and how many each node has left for it."""
+    """Return the number of units that a replica lacks, and the number that each node has left for it."""
     units = counted_units(part)
     offers: dict[str, list[str]] = {}
     names, pinned = [], []
@@ -710,14 +713,14 @@ def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str],
     ]
     text = f"{what} (free for the whole plan: {', '.join(parts)})"
     if pinned:
-        # The scheduler would bind the pod, and the plugin would give it a GPU of somebody else.
+        # The scheduler would bind the pod, and the plugin would give it another user's GPU.
         names_of = ", ".join(pinned[:_MAX_NAMES])
         text += f"; pods on {names_of} use GPUs of which the device plugin does not know: --overcommit shares them"
     return text
 
 
 def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
-    """Return clauses on slots that nobody knows to be free, and on the way to a GPU of their nodes by count."""
+    """Return clauses on slots of unknown use, and on how to request GPUs of their nodes by count."""
     clauses = []
     for name in nodes:
         part = ledger.nodes[name]
@@ -730,7 +733,7 @@ def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
 
 
 def _reserved(slots: Iterable[Slot], pins: Sequence[Pin]) -> str:
-    """Return a clause on slots that others have reserved; with pins on those that are named."""
+    """Return a clause on slots that others have reserved; with pins, only on named slots."""
     owners = Counter(
         slot.reservation.owner
         for slot in slots
@@ -741,7 +744,7 @@ def _reserved(slots: Iterable[Slot], pins: Sequence[Pin]) -> str:
 
 
 def _left_out(closed: Mapping[str, Obstacle], pins: Sequence[Pin]) -> str:
-    """Return clauses on the nodes that are closed to a set; with pins on those that are named."""
+    """Return clauses on the nodes that are closed to a set; with pins, only on named nodes."""
     names: dict[Obstacle, list[str]] = {}
     for name, reason in closed.items():
         if not pins or any(pin.node == name for pin in pins):
@@ -750,6 +753,6 @@ def _left_out(closed: Mapping[str, Obstacle], pins: Sequence[Pin]) -> str:
 
 
 def _other_devices(slots: Iterable[Slot], device: str) -> str:
-    """Return a clause on devices of other plugins that are free: a set gets such a device only by its name."""
+    """Return a clause on free devices of other plugins: a set gets such a device only by its name."""
     free = {slot.resource for slot in slots if slot.resource and slot.state is SlotState.FREE} - {device}
     return f"; pod.device asks for {' or '.join(sorted(free))}" if free else ""

@@ -1,7 +1,7 @@
 """Plans: every step of a launch or a scale-up before anything is done.
 
-Making a plan is pure; a backend carries it out and reports each step. The same plan is printed by
-``l2rtui plan``, shown by the app before it asks, and executed.
+Making a plan is pure; a backend executes it and reports each step. ``l2rtui plan`` prints the same plan, and the
+app shows it before it asks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StepVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One object and what is done to it; ``detail`` is for people."""
+    """Effect on one object; ``detail`` is a text for display."""
 
     verb: StepVerb
     kind: str
@@ -39,7 +39,7 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Result of one step of a launch: ``error`` is empty, or the sentence that says how it failed."""
+    """Result of one step of a launch: ``error`` is empty, or a sentence that describes the failure."""
 
     step: PlanStep
     error: str = ""
@@ -47,13 +47,13 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """One replica, complete: its slots and the process that is started there.
+    """Complete plan of one replica: its slots and the process that is started there.
 
     Attributes:
-        node: Empty where the backend chooses.
-        env: The spec's variables and those that bind the device, in order; later ones win.
-        gpu: The device of its seat, or the first of several; None without one.
-        gpus: All devices of a seat that has several whole GPUs; empty for others.
+        node: Empty if the backend chooses the node.
+        env: Variables of the spec and variables that bind the device, in order; later ones win.
+        gpu: Device of its seat, or the first of several; None without a device.
+        gpus: All devices of a seat that has several whole GPUs; otherwise empty.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PodPlan:
 
 
 def gpu_count(pods: Sequence[PodPlan]) -> int:
-    """Number of GPUs on which these replicas sit; one for each whose GPU the backend chooses."""
+    """Number of GPUs that these replicas use; a replica whose GPU the backend chooses counts as one."""
     chosen = {(gpu.node, gpu.index) for pod in pods for gpu in pod.devices if not gpu.is_cpu}
     return len(chosen) + sum(
         (pod.set_spec.gpus or 1) for pod in pods if pod.gpu is None and pod.set_spec.needs_device
@@ -84,8 +84,8 @@ class RunPlan:
     """One run with all its replicas seated.
 
     Attributes:
-        uid: Unique id of this launch: it marks every object, so that taking back a launch, or counting what is
-            left of it, never touches another run of the same name.
+        uid: Unique id of this launch. It marks every object, so that a rollback or a count of remaining objects
+            never includes another run of the same name.
     """
 
     uid: str
@@ -96,13 +96,13 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything that one launch creates.
+    """All objects that one launch creates.
 
     Attributes:
-        conflicts: Replicas without a slot; preflight refuses the plan for each.
-        objects: Objects of the backend, where there are more than the runs and their pods; empty otherwise.
-        wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
-        overcommitted: Slots that another pod holds already, used because the person allowed it.
+        conflicts: Sentences on replicas without a slot; preflight refuses a plan that has any.
+        objects: Objects of the backend, if there are more than the runs and their pods; otherwise empty.
+        wave: Number of pods to start before waiting until they run; 0 starts all together.
+        overcommitted: Slots that another pod already holds, used because the user allowed it.
     """
 
     runs: tuple[RunPlan, ...]
@@ -113,11 +113,11 @@ class LaunchPlan:
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """Slots of all pods."""
+        """Slots of all pods of the plan."""
         return tuple(slot for run in self.runs for pod in run.pods for slot in pod.seat.slots)
 
     def steps(self) -> tuple[PlanStep, ...]:
-        """The objects, in the order in which they are made."""
+        """The objects, in the order in which they are created."""
         if self.objects:
             return self.objects
         steps: list[PlanStep] = []
@@ -132,11 +132,11 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """A set gets another number of replicas.
+    """Change of the number of replicas of a set.
 
     Attributes:
-        added: Replicas to start. removed: names of the pods to stop, highest index first.
-        overcommitted: Slots that another pod holds already, used because the person allowed it.
+        added: Replicas to start. removed: Names of the pods to stop, highest index first.
+        overcommitted: Slots that another pod already holds, used because the user allowed it.
     """
 
     run: str
@@ -151,10 +151,10 @@ class ScalePlan:
 def planned_view(
     plan: PodPlan, run: str, owner: str, seed: int, *, uid: str = "", node: str = "", created: float = 0.0
 ) -> PodView:
-    """Return the view of a pod as its plan alone gives it.
+    """Return the view of a pod with only the facts that its plan contains.
 
     Args:
-        node: Where it is if the plan leaves that to the backend.
+        node: Node of the pod, if the plan leaves the choice to the backend.
     """
     return PodView(
         uid,
@@ -172,16 +172,16 @@ def planned_view(
 
 
 def device_env(gpu: Gpu | None, *more: Gpu) -> tuple[tuple[str, str], ...]:
-    """Environment variables that make one device, or several, and no other visible to a process.
+    """Return environment variables that make only these devices visible to a process.
 
-    Both carry the GPU's UUID where it is known: an index in ``CUDA_VISIBLE_DEVICES`` counts among the visible
-    devices only, so ``3`` finds none in a container that sees one GPU. A process without a GPU gets ``none``
-    (NVIDIA container runtime) and an empty list (CUDA), or it would see all of them.
+    Both carry the GPU's UUID if it is known. An index in ``CUDA_VISIBLE_DEVICES`` counts only visible devices, so
+    ``3`` matches no device in a container that sees one GPU. A process without a GPU gets ``none`` (NVIDIA
+    container runtime) and an empty list (CUDA); otherwise it would see all GPUs.
     """
-    # Both variables are set even without a GPU: images of NVIDIA set NVIDIA_VISIBLE_DEVICES=all by default.
+    # Both variables are set even without a GPU: NVIDIA's images set NVIDIA_VISIBLE_DEVICES=all by default.
     if gpu is None or gpu.is_cpu:
         return (("NVIDIA_VISIBLE_DEVICES", "none"), ("CUDA_VISIBLE_DEVICES", ""))
-    # By index where one UUID is unknown: CUDA takes no list of both.
+    # All by index if one UUID is unknown: CUDA does not accept a mix of both.
     has_uuids = all(item.uuid for item in (gpu, *more))
     device = ",".join(item.uuid if has_uuids else str(item.index) for item in (gpu, *more))
     return (("NVIDIA_VISIBLE_DEVICES", device), ("CUDA_VISIBLE_DEVICES", device))
@@ -190,10 +190,10 @@ def device_env(gpu: Gpu | None, *more: Gpu) -> tuple[tuple[str, str], ...]:
 def plan_launch(
     specs: Sequence[RunSpec], placement: Placement, nodes: Mapping[str, Node], *, owner: str, uids: Sequence[str]
 ) -> LaunchPlan:
-    """Join specs and seats into a plan. Replicas without a seat are named in ``conflicts``.
+    """Combine specs and seats into a plan. Replicas without a seat are named in ``conflicts``.
 
     Args:
-        uids: One unique id for each spec.
+        uids: One unique id per spec.
     """
     seats = {seat.pod: seat for seat in placement.seats}
     runs = []
@@ -207,13 +207,13 @@ def plan_launch(
 
 
 def plan_pod(spec: RunSpec, set_spec: SetSpec, seat: Seat, nodes: Mapping[str, Node]) -> PodPlan:
-    """One replica on its seat, with the variables of its device."""
+    """Return the plan of one replica on its seat, with the variables of its device."""
     node = nodes.get(seat.slots[0].node) if seat.slots else None
     devices = dict.fromkeys(slot.gpu for slot in seat.slots)
     gpus = tuple(gpu for index in devices if node and (gpu := node.gpu(index)) is not None)
     gpu = gpus[0] if gpus else None
-    # Later entries win, so a spec cannot take away the device that the placement chose.
-    # A set that is bound to the CPU sees no GPU, not even where a person has named a slot of one for it.
+    # Later entries win, so a spec cannot override the device that placement chose.
+    # A set that is bound to the CPU sees no GPU, even if the user has named a GPU slot for it.
     visible = None if set_spec.pod.binding is Binding.CPU else gpu
     more = gpus[1:] if visible is not None else ()
     env = (*spec.env, *set_spec.env, *device_env(visible, *more))

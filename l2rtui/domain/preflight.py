@@ -1,4 +1,4 @@
-"""Preflight: checks of a plan before its launch, as findings of one sentence each."""
+"""Preflight checks of a plan before its launch, as findings of one sentence each."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Finding:
     """One fact about a plan or a backend.
 
     Attributes:
-        subject: The object that it is about.
-        sentence: The fact. hint: the next step, empty when none is needed.
+        subject: The object concerned.
+        sentence: The fact. hint: The next step; empty if none is needed.
     """
 
     severity: Severity
@@ -42,10 +42,10 @@ def preflight(plan: LaunchPlan, snapshot: ClusterSnapshot, facts: Iterable[Findi
     """Check a plan against the newest snapshot.
 
     Args:
-        facts: Findings that only the backend can make: commands, folders, rights.
+        facts: Findings that only the backend can make: commands, folders, permissions.
 
     Returns:
-        Refusals first, then warnings, then what is in order.
+        Refusals first, then warnings, then passed checks.
     """
     findings = [*_names(plan, snapshot), *_places(plan, snapshot), *_room(plan, snapshot), *watched(plan), *facts]
     order = (Severity.REFUSAL, Severity.WARNING, Severity.OK)
@@ -58,7 +58,7 @@ def refusals(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def taken_names(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return the runs of a plan that are refused because another run has their name."""
+    """Return the runs of a plan that are refused because another run has the same name."""
     return tuple(finding.subject for finding in refusals(findings) if finding.sentence == _taken(finding.subject))
 
 
@@ -100,22 +100,22 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         node = snapshot.nodes.get(name)
         if node is None:
             yield Finding(Severity.REFUSAL, name, f"node {name} is gone")
-        # A warning and no refusal: with rights on one namespace alone every node is like this.
+        # A warning, not a refusal: with permissions in only one namespace every node is like this.
         elif not node.is_use_known:
             yield Finding(Severity.WARNING, name, f"others may use the GPUs of {name}: their pods cannot be listed")
 
 
 def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    """Findings on slots that are over-committed, with the number of pods that sit there."""
+    """Return findings on over-committed slots, with the number of pods on each."""
     planned = Counter(plan.slots)
     for slot_id in plan.overcommitted:
         slot = snapshot.ledger.slots.get(slot_id)
         others = planned[slot_id] - 1
-        # A slot that was over-committed before has several holders already.
+        # A slot that was already over-committed has several holders.
         sharing = [slot.pod, *slot.sharing] if slot is not None and slot.pod else []
         if others > 0:
             sharing.append("another worker of this plan" if others == 1 else f"{others} other workers of this plan")
-        # On a node whose pods cannot all be listed nobody can be named.
+        # On a node whose pods cannot all be listed, the other holders cannot be named.
         verb = "sits" if len(sharing) == 1 and others <= 1 else "sit"
         who = f"{' and '.join(sharing)} {verb} there too" if sharing else "others may sit there too"
         sentence = f"{slot_id} is over-committed: {who}"
@@ -123,7 +123,7 @@ def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 
 def _counted(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    """Findings on GPUs that a plugin may hand out although a pod names them, or that are not healthy."""
+    """Return findings on GPUs that a plugin may hand out although a pod names them, or that are unhealthy."""
     pods = [pod for run in plan.runs for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu]
     for name in dict.fromkeys(pod.node for pod in pods):
         node, part = snapshot.nodes.get(name), snapshot.ledger.nodes.get(name)
@@ -151,13 +151,13 @@ def _counted(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 
 def _is_pinned(uid: str, snapshot: ClusterSnapshot) -> bool:
-    """Return True for a pod that has a GPU without a request."""
+    """Return True for a pod that uses a GPU without a request."""
     pod = snapshot.pods.get(uid)
     return pod is not None and not pod.requests
 
 
 def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
-    """Return findings on sets that sit beside the GPUs of a node because they need none."""
+    """Return findings on sets that are placed on CPU slots of a GPU node because they need no GPU."""
     for run in plan.runs:
         named = {pod.set_spec.name for pod in run.pods if pod.gpu is not None and pod.gpu.index == CPU}
         for part in run.spec.sets:
@@ -166,7 +166,7 @@ def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
 
 
 def shared_pods(plan: LaunchPlan) -> Iterable[Finding]:
-    """Return findings on sets of which several workers share a pod; the same ones of many seeds are named once."""
+    """Return findings on sets of which several workers share a pod; equal sets of many seeds are named once."""
     sets = {(part.name, part.num_pods, part.workers_in_pod): run for run in plan.runs for part in run.spec.sets}
     for (name, pods, workers), run in sets.items():
         if workers > 1:
@@ -188,7 +188,7 @@ def shared_pods(plan: LaunchPlan) -> Iterable[Finding]:
 
 
 def watched(plan: LaunchPlan) -> Iterable[Finding]:
-    """Return findings on the limits and alerts of runs; the same ones are named once."""
+    """Return findings on the limits and alerts of runs, without duplicates."""
     stated: set[tuple[Limits | None, object]] = set()
     for run in plan.runs:
         if (key := (run.spec.limits, run.spec.alerts)) in stated:
@@ -205,7 +205,7 @@ def watched(plan: LaunchPlan) -> Iterable[Finding]:
 
 
 def limits_text(spec: RunSpec) -> str:
-    """Return the limits of a run for people: ``limit wall 12 h or limit idle 30 min``; empty without one."""
+    """Return the limits of a run for display: ``limit wall 12 h or limit idle 30 min``; empty without limits."""
     limits = spec.limits or Limits()
     values = ((field.name, getattr(limits, field.name)) for field in fields(limits))
     return " or ".join(limit_label(name, value) for name, value in values if value is not None)
@@ -223,12 +223,13 @@ def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 
 def _room_on(node: Node, cores: float, memory: int) -> Iterable[Finding]:
-    # Warnings: requests above what a node has are slow or get killed, but some people want exactly that.
+    # Warnings only: pods that request more than a node has are slow or get killed, but some users want exactly
+    # that.
     if node.cpu_cores and cores > node.cpu_cores:
         requested, available = format_cores(cores), format_cores(node.cpu_cores)
         sentence = f"{requested} CPU cores are asked of {node.name}, which has {available}: it will be slow"
         yield Finding(Severity.WARNING, node.name, sentence)
-    # A node without metrics reports no memory in use; its whole memory then counts as available.
+    # A node without metrics reports no memory in use; then its whole memory counts as available.
     left = node.memory_bytes - (node.memory_used_bytes or 0)
     if node.memory_bytes and memory > left:
         asked_of = f"{format_bytes(memory)} of memory are asked of {node.name}"

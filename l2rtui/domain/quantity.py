@@ -1,4 +1,5 @@
-"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, counts with their noun, times and spans.
+"""Conversion between Kubernetes quantities (``500m``, ``16Gi``) and numbers; formats of counts, times and
+durations.
 
 Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resource/quantity.go``.
 """
@@ -19,10 +20,10 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(text: str | float) -> float:
-    """Return the number that a quantity stands for: cores for CPU, bytes for memory.
+    """Return the number that a quantity represents: cores for CPU, bytes for memory.
 
     Raises:
-        ValueError: the text is not a quantity; the message names it.
+        ValueError: The text is not a quantity; the message names it.
     """
     try:
         value = float(text) if isinstance(text, int | float) else _parse(text)
@@ -45,15 +46,15 @@ def _parse(text: str) -> float:
 _LEAST_BYTES = 2**16
 _MOST_CORES = 4096
 _LOOSE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe])?i?(?:b|byte|bytes)?\s*", re.ASCII | re.IGNORECASE)
-"""A size as people write it: ``512mb``, ``2 GiB``."""
+"""A size as people often write it: ``512mb``, ``2 GiB``."""
 
 
 def parse_bytes(text: str | float) -> int:
-    """Return the bytes that a quantity of memory or storage stands for.
+    """Parse a quantity of memory or storage into bytes.
 
     Raises:
-        ValueError: it is not a quantity, negative, or so small that another unit must be meant: ``512m`` is half a
-            byte, and Kubernetes takes it as no limit.
+        ValueError: It is not a quantity, or is negative, or is below one byte, so that another unit must be meant:
+            ``512m`` is half a byte, which Kubernetes treats as no limit.
     """
     try:
         value = parse_quantity(text)
@@ -70,10 +71,11 @@ def parse_bytes(text: str | float) -> int:
 
 
 def parse_cores(text: str | float) -> float:
-    """Return the cores that a quantity of CPU stands for.
+    """Parse a quantity of CPU into cores.
 
     Raises:
-        ValueError: it is not a quantity, negative, or of a unit that no CPU has: ``2Gi``, ``500M``.
+        ValueError: It is not a quantity, or is negative, or has a unit that makes no sense for CPU: ``2Gi``,
+            ``500M``.
     """
     value = parse_quantity(text)
     if value < 0:
@@ -89,7 +91,7 @@ def parse_cores(text: str | float) -> float:
 
 
 def _meant_size(text: str | float) -> str:
-    """Return the size that was probably meant, with a binary suffix; empty where nobody can tell."""
+    """Return the size that was probably meant, with a binary suffix; empty if it cannot be guessed."""
     match = _LOOSE.fullmatch(str(text))
     if match is None:
         return ""
@@ -98,20 +100,22 @@ def _meant_size(text: str | float) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that up to 15 ASCII digits write; None for any other text.
+    """Parse a number of up to 15 ASCII digits; None for any other text.
 
-    Labels and variables of strangers' pods may hold a thousand digits, which Python refuses to read.
+    Labels and variables of other people's pods may hold a thousand digits, which Python refuses to parse.
     """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
 
 
 def rfc3339(seconds: float | None) -> str | None:
-    """Write seconds since the epoch in UTC, to the millisecond; None for no time, or one of no calendar."""
+    """Format seconds since the epoch in UTC, to the millisecond; None for None or a time outside of the
+    calendar.
+    """
     if not seconds:
         return None
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):  # a record from inside a run may say anything
+    except (ValueError, OverflowError, OSError):  # a record from inside a run may contain any number
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""Results of a destroy: progress, receipt, and objects that were left over or leaked."""
+"""Results of a destroy: progress, receipt, and leftover or leaked objects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class DestroyProgress:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Final result of a destroy. The backend counts on the machine or server itself, not in cached state.
+    """Final result of a destroy. The backend counts on the server itself, not in cached state.
 
     Attributes:
-        objects: Number of objects that the run had. left: those that still exist; empty proves the destroy.
-        results_location: Location of results that stay (checkpoints, metrics); empty when there are none.
-        was_queued: The run waited in a queue and was never launched; its one object was its place there.
+        objects: Number of objects that the run had. left: Objects that still exist; empty proves the destroy.
+        results_location: Location of results that are kept (checkpoints, metrics); empty without any.
+        was_queued: The run waited in a queue and was never launched; its only object was its ticket.
     """
 
     run: str
@@ -40,7 +40,7 @@ class Receipt:
 
     @property
     def sentence(self) -> str:
-        """Summary for people, in one line."""
+        """Summary for display, in one line."""
         if self.left:
             names = ", ".join(f"{leftover.kind} {leftover.name} ({leftover.reason})" for leftover in self.left)
             return f"{len(self.left)} left of {self.run}: {names}"
@@ -51,7 +51,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Object of a run that no longer exists, or that no controller manages."""
+    """Object whose run no longer exists, or that no controller manages."""
 
     run: str
     kind: str

@@ -1,7 +1,7 @@
-"""Redaction of secrets in text that is written down for people, such as a log.
+"""Redaction of secrets in text that is stored for people to read, such as a log.
 
-Where `find_secrets` decides whether a value is a secret, this hides whatever may be one: hiding a harmless word
-costs little, a token in a file that is attached to a bug report costs a lot.
+`find_secrets` decides whether a value is a secret; this module hides everything that may be one. Hiding a harmless
+word costs little; a token in a bug report costs a lot.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from l2rtui.domain.secret import SECRET_FORMS
 
 HIDDEN_TEXT: Final = "[hidden]"
 _MAX_CHARS: Final = 65_536
-"""Longest text that is searched; the rest is dropped, since what was not searched may hold a secret."""
+"""Longest text that is searched. The rest is dropped, since unsearched text may hold a secret."""
 
-# Before the other forms: of a private key only the first line has a form, and the lines below it are the secret.
+# Before the other patterns: only the header line of a private key matches a pattern, the lines below it are secret.
 _PRIVATE_KEY = re.compile(r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)")
 _USER_INFO = re.compile(r"://[^/\s@]+@")
 _COOKIES = re.compile(r"(?i)(\bcookie\s*:\s*)[^\r\n]+")  # several pairs, separated by semicolons
 _OPTION = re.compile(r"(?i)(--[a-z-]{0,40}(?:token|secret|password|key)\s+)(?!-)\S+")
 _SCHEME = re.compile(r"(?i)\b(bearer|basic|negotiate)\s+[A-Za-z0-9._~+/=-]{6,}")
 _EKS_TOKEN = re.compile(r"k8s-aws-v1\.[A-Za-z0-9_=-]+")
-# The end of the name of a header, a variable, a JSON field or a query parameter, and its value. What stands before
-# in the name is not matched: it stays anyway, and a prefix of any length would make the search quadratic.
+# The end of the name of a header, a variable, a JSON field or a query parameter, and its value. The beginning of
+# the name is not matched: it is not replaced anyway, and a prefix of any length would make the search quadratic.
 _NAMED = re.compile(
     r"""(?ix)
     (?P<name> authorization | cookie | token | secret | password | passwd | pass | [_-]pwd | credentials?
@@ -50,11 +50,11 @@ def redact(text: str) -> str:
 
 
 def redact_long(text: str) -> str:
-    """Return a text of any length with its secrets replaced; of a single line as much as `redact` searches.
+    """Redact a text of any length; single lines are truncated as in `redact`.
 
-    It is searched piece by piece, cut between two lines, since the search of one long text is not linear.
+    The text is split between lines and searched piece by piece, since searching one long text is not linear.
     """
-    text = _PRIVATE_KEY.sub(HIDDEN_TEXT, text)  # the only form that spans lines
+    text = _PRIVATE_KEY.sub(HIDDEN_TEXT, text)  # the only pattern that spans lines
     pieces: list[str] = [""]
     for line in text.splitlines(keepends=True):
         if len(pieces[-1]) + len(line) > _MAX_CHARS:

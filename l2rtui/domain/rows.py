@@ -1,7 +1,8 @@
-"""Decorator of the values of which a large cluster has tens of thousands.
+"""Dataclass decorator for values of which a large cluster has tens of thousands.
 
-Python fills a frozen dataclass field by field through ``object.__setattr__``, which takes six times as long as a
-mutable one: a fifth of the time to the first rows of ten thousand pods. These are frozen for the type checker only.
+Python fills a frozen dataclass field by field through ``object.__setattr__``, which takes six times as long as for
+a mutable one: a fifth of the time to the first rows of ten thousand pods. These classes are frozen for the type
+checker only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ else:
     from dataclasses import dataclass
 
     def row(*, frozen: bool, slots: bool) -> Callable[[type], type]:
-        """Make a dataclass that is compared and hashed as a frozen one, and that nobody may change."""
+        """Make a dataclass with the equality and hash of a frozen one; it must not be mutated."""
         return dataclass(slots=slots, unsafe_hash=frozen)
 
 

@@ -1,7 +1,7 @@
-"""Status of a run, and the state of its learning, each in a word and a sentence, for app and headless verbs alike.
+"""Status of a run and state of its learning, each as a word and a sentence. Used by the app and the commands.
 
-The status is that of its pods: do they run? The state of the learning is that of its work: does it get anywhere? If
-not, why, and what is next? It is derived from pods, metric records and the time, and from nothing else.
+The status describes the pods: are they running? The learning state describes the work: does it make progress, and
+if not, why, and what is the next step? Both are derived only from pods, metric records and the time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     """Derive the status from a run's own reason and the states of its pods.
 
     Args:
-        pods: Those of the run.
+        pods: Pods of the run.
     """
     if run.is_terminating:
         return Status("Terminating", Level.WAIT, f"is being destroyed, {counted(len(pods), 'pod')} left")
     if run.reason == QUEUED:
         return Status(QUEUED, Level.WAIT, run.message)
-    # The backend's own reason, such as Unsupervised, explains more than the pods that follow from it.
+    # The backend's own reason, such as Unsupervised, explains more than the state of the pods.
     if run.reason:
         return Status(run.reason, Level.WARN, run.message or run.reason)
     failing = [pod for pod in pods if pod.is_failing]
@@ -49,7 +49,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     ready, replicas = sum(pod.ready for pod in pods), replicas_of_run(run)
     if ready >= replicas > 0:
         return Status("Running", Level.OK, f"all {ready} pods run" if ready > 1 else _pods_run(ready))
-    # Workers that wait for a learner that has succeeded are not missing: the run has done its work.
+    # Workers that wait for a learner that has succeeded are not missing: the run is complete.
     over = sum(pod.phase.is_over for pod in pods)
     if has_finished(run, pods) or (pods and over == len(pods)):
         return Status("Completed", Level.DONE, "has finished")
@@ -59,7 +59,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     stuck = next((pod for pod in pods if pod.phase is Phase.PENDING and pod.status.level is Level.WARN), None)
     if stuck is None:
         return Status("Starting", Level.WAIT, sentence)
-    # It may wait for ever: an image that is not there, a node that never comes.
+    # It may wait forever: for a missing image, or a node that never joins.
     return Status(
         "Starting",
         Level.WARN,
@@ -69,27 +69,29 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
 
 # --- learning --------------------------------------------------------------------------------------------------
 STARTING_SECONDS: Final = 300.0
-"""Time after its start within which a learner may be without an update: it loads, compiles and fills its replay."""
+"""Time after its start within which a learner may have no update: it loads, compiles and fills its replay."""
 SILENT_SECONDS: Final = 15.0
-"""Least time without a record, or without progress, that counts; a slow writer gets more, by its own pace."""
+"""Minimum time without a record or progress that counts as silence; slow writers get more time, by their own
+pace.
+"""
 _INTERVALS: Final = 5.0
-"""Usual intervals without progress that count."""
+"""Number of usual intervals without progress that count as silence."""
 PEER_SILENT_SECONDS: Final = 60.0
-"""The same of elastic nodes and parameter servers, which evaluate and save between two records."""
+"""The same for elastic nodes and parameter servers, which evaluate and save between two records."""
 RESTARTED_SECONDS: Final = 30.0
-"""A restart of a simulator is told this long: over a few records, and no longer than people need to look."""
+"""Time for which a restart of a simulator is reported: several records, long enough to be noticed."""
 LATE_WORKER_SECONDS: Final = 12.5
-"""Age of a worker's record that counts while its learner waits: a worker writes every ten seconds."""
+"""Age of a worker's record that counts as silence while its learner waits: a worker writes every ten seconds."""
 MUTE_WORKER_SECONDS: Final = 90.0
-"""Time after its start within which a worker may be without a record: a simulator may take a minute to start."""
+"""Time after its start within which a worker may have no record: a simulator may take a minute to start."""
 _EVALUATOR_INTERVALS: Final = 3.0
-"""Time without a record of an evaluator that counts, in intervals of its own: an evaluation may take minutes."""
+"""Time without a record of an evaluator that counts, in its own intervals: an evaluation may take minutes."""
 FRESH_SECONDS: Final = 8.0
-"""Age up to which a learner's record says that it waits now. An older one may be of a learner that stopped, whose
-workers then stand still: their next records, which come every ten seconds, would seem to be the cause.
+"""Age up to which a learner's record proves that it waits now. An older record may come from a learner that
+stopped. Its workers then stop too, and their next records, which come every ten seconds, would look like the cause.
 """
 _MOST_NAMED: Final = 3
-"""Culprits in a sentence; the others are counted."""
+"""Maximum number of culprits named in a sentence; the others are counted."""
 
 
 class Learning(StrEnum):
@@ -125,7 +127,7 @@ class LearningState:
 
     Attributes:
         since: Seconds since the epoch; 0 if unknown.
-        reason: One sentence of cause and next step, without the name of the run.
+        reason: One sentence with cause and next step, without the name of the run.
     """
 
     state: Learning
@@ -139,12 +141,12 @@ class LearningState:
 
     @property
     def is_worth_explaining(self) -> bool:
-        """True where the records of other pods may name the cause."""
+        """True if the records of other pods may name the cause."""
         return self.state in (Learning.LIVE, Learning.SLOW, Learning.STARVED)
 
     @property
     def is_fault(self) -> bool:
-        """True where somebody should look at the run."""
+        """True if the run needs attention."""
         return self.level in (Level.WARN, Level.BAD)
 
 
@@ -180,12 +182,12 @@ def learning_state(
     """Derive the state of the learning of a run from its pods, its records and the time.
 
     Args:
-        pods: Those of the run.
+        pods: Pods of the run.
         now: Seconds since the epoch.
-        before: The state a moment ago, whose ``since`` stays while the state does.
+        before: The previous state; its ``since`` is kept as long as the state does not change.
     """
     state = _by_pods(run, pods, reports, now) or _by_records(run, pods, reports, now)
-    if state.state is Learning.STARTING:  # a learner that has just ended runs again at once, and would look new
+    if state.state is Learning.STARTING:  # a restarted learner looks new even if it has just failed
         state = _not_finite(_centre(run, pods), now) or state
     if before is not None and before.state is state.state:
         return replace(state, since=before.since)
@@ -193,7 +195,7 @@ def learning_state(
 
 
 def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState | None:
-    """Return the state where the pods alone decide it; None where records say more."""
+    """Return the state if the pods determine it; None if the records are needed."""
     if reports.unseen:
         sentence = f"cannot be seen: {reports.unseen}"
         return LearningState(Learning.UNKNOWN, now - reports.unseen_seconds, sentence)
@@ -205,11 +207,11 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
         return LearningState(Learning.DONE, now, "has finished" + _limit_reached(run, pods, reports))
     centre = _centre(run, pods)
     failing = [pod for pod in centre if pod.is_failing]
-    # A group goes on with those that are left; a learner or a step that fails is the end of its run.
+    # A group continues with the remaining pods; if a learner or a step fails, its run ends.
     if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
         sentence = _ended(failing[0])
         return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
-    # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
+    # Without storage its records would seem to stop too; that is not the learner's fault.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
     if any(pod.ready for pod in centre):
@@ -223,7 +225,7 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
 
 
 def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
-    """Return the state of a run whose learner has ended with numbers that are not finite; None where none has."""
+    """Return the state of a run whose learner ended with non-finite numbers; otherwise None."""
     pod = next((pod for pod in centre if pod.exit_code == EXIT_NOT_FINITE), None)
     if pod is None:
         return None
@@ -236,7 +238,7 @@ def _ended(pod: PodView) -> str:
 
 
 def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -> str:
-    """Return the limit that has ended a run, behind a comma; empty where none has, or where nobody says so."""
+    """Return the limit that has ended a run, after a comma; empty without one, or if no report names it."""
     notes = [pod.message for pod in _centre(run, pods)]
     if reports.learner is not None:
         notes.append(reports.learner.limit)
@@ -244,27 +246,27 @@ def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -
 
 
 _HARMLESS: Final = "Warning"
-"""Reason of a run that is seen and supervised all the same."""
+"""Reason of a run that is visible and supervised nevertheless."""
 _GROUPS: Final = frozenset((Kind.ELASTIC, Kind.PARAMETER_SERVER))
 
 
 def _centre(run: RunView, pods: Sequence[PodView]) -> list[PodView]:
-    """Return the pods that learn; those of a job all do."""
+    """Return the pods that learn; in a job all pods do."""
     roles = {role for kind, role in DECISIVE_ROLES.items() if kind == run.kind}
     return [pod for pod in pods if not roles or pod.role in roles]
 
 
 LOST_RESTARTS: Final = 3
-"""Restarts after which a pod that fails again and again is not expected to recover by itself."""
+"""Number of restarts after which a repeatedly failing pod is not expected to recover."""
 
 
 def lost_pod(run: RunView, pods: Sequence[PodView]) -> PodView | None:
-    """Return the pod for whose sake a run can no longer finish; None while it can.
+    """Return the pod because of which a run can no longer finish; None while it can.
 
-    That is a pod that learns, has failed for good, and has no successor: a group is lost with the last of them.
+    Such a pod learns, has failed permanently, and has no successor. A group is lost only with its last pod.
     """
     centre = _centre(run, pods)
-    # A controller may leave a failed pod beside the one that replaced it.
+    # A controller may leave a failed pod behind after replacing it.
     alive = {(pod.set_name, pod.index) for pod in centre if not _has_failed_for_good(pod)}
     lost = [pod for pod in centre if (pod.set_name, pod.index) not in alive]
     if not lost or (run.kind in _GROUPS and len(lost) < len(centre)):
@@ -294,7 +296,7 @@ def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Learner's metrics at one moment; ``at`` converts times of its clock to those of this machine."""
+    """Learner's metrics at one moment; ``at`` converts times of its clock to this machine's clock."""
 
     metrics: RunMetrics
     age: float
@@ -307,23 +309,23 @@ class _Look:
 
     @property
     def patience(self) -> float:
-        """Seconds without progress that count for this learner."""
+        """Seconds without progress that count as silence for this learner."""
         gap = max(self.progress.interval_seconds, self.progress.update_gap_seconds)
         return max(SILENT_SECONDS, _INTERVALS * gap)
 
     @property
     def waits(self) -> bool:
-        """True where it waits for data by a record that is still of the present."""
+        """True if a recent record says that it waits for data."""
         is_fresh = self.age <= max(FRESH_SECONDS, 1.5 * self.progress.interval_seconds)
         return is_fresh and bool(self.progress.waits_since)
 
     def at(self, time: float) -> float:
-        """Return a time of its records by this machine's clock."""
+        """Convert a time of its records to this machine's clock."""
         return self.now - self.age - (self.metrics.time - time)
 
     @property
     def has_updated(self) -> bool:
-        """True when there was an update since its pod has started."""
+        """True if there was an update since its pod started."""
         return bool(self.progress.updated_at) and self.at(self.progress.updated_at) > self.now - self.running
 
 
@@ -351,7 +353,9 @@ def _of_learner(
 
 
 def _is_starting(look: _Look) -> bool:
-    """True while a learner without an update is young, or still collects: a large replay may take an hour."""
+    """True while a learner without an update is young or still collects: filling a large replay may take an
+    hour.
+    """
     is_collecting = look.now - look.at(look.progress.stepped_at) <= look.patience
     return look.running < STARTING_SECONDS or is_collecting
 
@@ -364,19 +368,19 @@ def _of_pace(
     culprits: tuple[str, str],
     blemish: str,
 ) -> LearningState:
-    """Return the state of a learner that reports, from its pace.
+    """Return the state of a learner that reports, judged by its pace.
 
     Args:
         idle: Seconds since its last update.
-        culprits: Workers that send nothing, counted, and by name with their causes; empty texts for none.
-        blemish: Sentence about an evaluator without news, or a simulator that was restarted; empty for none.
+        culprits: Number of workers that send nothing as text, and their names with causes; empty texts for none.
+        blemish: Sentence about a silent evaluator or a restarted simulator; empty without one.
     """
     progress = look.progress
     is_slow, has_stopped = bool(progress.slow_since), idle > look.patience
     counted_culprits, named = culprits
     see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
     waits = f"waits for data {round(100 * (progress.idle_share or 0.0))} % of its time"
-    # A fast learner beside few workers waits too, all its life: alone that is no fault.
+    # A fast learner with few workers always waits: that by itself is not a fault.
     if progress.waits_since and (named or has_stopped or is_slow):
         cause = f"{counted_culprits} ({named})" if named else "its workers send little or none"
         return LearningState(Learning.STARVED, look.at(progress.waits_since), f"{waits}: {cause}; {see}")
@@ -396,7 +400,7 @@ def _of_pace(
     error = look.metrics.checkpoint_error
     lost = f"its last checkpoint could not be written ({error}): free room, it is tried again" if error else ""
     culprit = f"{counted_culprits} ({named}): {see}" if named else ""
-    # The worst first. That it waits comes last: with few workers it does so all its life.
+    # The worst first. Waiting comes last: with few workers a learner always waits.
     if fault := lost or culprit or blemish:
         live = f"learns, but {fault}"
     else:
@@ -407,12 +411,12 @@ def _of_pace(
 
 
 def _workers_of(run: RunView) -> str:
-    """Name of its first set of workers."""
+    """Name of the run's first set of workers."""
     return next((view.name for view in run.sets if view.role is Role.WORKER), "")
 
 
 def _culprits(pods: Sequence[PodView], reports: RunReports, now: float, *, is_waiting: bool) -> tuple[str, str]:
-    """Return how many workers send nothing, and their names with the cause; empty texts for none."""
+    """Return the number of workers that send nothing, and their names with the cause; empty texts for none."""
     workers = [pod for pod in pods if pod.role is Role.WORKER]
     causes = [(pod.name, cause) for pod in workers if (cause := _cause(pod, reports, now, is_waiting=is_waiting))]
     if not causes:
@@ -424,11 +428,11 @@ def _culprits(pods: Sequence[PodView], reports: RunReports, now: float, *, is_wa
 
 
 def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -> str:
-    """Return why a worker sends nothing; empty where it does, or where nobody knows.
+    """Return why a worker sends nothing; empty if it sends, or if the cause is unknown.
 
     Args:
-        is_waiting: Its learner waits, so that signs count which mean nothing otherwise: a worker that a full
-            replay holds back has no rate either.
+        is_waiting: Its learner waits, so that signs count that otherwise mean nothing: a worker that a full replay
+            holds back has no rate either.
     """
     if pod.is_failing or (is_waiting and not pod.ready):
         return pod.status.sentence
@@ -444,7 +448,8 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):
         return f"has printed nothing for {age(seconds)}"
     if _is_cut_off(pod, reports, now):
-        # It may be cut off, or stand still within a step: it writes too seldom for a silence to tell the two apart.
+        # It may be disconnected or blocked within a step: its records are too rare to distinguish the two by
+        # silence.
         environment = "simulator" if record.simulator else "environment"
         return f"is not connected to its learner: its {environment} hangs, or its network is cut"
     if not is_waiting:
@@ -455,19 +460,19 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
 
 
 def _is_cut_off(pod: PodView, reports: RunReports, now: float) -> bool:
-    """True when the learner's record names all its peers without this one, which had time to join."""
+    """True if the learner's record names all its peers without this one, which had time to join."""
     peers = reports.learner.exchange.peers if reports.learner is not None else None
-    if peers is None or len(peers) >= MOST_PEERS:  # more may be connected than are named
+    if peers is None or len(peers) >= MOST_PEERS:  # more peers may be connected than are named
         return False
     return pod.name not in peers and now - (pod.started or now) > LATE_WORKER_SECONDS
 
 
 def _silent_evaluator(pods: Sequence[PodView], reports: RunReports, now: float) -> str:
-    """Return a sentence about the first evaluator that has stopped to report; empty where none has.
+    """Return a sentence about the first evaluator that has stopped reporting; empty if all report.
 
-    It answers its learner within each evaluation, too, so a learner that misses it is the earliest sign. The
-    interval between two evaluations is the run's own, so one record alone proves nothing. The learner goes on and
-    publishes weights: an evaluator without news of those has stopped, or has lost it.
+    An evaluator also answers its learner during each evaluation, so a learner that misses it is the earliest sign.
+    The interval between evaluations is set by the run, so one record alone proves nothing. While the learner
+    continues to publish weights, an evaluator without news of them has stopped or lost its connection.
     """
     for pod in pods:
         record = reports.pods.get(pod.uid)
@@ -485,7 +490,7 @@ def _silent_evaluator(pods: Sequence[PodView], reports: RunReports, now: float) 
 
 
 def _restarted(pods: Sequence[PodView], reports: RunReports) -> str:
-    """Return a sentence about a simulator that was replaced a moment ago; empty where none was."""
+    """Return a sentence about a recently restarted simulator; empty without one."""
     for pod in pods:
         record = reports.pods.get(pod.uid)
         if record is None or not record.simulator_restarted:
@@ -500,7 +505,7 @@ def _of_peers(run: RunView, pods: Sequence[PodView], reports: RunReports, now: f
     """Return the state of a run without a learner: elastic nodes, parameter servers, steps of a job."""
     running = [pod for pod in _centre(run, pods) if pod.ready]
     since = min(pod.started or now for pod in running)
-    # Only a process that counts steps writes regularly; a step of a job is silent for hours, and works.
+    # Only a process that counts steps writes regularly; a working job step may be silent for hours.
     ages = [reports.ages.get(pod.uid, 0.0) for pod in running if _counts_steps(reports.pods.get(pod.uid))]
     if ages and min(ages) > PEER_SILENT_SECONDS:
         sentence = f"no process has reported a step for {age(min(ages))}: see `l2rtui logs {run.name}`"

@@ -1,7 +1,7 @@
 """Sanitisation of text from outside for display in a terminal.
 
-Pod logs, names, labels, messages and error bodies may hold anything. A terminal executes escape sequences: they can
-write the clipboard, change the title, move the cursor or hide text (CVE-2021-25743 in kubectl). Everything that
+Pod logs, names, labels, messages and error bodies may contain anything. A terminal executes escape sequences: they
+can write the clipboard, change the title, move the cursor or hide text (CVE-2021-25743 in kubectl). All text that
 reaches a screen or a printed table passes through here once.
 """
 
@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 MAX_LINE: Final = 16_384
-"""Longest line that is kept, in characters; the rest is cut with a visible mark."""
+"""Longest line that is kept, in characters; longer lines are cut with a visible mark."""
 
 _SEQUENCE = re.compile(  # no alternative backtracks over what another has read: linear time on any input
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI, two-byte form
@@ -24,13 +24,15 @@ HIDDEN: Final = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2028\u2029"  # no width, from here on
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2028\u2029"  # zero width, to the next comment
     "\u2060-\u2065\u206a-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-    "\ud800-\udfff"  # half characters, which cannot be written to a terminal at all
+    "\ud800-\udfff"  # lone surrogates, which cannot be written to a terminal at all
     "]"
 )
-"""Characters that a terminal obeys or that are invisible; tab, line feed and carriage return are treated apart."""
+"""Characters that a terminal executes or that are invisible. Tab, line feed and carriage return are handled
+separately.
+"""
 _MARK_ROOM = 64
 
 
@@ -43,17 +45,17 @@ def sanitize(text: str, *, keep_sgr: bool = False) -> str:
     Args:
         keep_sgr: Keep colour sequences (``ESC [ … m``), for widgets that parse them.
     """
-    # Most lines of most logs leave here: two scans in C against several regular expressions.
+    # Most lines of most logs return here: two scans in C instead of several regular expressions.
     if len(text) <= MAX_LINE and text.isascii() and text.isprintable():
         return text
-    # Cut first: work on an endless line is bounded by what is displayed of it.
+    # Truncate first: the work on an endless line is bounded by the displayed length.
     clean = _harmless(text[:MAX_LINE], keep_sgr=keep_sgr)
     if len(text) <= MAX_LINE and len(clean) <= MAX_LINE:
         return clean
-    # Escapes made visible may be longer than the input, hence the second check and the second cut.
+    # Escapes made visible may be longer than the input, so the length is checked and cut a second time.
     clean = clean[: MAX_LINE - _MARK_ROOM]
     head, escape, tail = clean.rpartition("\x1b")
-    if escape and "m" not in tail:  # the cut went through a colour sequence
+    if escape and "m" not in tail:  # the cut was within or after a colour sequence
         clean = head
     return f"{clean} … cut, {len(text)} characters in all"
 

@@ -1,4 +1,4 @@
-"""Secrets of runs: stored by the backend, named in specs, and detected where a spec holds one by mistake.
+"""Secrets of runs: stored by the backend, named in specs, and detected if a spec contains one by mistake.
 
 A spec is stored in files, in Kubernetes objects and in shell histories, so it must hold no secret itself.
 """
@@ -29,7 +29,7 @@ class Secret:
     """A secret to be stored.
 
     Attributes:
-        values: Text by key: the variables, or the logins of a registry in the format of Docker's config.json.
+        values: Text by key: variables, or registry logins in the format of Docker's config.json.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Secret:
     values: tuple[tuple[str, str], ...] = field(repr=False)
 
     def problem(self) -> str:
-        """Return a sentence on the first thing that is wrong, without any value; empty when all is right."""
+        """Return a sentence on the first invalid part, without any value; empty if the secret is valid."""
         if not _NAME.fullmatch(self.name) or len(self.name) > 63:
             return f"{self.name!r} is not a name: use lower-case letters, digits, '-' and '.'"
         if not self.values:
@@ -56,7 +56,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class SecretView:
-    """Public part of a secret: everything but its values.
+    """Public part of a secret, without its values.
 
     Attributes:
         keys: Names of its variables. created: RFC 3339.
@@ -72,7 +72,7 @@ class SecretView:
 SpecPath = tuple[str | int, ...]
 """Keys and indices from the root of a decoded file."""
 
-# Formats that are unmistakable by themselves: prefixes that the issuers publish for secret scanners.
+# Formats that are unmistakable: prefixes that the issuers publish for secret scanners.
 SECRET_FORMS: Final = (
     (re.compile(r"(?<![A-Z0-9])(AKIA|ASIA)[A-Z2-7]{16}(?![A-Z0-9])"), "an AWS access key id"),
     (re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"), "a private key"),
@@ -88,32 +88,32 @@ SECRET_FORMS: Final = (
     (re.compile(r"(?i)\b(password|passwd)\s*=\s*[^\s$&<{][^\s]{3,}"), "a password"),
     (re.compile(r"(?i)(secret|token|[_-]key)\s*=\s*(?=[^\s]*[0-9])[A-Za-z0-9_+/=.-]{16,}"), "a key"),
 )
-# The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only
-# under a name that speaks of a secret.
+# The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only under a
+# name that suggests a secret.
 _SECRET_NAMES = re.compile(
     r"(?i)(^|_|-|\.)(password|passwd|pass|pwd|secret|token|api_?key|access_?key|private_?key|credentials?)$|_KEY$"
 )
 _HARMLESS = re.compile(r"(?i)_(file|path|dir|name|url|id)$")
 _AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
 _HEX = re.compile(r"[0-9a-f]{32,64}")
-# `$NAME`, `${NAME}`, `$(NAME)` and paths point to a secret and are none.
+# `$NAME`, `${NAME}`, `$(NAME)` and paths refer to a secret and do not contain one.
 _REFERENCE = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|\$\([A-Za-z_][A-Za-z0-9_]*\)|/[\w./-]*")
 _NO_SECRETS = ("pull_secrets", "secrets", "secretName", "secretKeyRef", "imagePullSecrets")
-"""Fields that name secrets and hold none."""
+"""Fields that name secrets but do not contain any."""
 _HIDDEN_WORDS: Final = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 
 
 def is_secret_variable(name: str) -> bool:
-    """True for a variable whose value must not be displayed, judged by its name; errs on the side of hiding."""
+    """True for a variable whose value must not be displayed, judged by its name; when in doubt, hide."""
     is_secret = any(word in name.upper() for word in _HIDDEN_WORDS) or name.upper().endswith("_PWD")
     return is_secret and not name.endswith("_FILE")
 
 
 def find_secrets(data: Any, path: SpecPath = ()) -> Iterator[tuple[SpecPath, str]]:
-    """Yield path and kind of each text of a decoded file that looks like a secret; never the text itself.
+    """Yield path and kind of each text of a decoded file that looks like a secret, never the text itself.
 
     Args:
-        path: Where the data stand in the file.
+        path: Path of the data in the file.
     """
     if isinstance(data, Mapping):
         entry_name = data.get("name")
@@ -146,6 +146,6 @@ def _kind_of(text: str, label: str) -> str:
         return "a key of Weights & Biases" if "WANDB" in label.upper() else "a key"
     if _AWS_SECRET.fullmatch(text):
         return "an AWS secret key" if "AWS" in label.upper() else "a key"
-    # Words such as `enabled` or `required` stand under such names too; a password of lower-case letters alone is
-    # missed for their sake.
+    # Words such as `enabled` or `required` occur under such names too. To avoid those, a password of only
+    # lower-case letters is missed.
     return "a password or key" if len(text) >= 8 and not text.islower() else ""

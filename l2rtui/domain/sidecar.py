@@ -1,7 +1,7 @@
 """Sidecar container of a Kubernetes pod: the simulator that its worker drives.
 
 A spec describes it like every simulator, in ``train.environment_options.simulator``, here of kind ``sidecar``. The
-worker gets the whole description to drive the simulator; this module reads what the container needs.
+worker gets the whole description to drive the simulator; this module reads the fields that the container needs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final
 from l2rtui.domain.workload import Role, RunSpec, SetSpec
 
 REFERENCE: Final = ("l2r-runtime", "simulator")
-"""The reference simulator, in the image that workers run."""
+"""The reference simulator in the worker image."""
 LAB_PORTS: Final = {"control": "16000", "action": "7077", "pose": "7078", "camera": "8008"}
-"""The default ports of the simulator protocol; a pod has a network of its own, so they are always free."""
+"""Default ports of the simulator protocol; a pod has its own network, so they are always free."""
 DEFAULT_GRACE_SECONDS: Final = 3.0
 _ROLES: Final = (Role.WORKER, Role.EVALUATOR)
 
@@ -26,12 +26,12 @@ class Sidecar:
     """Container of a simulator.
 
     Attributes:
-        command: argv, complete.
-        image: Empty for that of the worker.
-        user: Numeric user id; 0 for that of the pod.
-        folder: Working folder; empty for the image's own.
-        cpu_cores: Its request, None for none. memory_bytes: its limit, None for none.
-        grace_seconds: Between SIGTERM and SIGKILL, whenever it is stopped.
+        command: Complete argv.
+        image: Empty for the worker's image.
+        user: Numeric user id; 0 for the user of the pod.
+        folder: Working folder; empty for the default of the image.
+        cpu_cores: CPU request; None for none. memory_bytes: Memory limit; None for none.
+        grace_seconds: Time between SIGTERM and SIGKILL at every stop.
     """
 
     command: tuple[str, ...]
@@ -45,10 +45,10 @@ class Sidecar:
 
 
 def sidecar_of(run: RunSpec, set_spec: SetSpec) -> Sidecar | None:
-    """Return the simulator beside each process of a set; None without one.
+    """Return the simulator sidecar for each process of a set; None without one.
 
     Raises:
-        ValueError: its description is wrong; the message names the field.
+        ValueError: Its description is invalid; the message names the field.
     """
     if set_spec.role not in _ROLES or set_spec.template:
         return None
@@ -59,9 +59,9 @@ def sidecar_of(run: RunSpec, set_spec: SetSpec) -> Sidecar | None:
 
 
 def socket_problem(run: RunSpec, set_spec: SetSpec) -> str:
-    """Return a sentence when a set starts simulators through the Docker Engine but has no mount of its socket.
+    """Return a sentence if a set starts simulators through the Docker Engine but does not mount its socket.
 
-    Only a process in a container needs the mount; on the machine itself the socket is there.
+    Only a process in a container needs the mount; on the host itself the socket exists.
     """
     simulator = _simulator(json.loads(run.train), "container")
     if simulator is None or set_spec.role not in _ROLES or set_spec.template:
@@ -72,7 +72,7 @@ def socket_problem(run: RunSpec, set_spec: SetSpec) -> str:
 
 
 def _simulator(settings: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    """Return the description of the simulator in training settings; None where it is of another kind."""
+    """Return the description of the simulator in training settings; None if it is of another kind."""
     options = settings.get("environment_options")
     simulator = options.get("simulator") if isinstance(options, dict) else None
     return simulator if isinstance(simulator, dict) and simulator.get("kind") == kind else None
@@ -80,21 +80,21 @@ def _simulator(settings: dict[str, Any], kind: str) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=64)
 def _read(train: str, *, evaluates: bool) -> Sidecar | None:
-    """Read the container from training settings; None where their simulators are of another kind.
+    """Read the container from training settings; None if their simulators are of another kind.
 
     Raises:
-        ValueError: its description is wrong; the message names the field.
+        ValueError: Its description is invalid; the message names the field.
     """
     settings = json.loads(train)
     if (simulator := _simulator(settings, "sidecar")) is None:
         return None
     image, command = _text(simulator, "image"), _words(simulator, "command")
-    # The worker replaces placeholders in the command; an image's own entrypoint is out of its reach.
+    # The worker replaces placeholders in the command; it cannot change an image's own entrypoint.
     if image and not command:
         raise ValueError(f"{_FIELD}.image needs a command beside it: what an image starts by itself is not known")
     if simulator.get("mounts"):
         raise ValueError(f"{_FIELD}.mounts: a sidecar has the mounts of its pod: write them under pod.mounts")
-    # Evaluators run their episodes side by side, one simulator each.
+    # Evaluators run their episodes in parallel, with one simulator each.
     for name in ("num_envs", *(("eval_episodes",) if evaluates else ())):
         if settings.get(name) != 1:
             raise ValueError(f"train.{name} must be 1: there is one simulator beside a worker or an evaluator")
@@ -125,7 +125,7 @@ def _reference(simulator: dict[str, Any], track: Any) -> tuple[str, ...]:
 
 
 def _filled(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Fill in the port placeholders; ``{gpu}`` becomes empty, as the container sees the GPU of its pod alone."""
+    """Fill in the port placeholders; ``{gpu}`` becomes empty, as the container sees only the GPU of its pod."""
     try:
         return tuple(word.format_map({**LAB_PORTS, "gpu": ""}) for word in command)
     except (KeyError, ValueError, IndexError, AttributeError) as error:

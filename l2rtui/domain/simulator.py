@@ -1,4 +1,4 @@
-"""Simulators of a worker: their state, and images of their cameras as terminal text."""
+"""State of a worker's simulators, and their camera images as terminal text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 UPPER: Final = "▀"
 SHADES: Final = " .:-=+*#%@"
-"""From dark to light, for terminals without colours or without half blocks."""
+"""From dark to light, for terminals without colours or half blocks."""
 
 Colour = tuple[int, int, int]
 """Red, green, blue, 0 to 255 each."""
@@ -19,9 +19,9 @@ class Simulator:
     """State of one simulator, as its worker reports it.
 
     Attributes:
-        index: Number at its worker, from 0.
-        state: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``. fps: poses a second.
-        error: Newest failure, a sentence; empty when there was none. tail: last lines of its output.
+        index: Number within its worker, from 0.
+        state: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``. fps: Poses per second.
+        error: Newest failure as a sentence; empty without one. tail: Last lines of its output.
     """
 
     index: int
@@ -36,7 +36,7 @@ class Simulator:
 
 @dataclass(frozen=True, slots=True)
 class CameraImage:
-    """RGB image, 8 bits a channel, rows from the top."""
+    """RGB image, 8 bits per channel, rows from the top."""
 
     width: int
     height: int
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
     @property
     def shade(self) -> str:
-        """One character as light as both pixels together."""
+        """Character with the mean brightness of both pixels."""
         red, green, blue = (upper + lower for upper, lower in zip(self.upper, self.lower, strict=True))
         # Luma weights of ITU-R BT.601 in thousandths; the sum of two pixels is halved.
         light = (299 * red + 587 * green + 114 * blue) // 2000
@@ -68,7 +68,7 @@ CellRows = Sequence[Sequence[Cell]]
 
 
 def to_cells(image: CameraImage, columns: int, rows: int) -> Iterator[tuple[Cell, ...]]:
-    """Scale an image to rows of cells, two pixels each, as large as fits, aspect ratio preserved."""
+    """Scale an image to rows of cells of two pixels each: as large as fits, with preserved aspect ratio."""
     # A terminal cell is about twice as high as wide, so one cell of two pixels keeps pixels square.
     scale = min(columns / image.width, 2 * rows / image.height)
     width, lines = max(1, int(image.width * scale)), max(1, int(image.height * scale / 2))
@@ -81,7 +81,7 @@ def to_cells(image: CameraImage, columns: int, rows: int) -> Iterator[tuple[Cell
 
 
 def to_ansi(image: CameraImage, columns: int, rows: int, *, has_colours: bool) -> Iterator[str]:
-    """Lines for a terminal; without colours in shades of ASCII."""
+    """Return lines for a terminal; without colours as ASCII shades."""
     for row in to_cells(image, columns, rows):
         if not has_colours:
             yield "".join(cell.shade for cell in row).rstrip()

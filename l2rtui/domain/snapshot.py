@@ -22,20 +22,20 @@ class PodView:
     """One pod or process, launched by l2rtui or not.
 
     Attributes:
-        uid: Unique for ever; a replaced pod has another.
+        uid: Unique forever; a replacement pod has another uid.
         run, set_name, role: Empty for pods that l2rtui did not launch.
-        devices: The devices that it uses, as far as they are known.
+        devices: Devices that it uses, as far as they are known.
         created, started: Seconds since the epoch; started is None until its process runs.
-        exit_code: Of its last process that ended; 128 + n stands for signal n; None when none has ended.
-        pid: Process id where the backend knows one.
-        namespace: Where the backend has namespaces. controller: owner that replaces it, ``ReplicaSet x``.
-        flags: Inconsistencies, a sentence each.
+        exit_code: Exit code of its last process that ended, None without one; 128 + n means signal n.
+        pid: Process id, if the backend knows it.
+        namespace: Empty if the backend has no namespaces. controller: Owner that replaces it, ``ReplicaSet x``.
+        flags: Inconsistencies, one sentence each.
         ip: Its address inside the cluster or the Engine; empty while it has none.
-        labels: Pairs of its own labels, where the backend's pods have them.
-        context: Name of its context, where several are shown; else empty.
-        requests: Units of extended resources that the scheduler counts for it. is_bound: it has chosen its node.
-        containers: Number of its main containers. containers_ready: those that are ready, where it has several.
-        worker: Number of the worker among those of its pod, where each has a row; None where the pod is the worker.
+        labels: Pairs of its own labels, if the backend has labels.
+        context: Name of its context if several are shown; otherwise empty.
+        requests: Units of extended resources that the scheduler counts for it. is_bound: Its node was chosen.
+        containers: Number of its main containers. containers_ready: Number of ready ones, if it has several.
+        worker: Index of the worker in its pod if each worker has a row; None if the pod is the worker.
     """
 
     uid: str
@@ -72,7 +72,7 @@ class PodView:
 
     @property
     def status(self) -> Status:
-        """Word, level and sentence for people."""
+        """Word, level and sentence for display."""
         return pod_status(
             self.phase,
             self.reason,
@@ -84,7 +84,7 @@ class PodView:
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """The exact slots that it uses; empty where only the device or the node is known."""
+        """The exact slots that it uses; empty if only the device or the node is known."""
         return tuple(
             SlotId(self.node, usage.gpu, usage.slot)
             for usage in self.devices
@@ -93,17 +93,17 @@ class PodView:
 
     @property
     def is_failing(self) -> bool:
-        """True when the pod has failed or crashes in a loop."""
+        """True if the pod has failed or is in a crash loop."""
         return is_failing(self.phase, self.reason, is_terminating=self.is_terminating)
 
     @property
     def is_down(self) -> bool:
-        """True while none of its processes runs: its last record says nothing of the present."""
+        """True while none of its processes runs, so that its last record is out of date."""
         return self.phase is Phase.PENDING or self.phase.is_over or self.is_failing
 
     @property
     def holder(self) -> Holder | None:
-        """Input of the ledger; None without devices and inconsistencies, or once the pod is over."""
+        """Input of the ledger; None without devices and inconsistencies, or once the pod has ended."""
         if not (self.devices or self.flags or self.requests) or self.phase.is_over:
             return None
         return Holder(
@@ -131,7 +131,7 @@ class SetView:
 
 
 UNSUPERVISED = "Unsupervised"
-"""Reason of a run whose supervisor has ended before it; another can be given to it (``Backend.adopt``)."""
+"""Reason of a run whose supervisor ended before it; ``Backend.adopt`` starts a new supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class RunView:
     """One launched run.
 
     Attributes:
-        reason: State other than running, for example ``Unsupervised``; empty when all is well.
+        reason: Abnormal state, for example ``Unsupervised``; otherwise empty.
         message: One sentence on the reason.
-        silent_since: Time from which on its supervisor does not respond, in seconds since the epoch; None while it
-            does, and where a service of the system supervises runs.
-        context: Name of its context, where several are shown; else empty.
-        trial: Trial of a sweep that it belongs to; None for none.
-        spec_id: Id of its spec without name and seed, see ``domain.history.identity``; empty where unknown.
+        silent_since: Time since which its supervisor does not respond, in seconds since the epoch; None while it
+            responds, and if a system service supervises runs.
+        context: Name of its context if several are shown; otherwise empty.
+        trial: Trial of a sweep that it belongs to; None outside of a sweep.
+        spec_id: Id of its spec without name and seed, see ``domain.history.identity``; empty if unknown.
     """
 
     uid: str
@@ -167,7 +167,7 @@ class RunView:
 
     @property
     def place(self) -> str:
-        """Context and namespace, as far as there are such: its experiment is that of this place."""
+        """Context and namespace, as far as they exist; runs of an experiment share them."""
         return "/".join(filter(None, (self.context, self.namespace)))
 
     def set_named(self, name: str) -> SetView | None:
@@ -176,9 +176,9 @@ class RunView:
 
 
 def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
-    """True when all replicas of the decisive role have succeeded, even while other pods still wait for them.
+    """True if all replicas of the decisive role have succeeded, even while other pods still wait for them.
 
-    Parameter servers of the user's own images, for example, never end by themselves.
+    Parameter servers of the user's own images, for example, never end without being stopped.
     """
     role = next((role for kind, role in DECISIVE_ROLES.items() if kind == run.kind), None)
     centre = [pod for pod in pods if role is not None and pod.role is role and not pod.is_terminating]
@@ -188,14 +188,14 @@ def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContextHealth:
-    """State of one context of several that are shown together.
+    """State of one of several contexts that are shown together.
 
     Attributes:
-        name: As its rows begin with it.
-        has_rows: It has answered, so that its rows are there, though they may be old.
-        old_since: Time of its last sign of life, in seconds since the epoch; None while it responds.
-        has_failed: Its watch is down; without rows it is away, not on its way.
-        problems: What of it cannot be read, one sentence each.
+        name: Prefix of its rows.
+        has_rows: It has responded at least once; its rows may be old.
+        old_since: Time of its last response, in seconds since the epoch; None while it responds.
+        has_failed: Its watch is down; without rows it counts as unreachable, not as loading.
+        problems: One sentence for each part of it that cannot be read.
         is_protected: Its name must be typed before every change in it.
     """
 
@@ -208,7 +208,7 @@ class ContextHealth:
 
     @property
     def is_live(self) -> bool:
-        """True while its rows are of the present, though some may be missing."""
+        """True while its rows are current, though some may be missing."""
         return self.has_rows and self.old_since is None
 
 
@@ -217,11 +217,11 @@ class ClusterSnapshot:
     """State of the cluster at one moment.
 
     Attributes:
-        nodes: By name. pods: by uid. runs: by uid.
-        revision: Grows with every change and never falls, so that a late reader can drop older snapshots.
-        problems: What could not be read, one sentence each.
-        silent_since: Time of the backend's last sign of life, in seconds since the epoch; None while it responds.
-        contexts: State of each context, in the order of the rows, where several are shown; else empty.
+        nodes: By name. pods: By uid. runs: By uid.
+        revision: Increases with every change, so that a late reader can drop older snapshots.
+        problems: One sentence for each part that could not be read.
+        silent_since: Time of the backend's last response, in seconds since the epoch; None while it responds.
+        contexts: State of each context, in the order of the rows, if several are shown; otherwise empty.
         basis: Earlier ledger to build on, passed on by apply().
     """
 
@@ -236,15 +236,14 @@ class ClusterSnapshot:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Slots and their holders; rebuilt only for nodes that have changed. Computed on first access."""
+        """Slots and their holders, computed on first access and rebuilt only for nodes that have changed."""
         basis = self.basis
         if basis is None:
             pods: Iterable[PodView] = self.pods.values()
         elif basis.touched:
             pods = (pod for pod in self.pods.values() if pod.node in basis.touched)
         else:
-            # Nothing has moved a slot since: the earlier ledger is this one, by identity, and screens skip their
-            # redraw.
+            # No slot has changed: return the earlier ledger itself, so that screens skip their redraw by identity.
             return basis.ledger
         holders = (pod.holder for pod in pods)
         return build_ledger(self.nodes.values(), (holder for holder in holders if holder is not None), basis)
@@ -265,21 +264,21 @@ class ClusterSnapshot:
 
     @cached_property
     def pods_on(self) -> Mapping[str, int]:
-        """Number of pods on each node, without those that are over; nodes without any are left out."""
+        """Number of pods on each node, without ended pods; nodes without pods are left out."""
         return Counter(pod.node for pod in self.pods.values() if pod.node and not pod.phase.is_over)
 
     def num_pods_on(self, node: Node) -> int | None:
-        """Number of pods on a node; None where not all of them can be listed."""
+        """Number of pods on a node; None if they cannot all be listed."""
         return self.pods_on.get(node.name, 0) if node.is_use_known else None
 
     def gpu_shares(self, pod: PodView) -> Mapping[int, GpuShare | None]:
-        """Part of each measured GPU that a pod uses, by the index of the GPU; None for a part that is unknown."""
+        """Part of each measured GPU that a pod uses, by GPU index; None for an unknown part."""
         node = self.nodes.get(pod.node)
         if node is None or pod.phase.is_over:
             return {}
         planned = {usage.gpu for usage in pod.devices}
         shares = {use.gpu: use.share(pod.uid) for use in node.gpu_use}
-        # Also of a GPU that it was not placed on: that its processes are there says more than a plan.
+        # Includes GPUs that it was not placed on: measured processes prove more than a plan.
         return {gpu: share for gpu, share in shares.items() if share is not None or gpu in planned}
 
     def run_named(self, name: str) -> RunView | None:
@@ -287,10 +286,10 @@ class ClusterSnapshot:
         return next((run for run in self.runs.values() if run.name == name), None)
 
     def pods_of(self, run: str | RunView, set_name: str = "") -> tuple[PodView, ...]:
-        """Pods of a run, or of one of its sets, in the order of sets and indices.
+        """Pods of a run, or of one of its sets, sorted by set and index.
 
         Args:
-            run: Its name; the run itself where another namespace may have a run of that name.
+            run: Its name, or the run itself if another namespace may have a run of that name.
         """
         name, namespace = (run, "") if isinstance(run, str) else (run.name, run.namespace)
         pods = [
@@ -298,14 +297,14 @@ class ClusterSnapshot:
             for pod in self._pods_by_run.get(name, ())
             if set_name in ("", pod.set_name) and (not namespace or pod.namespace in ("", namespace))
         ]
-        # Sorted on request and not when built: of a large cluster few runs are displayed.
+        # Sorted on request, not when built: few runs of a large cluster are displayed.
         pods.sort(key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
         return tuple(pods)
 
     def select(self, target: str) -> tuple[PodView, ...]:
-        """Pods selected by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, the same of an experiment, or a pod's name.
+        """Pods selected by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, the same for an experiment, or by a pod's name.
 
-        ``run/``, ``pod/`` and the like before a name say of which kind it is.
+        A prefix such as ``run/`` or ``pod/`` restricts the kind.
         """
         runs, parts = self.runs_in(target)
         # A run takes precedence over a pod of the same name.
@@ -318,19 +317,19 @@ class ClusterSnapshot:
         return tuple(pod for pod in pods if parts[1:] == (str(pod.index),))
 
     def runs_matching(self, target: str) -> tuple[RunView, ...]:
-        """Run with this name, or the runs of ``experiment/NAME``, or of an experiment whose name no run has."""
+        """Run with this name, or runs of ``experiment/NAME``, or of an experiment if no run has that name."""
         runs, parts = self.runs_in(target)
         return () if parts else runs
 
     def runs_in(self, target: str) -> tuple[tuple[RunView, ...], tuple[str, ...]]:
-        """Runs that a target names, sorted by name, and what stands behind their name: set, index.
+        """Runs that a target names, sorted by name, and the rest of the target: set, index.
 
-        The exact name of a run means that run alone. An experiment is ``experiment/NAME``; its bare name means it
-        only where no run has that name.
+        The exact name of a run means only that run. An experiment is ``experiment/NAME``; its bare name refers to
+        it only if no run has that name.
         """
         head, *rest = target.split("/")
         runs = [run for run in self.runs.values() if run.name == head]
-        if rest and not any(run.set_named(rest[0]) for run in runs):  # else it is the set of a run named `exp`
+        if rest and not any(run.set_named(rest[0]) for run in runs):  # otherwise it is the set of a run named `exp`
             after = tuple(rest[1:])
             if head in EXPERIMENT_WORDS and (members := self._runs_of(rest[0])):
                 return members, after
@@ -346,7 +345,9 @@ class ClusterSnapshot:
         return _by_name(runs) or self._runs_of(head), tuple(rest)
 
     def in_namespace(self, namespace: str) -> ClusterSnapshot:
-        """Return what a start with ``-n NAMESPACE`` sees: its runs; pods of runs elsewhere are pods without one."""
+        """Return the view with ``-n NAMESPACE``: only runs of the namespace; pods of other runs appear without a
+        run.
+        """
         runs = {uid: run for uid, run in self.runs.items() if run.namespace == namespace}
         pods = {
             uid: pod if pod.namespace == namespace else replace(pod, run="", set_name="", role=None)
@@ -363,7 +364,7 @@ def _by_name(runs: Iterable[RunView]) -> tuple[RunView, ...]:
 
 
 def _without_kind(target: str, kind: str) -> str:
-    """Return the name in ``NAME`` or ``KIND/NAME``; empty for what is neither."""
+    """Return the name in ``NAME`` or ``KIND/NAME``; empty for any other target."""
     head, slash, name = target.rpartition("/")
     return name if not slash or KINDS.get(head) == kind else ""
 

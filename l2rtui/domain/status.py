@@ -1,7 +1,7 @@
 """Status of a pod in one word, one level and one sentence, derived from the report of its backend.
 
-Phases and reasons are Kubernetes' own and are displayed verbatim: Pending, Running, Succeeded, Failed, Unknown;
-CrashLoopBackOff, OOMKilled, Error, Completed and their kin.
+Phases and reasons are taken from Kubernetes and displayed verbatim: Pending, Running, Succeeded, Failed, Unknown;
+CrashLoopBackOff, OOMKilled, Error, Completed and others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Phase(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """True when no process of the pod will run again; such a pod uses no slot."""
+        """True if no process of the pod will run again; such a pod uses no slot."""
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class Level(StrEnum):
-    """Meaning of a state, which decides its colour and glyph."""
+    """Severity of a state, which determines its colour and glyph."""
 
     OK = "ok"
     WAIT = "wait"
@@ -52,11 +52,13 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7
 
 
 _LAST_SIGNAL = 64
-"""SIGRTMAX of Linux: exit codes beyond 128 + 64, such as 255 of ``sys.exit(-1)`` and of ssh, are no signals."""
+"""SIGRTMAX on Linux: greater exit codes than 128 + 64, such as 255 of ``sys.exit(-1)`` and of ssh, are not
+signals.
+"""
 
 
 def exit_text(exit_code: int) -> str:
-    """Return how a process ended. 128 + n stands for signal n, as shells and Kubernetes write it."""
+    """Describe how a process ended. 128 + n means signal n, as in shells and Kubernetes."""
     if _is_signal(exit_code):
         number = exit_code - 128
         return f"killed by {_SIGNALS.get(number, f'signal {number}')} (exit {exit_code})"
@@ -64,7 +66,7 @@ def exit_text(exit_code: int) -> str:
 
 
 def _with(exit_code: int, verb: str) -> str:
-    """Join ``ended`` or ``failed`` and the exit: ``failed with exit 1``, ``killed by SIGKILL (exit 137)``."""
+    """Combine ``ended`` or ``failed`` with the exit: ``failed with exit 1``, ``killed by SIGKILL (exit 137)``."""
     return exit_text(exit_code) if _is_signal(exit_code) else f"{verb} with {exit_text(exit_code)}"
 
 
@@ -73,7 +75,7 @@ def _is_signal(exit_code: int) -> bool:
 
 
 def is_failing(phase: Phase, reason: str, *, is_terminating: bool) -> bool:
-    """True where pod_status() has the level BAD; without its texts, as the ledger calls this for every pod."""
+    """True if pod_status() has the level BAD. Builds no texts, as the ledger calls it for every pod."""
     return not is_terminating and (phase is Phase.FAILED or reason == CRASH_LOOP)
 
 
@@ -90,16 +92,16 @@ def pod_status(
 
     Args:
         reason: The backend's reason for a state beyond the phase, for example ``CrashLoopBackOff``.
-        message: The backend's own sentence, appended.
-        exit_code: Of the last process of the pod that ended, None when none has.
+        message: The backend's own sentence, which is appended.
+        exit_code: Exit code of the last process of the pod that ended; None without one.
     """
     times = counted(restarts, "restart")
     ended = f", last {_with(exit_code, 'ended')}" if exit_code is not None and restarts else ""
     detail = f": {message}" if message else ""
-    # Before everything else: a pod that crashes while it is being deleted needs nobody's attention.
+    # Checked first: a pod that crashes while it is being deleted needs no attention.
     if is_terminating:
         return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
-    # The phase of a pod in back-off still reads Running.
+    # The phase of a pod in back-off is still Running.
     if reason == CRASH_LOOP:
         return Status(reason, Level.BAD, f"fails again and again, {times}{ended}{detail}")
     match phase:

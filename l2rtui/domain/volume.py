@@ -1,4 +1,4 @@
-"""Volumes and the files in them, as screens and verbs show them."""
+"""Volumes and their files, as screens and commands show them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Volume:
     """Storage that outlives pods.
 
     Attributes:
-        phase: Bound, Pending, Lost or Terminating. modes: access modes in Kubernetes' words.
-        mounted_by: Names of the pods that mount it. reason: why it is not bound; empty when it is.
+        phase: Bound, Pending, Lost or Terminating. modes: Access modes in Kubernetes' terms.
+        mounted_by: Names of the pods that mount it. reason: Why it is not bound; empty if it is.
     """
 
     name: str
@@ -28,7 +28,7 @@ class FileEntry:
     """One file of a volume.
 
     Attributes:
-        path: Relative to the listed folder; empty for the file itself. kind: file, folder, link or other.
+        path: Relative to the listed folder; empty for the file itself. kind: File, folder, link or other.
         size: Bytes. changed: Seconds since the epoch.
     """
 
@@ -43,9 +43,9 @@ class KeptResult:
     """Folder with the results of a run on this machine.
 
     Attributes:
-        id: Name of the folder, ``RUN-ID``; of a run that is there, its name.
+        id: Name of the folder, ``RUN-ID``; for an existing run, its name.
         changed: Time of its last change, in seconds since the epoch.
-        used_by: Runs that are there and write into it, or whose specs name it.
+        used_by: Existing runs that write into it, or whose specs name it.
     """
 
     id: str
@@ -57,5 +57,5 @@ class KeptResult:
 
     @property
     def is_of_run(self) -> bool:
-        """True for the folder of a run that is there: it goes with its run."""
+        """True for the folder of an existing run, which is deleted with the run."""
         return self.id == self.run

@@ -1,7 +1,7 @@
-"""Specs: a run, its sets of equal processes, their commands, variables and resources.
+"""Specs: a run, its sets of identical processes, their commands, variables and resources.
 
 A RunSpec is the decoded, complete form: every command, environment variable and restart policy is explicit.
-``services.spec`` reads it from YAML, with defaults and sentences for mistakes.
+``services.spec`` reads it from YAML, fills in defaults and reports mistakes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from runtime.base.limits import Limits
 
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 MAX_NAME = 40
-"""Longest name of a run: pod names add a set and an index and must stay within the 63 of RFC 1123."""
+"""Longest name of a run: pod names add a set and an index, and are limited to 63 characters (RFC 1123)."""
 MAX_SET_NAME = 14
-# NumPy takes 32 bits unsigned, other libraries a signed 32-bit integer: the smaller bound holds for all.
+# NumPy accepts unsigned 32-bit seeds, other libraries signed ones: the smaller bound works for all.
 MAX_SEED = 2**31 - 1
-"""Largest seed that every library takes."""
+"""Largest seed that every library accepts."""
 
 
 class Kind(StrEnum):
-    """Pattern by which the processes of a run work together."""
+    """Pattern of how the processes of a run work together."""
 
     LEARNER_WORKERS = "learner-workers"
     ELASTIC = "elastic"
@@ -50,7 +50,9 @@ class Role(StrEnum):
 
 
 DECISIVE_ROLES = {Kind.LEARNER_WORKERS: Role.LEARNER, Kind.ELASTIC: Role.WORKER, Kind.PARAMETER_SERVER: Role.WORKER}
-"""Role whose success finishes a run, by its kind. A job has none: each of its processes ends by itself."""
+"""Role whose success finishes a run, by the kind of run. A job has none: each of its processes ends
+independently.
+"""
 
 
 class RestartPolicy(StrEnum):
@@ -61,16 +63,16 @@ class RestartPolicy(StrEnum):
     NEVER = "Never"
 
     def restarts_after(self, exit_code: int) -> bool:
-        """True when a process that ended with this code is started again."""
+        """True if a process that ended with this code is restarted."""
         return self is RestartPolicy.ALWAYS or (self is RestartPolicy.ON_FAILURE and exit_code != 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Expected resource use of one replica; None leaves it open.
+    """Expected resource use of one replica; None for unspecified.
 
     Attributes:
-        cpu_cores: CPU cores; also bounds the threads of numerical libraries.
+        cpu_cores: CPU cores; also limits the threads of numerical libraries.
         memory_bytes: Bytes.
     """
 
@@ -79,7 +81,7 @@ class Resources:
 
 
 PROGRAM_WORD = "{program}"
-"""Word of a command that each backend replaces by the path of the set's program."""
+"""Placeholder in a command that each backend replaces with the path of the set's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Program:
 
     Attributes:
         name: Name of the file.
-        text: Its contents, stored in the spec. url: source from which it is fetched before each start.
+        text: Its contents, stored in the spec. url: Source from which it is fetched before each start.
     """
 
     name: str
@@ -102,20 +104,19 @@ class SetSpec:
 
     Attributes:
         slots: Slots of one device that each replica takes; 0 places it on a node without a device.
-        gpus: Whole GPUs of one node that each replica takes in place of slots; 0 for slots.
-        gpu_model, gpu_memory_bytes: GPUs that suit it: words of their model, and the least memory.
+        gpus: Whole GPUs of one node that each replica takes instead of slots; 0 for slots.
+        gpu_model, gpu_memory_bytes: Required GPU: words of its model name, and minimum memory.
         command: argv, never a shell line.
         env: Variables that the spec adds, in order.
         grace_seconds: Time between SIGTERM and SIGKILL.
-        pod: Settings of its containers; complete, the run's own settings are merged in.
-        template: Kubernetes pod template, JSON as text, of an imported set; empty for one that l2rtui writes.
-        stable: Each replica has a fixed index and name, as in a StatefulSet; their number never changes.
-        port: TCP port under which each replica of a stable set is reachable by name; 0 for none.
-        bounds: Minimum and maximum of its replicas; None for any number.
+        pod: Settings of its containers; complete, with the run's own settings merged in.
+        template: Kubernetes pod template of an imported set, JSON as text; empty for a set that l2rtui generates.
+        stable: Each replica has a fixed index and name, as in a StatefulSet, and the number of replicas is fixed.
+        port: TCP port of each replica of a stable set, which is reachable by name; 0 for none.
+        bounds: Minimum and maximum number of replicas; None for any number.
         program: File that the command names as ``{program}``.
-        may_use_cpu: Its program computes on no GPU and the spec names no binding, so that placement may choose
-            ``cpu``.
-        workers_per_pod: Replicas that share one pod where the device plugin decides; see ``workers_in_pod``.
+        may_use_cpu: Its program needs no GPU and the spec names no binding, so that placement may choose ``cpu``.
+        workers_per_pod: Replicas that share one pod with the device plugin; see ``workers_in_pod``.
     """
 
     name: str
@@ -140,8 +141,8 @@ class SetSpec:
     workers_per_pod: int = 1
 
     def scale_problem(self, replicas: int) -> str:
-        """Return a sentence on why the set cannot have so many replicas; empty when it can."""
-        # Addresses of all replicas are written into each process' variables at launch.
+        """Return a sentence on why the set cannot have this number of replicas; empty if it can."""
+        # Addresses of all replicas are written into each process's variables at launch.
         if self.stable and replicas != self.replicas:
             return f"its {self.replicas} replicas know each other by name, and stay as they were launched"
         if self.role is Role.LEARNER and replicas != 1:
@@ -161,7 +162,8 @@ class SetSpec:
     def workers_in_pod(self) -> int:
         """Replicas that run in one pod, under a supervisor.
 
-        More than 1 only where the device plugin gives whole GPUs: other bindings let pods share a GPU by its slots.
+        More than 1 only if the device plugin hands out whole GPUs: with other bindings, pods share a GPU by its
+        slots.
         """
         return self.workers_per_pod if self.pod.binding is Binding.DEVICE_PLUGIN else 1
 
@@ -178,38 +180,41 @@ class SetSpec:
 
     @property
     def gpu_wish(self) -> str:
-        """GPUs that suit it in words: ``GPU of model A100 with 40 GiB or more``; empty for any."""
+        """GPUs that suit it, in words: ``GPU of model A100 with 40 GiB or more``; empty for any."""
         model = f" of model {self.gpu_model}" if self.gpu_model else ""
         memory = f" with {format_bytes(self.gpu_memory_bytes)} or more" if self.gpu_memory_bytes else ""
         return f"GPU{model}{memory}" if model or memory else ""
 
     @property
     def whole_gpus(self) -> int:
-        """Whole GPUs that each replica takes; 0 where it takes slots of one. The device plugin gives whole ones."""
+        """Whole GPUs that each replica takes; 0 if it takes slots of one. The device plugin hands out whole
+        GPUs.
+        """
         return self.gpus or int(self.pod.binding is Binding.DEVICE_PLUGIN)
 
     def fills(self, slots: Collection[SlotId]) -> bool:
-        """Return True for as many slots, or devices, as a replica takes."""
+        """Return True if the slots, or devices, are as many as a replica takes."""
         devices = {(slot.node, slot.gpu) for slot in slots}
         return len(devices) == self.whole_gpus if self.whole_gpus else len(slots) == self.slots
 
     def suits(self, gpu: Gpu) -> bool:
-        """Return True for a device of the model, and with the memory, that the set needs."""
+        """Return True for a device with the model and memory that the set needs."""
         if not self.gpu_wish:
             return True
         words = _words(gpu.model)
-        # Drivers report less than the name says: 40,536 MiB of an A100 with 40 GB, 81,559 of an H100 with 80.
+        # Drivers report less than the nominal memory: 40,536 MiB for an A100 with 40 GB, 81,559 for an H100 with
+        # 80.
         has_memory = gpu.memory_bytes >= 0.95 * self.gpu_memory_bytes
         return not gpu.is_cpu and has_memory and all(word in words for word in _words(self.gpu_model))
 
     @property
     def needs_device(self) -> bool:
-        """True when each replica occupies slots of a GPU, or of the CPU of a node without GPUs."""
+        """True if each replica occupies slots of a GPU, or of the CPU of a node without GPUs."""
         return self.slots > 0 and self.pod.binding is not Binding.CPU
 
 
 class QueueSystem(StrEnum):
-    """Program of a cluster that admits the pods of a run together."""
+    """Queueing system of a cluster that admits all pods of a run together."""
 
     KUEUE = "kueue"
     VOLCANO = "volcano"
@@ -219,11 +224,11 @@ class QueueSystem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Admission of a run: all of its pods start together, or none.
+    """Gang admission of a run: either all of its pods start, or none.
 
     Attributes:
-        name: LocalQueue of Kueue, which is optional for a JobSet, or Volcano's Queue; empty for Volcano's default.
-        scheduler: Name of the scheduler in the cluster; empty for the usual one of the system.
+        name: LocalQueue of Kueue (optional for a JobSet), or Queue of Volcano; empty for Volcano's default.
+        scheduler: Name of the scheduler in the cluster; empty for the usual one of the queueing system.
     """
 
     by: QueueSystem
@@ -236,16 +241,16 @@ class RunSpec:
     """One run: a learner and its worker sets, an elastic job, parameter servers, or the steps of a job; one seed.
 
     Attributes:
-        experiment: The name in the spec; with several seeds it groups their runs.
+        experiment: Name in the spec; with several seeds it groups their runs.
         name: Unique name of the run in its namespace.
         train: Training settings, a JSON object as text; passed to each process, see also ``domain.sidecar``.
         extras: Kubernetes objects that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
-        queue: Queue that admits the run as a whole; None for none. Only Kubernetes has such queues.
-        may_wait: Wait in l2rtui's own queue where there is no room.
-        limits: Limits that end the run; None for none.
-        alerts: Rules by which its learner sends word of it.
-        trial: Trial of a sweep that the run belongs to; None for none.
+        queue: Queue that admits the run as a whole; None without one. Only Kubernetes has such queues.
+        may_wait: Wait in l2rtui's own queue if there are not enough free slots.
+        limits: Limits that end the run; None without limits.
+        alerts: Rules by which its learner sends alerts.
+        trial: Trial of a sweep that the run belongs to; None outside of a sweep.
     """
 
     kind: Kind
@@ -264,8 +269,8 @@ class RunSpec:
     trial: Trial | None = None
 
     def scale_problem(self) -> str:
-        """Return a sentence on why no set of the run can be scaled; empty when nothing stands against it."""
-        # Kueue deletes the pods that a group has beyond the number that it was admitted with.
+        """Return a sentence on why no set of the run can be scaled; empty if scaling is possible."""
+        # Kueue deletes the pods of a group that exceed the admitted number.
         if self.queue is not None and self.queue.by is QueueSystem.KUEUE:
             return f"the queue {self.queue.name} has admitted its pods as a whole, and takes no others"
         if self.queue is not None and self.queue.by is QueueSystem.JOBSET:
@@ -292,7 +297,7 @@ def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
 
 
 def without_shared_pods(spec: RunSpec) -> RunSpec:
-    """Return the run for a backend without a device plugin: workers of one pod become pods on slots of a GPU."""
+    """Return the run for a backend without a device plugin: workers that share a pod become pods on GPU slots."""
     sets = (
         replace(part, pod=replace(part.pod, binding=Binding.ENV)) if part.workers_in_pod > 1 else part
         for part in spec.sets
@@ -301,20 +306,20 @@ def without_shared_pods(spec: RunSpec) -> RunSpec:
 
 
 def _words(model: str) -> list[str]:
-    """Split a model into its words: that A10 is no A100 can be told by whole words alone."""
+    """Split a model into words: only whole words distinguish A10 from A100."""
     return re.findall(r"[a-z0-9.]+", model.lower(), re.ASCII)
 
 
 _GPU_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _SIMULATED = ("l2r", "l2r/L2R-v0")
-"""Environments that drive a simulator, which may render on a GPU: our own name, and that for Gymnasium."""
+"""Environments that drive a simulator, which may render on a GPU: our own name, and the Gymnasium id."""
 
 
 def cpu_reason(spec: RunSpec, part: SetSpec) -> str:
-    """Return why the processes of a set compute on no GPU; empty where they may, or where nobody can know.
+    """Return why the processes of a set need no GPU; empty if they may need one, or if it is unknown.
 
-    Only our own programs are known: a command or template of the user's may use a GPU, and so may a simulator. A
-    learner uses a GPU unless its settings say ``device: cpu``; workers and evaluators act on the CPU.
+    Only this program's own commands are known: a user's command or template may use a GPU, and so may a simulator.
+    A learner uses a GPU unless its settings say ``device: cpu``; workers and evaluators run on the CPU.
     """
     is_ours = part.command[:2] == ("l2r-runtime", str(part.role)) and not part.template
     if not is_ours or any(name in _GPU_VARIABLES for name, _ in (*spec.env, *part.env)):
@@ -331,19 +336,21 @@ def cpu_reason(spec: RunSpec, part: SetSpec) -> str:
 
 
 def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
-    """Return one run for each seed, named ``NAME-sSEED``; without seeds, the run as it is."""
+    """Return one run for each seed, named ``NAME-sSEED``; without seeds, the run itself."""
     if not seeds:
         return (spec,)
     return tuple(replace(spec, seed=seed, name=f"{spec.name}-s{seed}") for seed in seeds)
 
 
 def renamed(spec: RunSpec, name: str) -> RunSpec:
-    """Return the run, before its seed, in an experiment of another name; a trial becomes ``NAME-tNUMBER``."""
+    """Return the run in an experiment of another name, before seeds are applied; a trial becomes
+    ``NAME-tNUMBER``.
+    """
     return replace(spec, experiment=name, name=name if spec.trial is None else f"{name}-t{spec.trial.number}")
 
 
 def numbered(name: str) -> Iterator[str]:
-    """Yield a name, then ``NAME-2``, ``NAME-3``, …; ``NAME-2`` goes on with ``NAME-3``."""
+    """Yield a name, then ``NAME-2``, ``NAME-3``, …; a name that ends in ``-2`` continues with ``-3``."""
     yield name
     base, dash, end = name.rpartition("-")
     base, number = (base, int(end)) if dash and end.isdecimal() and int(end) > 1 else (name, 1)
@@ -358,7 +365,9 @@ def pod_name(run: str, set_name: str, index: int) -> str:
 
 
 def name_problem(name: str, longest: int = MAX_NAME) -> str:
-    """Return a sentence on what is wrong with the name of a run or set (RFC 1123 label, first a letter)."""
+    """Return a sentence on why the name of a run or set is invalid (RFC 1123 label, first a letter); empty if
+    valid.
+    """
     if len(name) > longest:
         return f"{name!r} has {len(name)} characters: use at most {longest}"
     if not _DNS_LABEL.fullmatch(name):

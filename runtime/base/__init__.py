@@ -1,4 +1,4 @@
-"""Ground floor of both packages: contract, metric records, atomic files, object store, processes.
+"""Foundation of both packages: contract, metric records, atomic files, object store, processes.
 
-Standard library and msgspec alone; knows neither the app nor learning.
+Uses only the standard library and msgspec; independent of the app and of learning.
 """

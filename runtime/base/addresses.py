@@ -1,4 +1,4 @@
-"""Addresses of the processes of a run that have stable names, as a launcher states them in ``L2R_PEERS``."""
+"""Addresses of a run's processes with stable names, which a launcher provides in ``L2R_PEERS``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.base.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class PeerAddresses:
-    """Endpoints by set and index, as they are written in ``L2R_PEERS``."""
+    """Endpoints by set and index, as in ``L2R_PEERS``."""
 
     sets: Mapping[str, tuple[str, ...]]
 
@@ -31,7 +31,7 @@ class PeerAddresses:
 
 
 def from_environment(environ: Mapping[str, str]) -> PeerAddresses:
-    """Return the peers that the launcher's variable states. Raises SetupError."""
+    """Return the peers from the launcher's variable. Raises SetupError."""
     text = environ.get(contract.ENV_PEERS)
     if not text:
         raise SetupError(
@@ -43,7 +43,7 @@ def from_environment(environ: Mapping[str, str]) -> PeerAddresses:
         endpoints = {str(name): tuple(addresses) for name, addresses in sets.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise SetupError(f"{contract.ENV_PEERS} must be a JSON object of lists of endpoints: {error}") from error
-    # Every address, not only those that this process uses: a wrong one would otherwise fail hours later, elsewhere.
+    # Every address, not only the used ones: an invalid one would otherwise fail hours later, elsewhere.
     for address in (address for addresses in endpoints.values() for address in addresses):
         try:
             endpoint.parse(str(address))
@@ -58,7 +58,7 @@ def index(environ: Mapping[str, str]) -> int:
 
 
 def whole_number(environ: Mapping[str, str], name: str) -> int:
-    """Return a variable as a whole number; 0 where it is not set. Raises SetupError."""
+    """Return a variable as a whole number; 0 if it is not set. Raises SetupError."""
     value = environ.get(name) or "0"
     if not (value.isascii() and value.isdigit() and len(value) <= 18):
         raise SetupError(f"{name} is {value!r}; it must be a whole number from 0")

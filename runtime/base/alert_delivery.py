@@ -1,8 +1,8 @@
-"""Delivery of alerts: a webhook, the host's sendmail, a command. Each ends in time, and none shows an address.
+"""Delivery of alerts: a webhook, the host's sendmail, a command. Each has a timeout, and none reveals an address.
 
-``AlertSender`` has a thread and a bounded queue of its own: a target that hangs or fails delays nobody.
-TLS certificates are verified. Redirects are not followed: the address of a webhook is a secret, and a redirect may
-send messages elsewhere.
+``AlertSender`` has its own thread and a bounded queue: a target that hangs or fails delays nothing else. TLS
+certificates are verified. Redirects are not followed: the address of a webhook is a secret, and a redirect may send
+messages elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from urllib.request import OpenerDirector
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Longest wait for a connection, and for each answer of a webhook; for a mail and a command, in all."""
+"""Timeout of a connection and of each response of a webhook; for a mail or a command, the total timeout."""
 ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = (1.0, 5.0)
 MAX_QUEUED: Final = 64
@@ -35,12 +35,12 @@ _MAX_ADDRESS: Final = 4096
 
 
 class DeliveryError(Exception):
-    """A message could not be delivered; the sentence holds no address of a webhook."""
+    """A message could not be delivered; the sentence contains no webhook address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Names of a run, which stand in every message."""
+    """Names of a run that every message contains."""
 
     run: str
     run_id: str = ""
@@ -74,12 +74,12 @@ def deliver(message: AlertMessage, sender: Sender, environ: Mapping[str, str], n
 
 
 def _body(rule: AlertRule, fields: Mapping[str, Any]) -> bytes:
-    # Slack and Mattermost take the same form: {"text": …}.
+    # Slack and Mattermost accept the same form: {"text": …}.
     return json.dumps(fields if rule.form == "json" else {"text": fields["text"]}).encode()
 
 
 def _address(rule: AlertRule, environ: Mapping[str, str]) -> str:
-    """Return the address of a webhook. Raises DeliveryError, which names its source alone."""
+    """Return the address of a webhook. Raises DeliveryError, which only names the source of the address."""
     if rule.url_from:
         address = environ.get(rule.url_from, "")
         where = f"the variable {rule.url_from}"
@@ -94,7 +94,7 @@ def _address(rule: AlertRule, environ: Mapping[str, str]) -> str:
     address = address.strip()
     if not address:
         raise DeliveryError(f"{where} is empty or not set: name its secret in the learner's pod.secrets")
-    # Nothing but HTTP: urllib would open file:// as gladly. No character that could end the request line.
+    # Only HTTP: urllib would also open file://. No characters that could end the request line.
     is_web = address.lower().startswith(("https://", "http://"))
     if not is_web or len(address) > _MAX_ADDRESS or not address.isascii() or not address.isprintable():
         raise DeliveryError(f"{where} holds no address that begins with https:// or http://")
@@ -102,7 +102,7 @@ def _address(rule: AlertRule, environ: Mapping[str, str]) -> str:
 
 
 def _opener() -> OpenerDirector:
-    from urllib import request  # here, because it costs a learner without alerts 30 ms
+    from urllib import request  # here, as it would cost a learner without alerts 30 ms
 
     opener = request.OpenerDirector()
     # Not build_opener(): it adds handlers for files and FTP, and one that follows redirects.
@@ -138,7 +138,7 @@ def _post(address: str, body: bytes) -> None:
 
 
 def _reason(error: object) -> str:
-    """Return a reason without the address: texts of errors of these libraries may hold it."""
+    """Return a reason without the address, which texts of these libraries' errors may contain."""
     text = getattr(error, "strerror", None)
     return text if isinstance(text, str) and "://" not in text else type(error).__name__
 
@@ -150,7 +150,7 @@ def _mail(address: str, fields: Mapping[str, Any]) -> None:
     if program is None:
         raise DeliveryError("there is no sendmail here")
     mail = EmailMessage()
-    # A line end in a header would begin another header; EmailMessage refuses it.
+    # A line end in a header would start another header; EmailMessage refuses it.
     mail["To"], mail["Subject"] = address, f"[l2r] {' '.join(str(fields['text']).split())[:200]}"
     mail.set_content("\n".join(f"{name}: {value}" for name, value in fields.items()) + "\n")
     _run([program, "-i", "-t"], mail.as_bytes(), dict(os.environ))
@@ -159,7 +159,7 @@ def _mail(address: str, fields: Mapping[str, Any]) -> None:
 def _run(argv: list[str], text: bytes, environ: dict[str, str]) -> None:
     """Run a command with a text on its standard input; it ends within the timeout, and its children with it."""
     try:
-        process = subprocess.Popen(  # argv of the spec, and no shell
+        process = subprocess.Popen(  # argv of the spec, without a shell
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -181,29 +181,29 @@ def _run(argv: list[str], text: bytes, environ: dict[str, str]) -> None:
 
 
 class AlertSender:
-    """Sends messages from a thread of its own, in order, with a few attempts each.
+    """Sends messages from its own thread, in order, with a few attempts each.
 
     Args:
-        say: Gets a sentence for each message that could not be delivered; any thread.
+        say: Called with a sentence for each message that could not be delivered; from any thread.
     """
 
     def __init__(self, sender: Sender, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self._sender, self._environ, self._say = sender, dict(environ), say
         self._queue: queue.Queue[tuple[AlertMessage, float] | None] = queue.Queue(MAX_QUEUED)
         self._is_closing = threading.Event()
-        # A daemon: one that hangs in a name server must not keep the process from its end.
+        # A daemon: a thread that hangs in a name server must not delay the end of the process.
         self._thread = threading.Thread(target=self._send_all, name="alerts", daemon=True)
         self._thread.start()
 
     def send(self, message: AlertMessage) -> None:
-        """Take a message on without waiting; when too many wait, it is dropped with a sentence."""
+        """Queue a message without waiting; if the queue is full, drop it with a sentence."""
         try:
             self._queue.put_nowait((message, time.time()))
         except queue.Full:
             self._say(f"alert dropped, {MAX_QUEUED} wait before it: {message.state} to {message.rule.target}")
 
     def close(self, patience_seconds: float) -> None:
-        """Let the thread send what waits, for no longer than this."""
+        """Let the thread send queued messages for at most this long."""
         self._is_closing.set()
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
@@ -221,7 +221,7 @@ class AlertSender:
                 deliver(message, self._sender, self._environ, since)
             except DeliveryError as error:
                 if attempt < len(_RETRY_SECONDS):
-                    # At the end of the process there is no time to wait between two attempts.
+                    # At the end of the process there is no time for pauses between attempts.
                     self._is_closing.wait(_RETRY_SECONDS[attempt])
                     continue
                 self._say(f"alert not delivered to {message.rule.target}: {error}")

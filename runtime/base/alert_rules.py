@@ -1,7 +1,8 @@
-"""Rules by which a run sends word of itself, and the ledger that keeps it from sending anything twice.
+"""Rules by which a run sends alerts, and the ledger that prevents duplicate alerts.
 
-A launcher states the rules in ``contract.ENV_ALERTS``. The learner applies them; where it died, whoever noticed it
-does, with the same ledger. Pure: no clock, no I/O. Addresses that are secrets are named here and never held.
+A launcher provides the rules in ``contract.ENV_ALERTS``. The learner applies them; if it dies, the process that
+notices that applies them with the same ledger. Pure: no clock, no I/O. Secret addresses are only referred to by
+name here.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from runtime.base.limits import LimitNotice
 
 STATES: Final = ("stalled", "diverged", "failed", "done", "limit")
 LEARNED: Final = "learned="
-"""State with a value: ``learned=475`` is reached when the return is that high."""
+"""State with a value: ``learned=475`` is reached when the return is at least that high."""
 TARGETS: Final = ("webhook", "mail", "command")
 FORMS: Final = ("slack", "mattermost", "json")
 AFTER_SECONDS: Final = 300.0
-"""Time for which a run must have stalled before that is told, where the rule says nothing else."""
+"""Default time for which a run must have stalled before an alert."""
 REARM_SECONDS: Final = 600.0
-"""Time for which a state must be over before its return is news; a state that comes and goes is told once."""
+"""Time after the end of a state from which its return causes another alert; a flapping state causes only one."""
 MAX_RULES: Final = 20
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAIL: Final = re.compile(r"[^\s@,<>-][^\s@,<>]*@[^\s@,<>]+", re.ASCII)
 _LASTING: Final = ("done", "learned", "limit")
-"""States that do not become untrue: they are told once in the life of a run."""
+"""States that cannot become false again: they cause one alert in the life of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """Rule: on which states, and to whom.
+    """Rule: which states cause an alert, and to whom.
 
     Attributes:
         when: States, of ``STATES`` or ``learned=VALUE``.
         to: One of ``TARGETS``.
-        url_from: Variable that holds the address of the webhook; url_file: file that holds it.
+        url_from: Variable with the address of the webhook. url_file: File with the address.
         form: Body of the request, one of ``FORMS``.
-        address: Of the mail. command: argv, which gets the message as JSON on standard input.
+        address: Mail address. command: argv, which gets the message as JSON on standard input.
         after_seconds: Time for which a run must have stalled.
     """
 
@@ -55,7 +56,7 @@ class AlertRule:
     after_seconds: float = AFTER_SECONDS
 
     def problem(self) -> str:
-        """Return a sentence on the first mistake, without any value that may be a secret; empty for none."""
+        """Return a sentence on the first mistake, without values that may be secret; empty if valid."""
         if not self.when:
             return "when is empty: name states, such as failed"
         if wrong := next((state for state in self.when if not _is_state(state)), ""):
@@ -70,7 +71,7 @@ class AlertRule:
         if bool(self.url_from) == bool(self.url_file):
             return "a webhook needs url_from, the variable of a secret, or url_file, and not both"
         if self.url_from and not _VARIABLE.fullmatch(self.url_from):
-            # The likeliest mistake is the address itself, and it is a secret.
+            # The likeliest mistake is the address itself, which is a secret.
             return "url_from names a variable of a secret (SLACK_URL); the address itself has no place in a spec"
         if self.url_file and not self.url_file.startswith("/"):
             return "url_file is the path of a file in the container and begins with /"
@@ -78,14 +79,14 @@ class AlertRule:
 
     @property
     def target(self) -> str:
-        """Words for the target, without a secret: ``webhook of SLACK_URL``."""
+        """Description of the target without a secret: ``webhook of SLACK_URL``."""
         if self.to == "webhook":
             return f"webhook of {self.url_from or self.url_file}"
         return f"mail to {self.address}" if self.to == "mail" else f"command {self.command[0]}"
 
 
 def distinct_targets(rules: Sequence[AlertRule]) -> tuple[AlertRule, ...]:
-    """Return the first rule of each target: several rules may send different states to the same one."""
+    """Return the first rule of each target: several rules may send different states to the same target."""
     first: dict[object, AlertRule] = {}
     for rule in rules:
         first.setdefault(replace(rule, when=(), after_seconds=0.0), rule)
@@ -113,7 +114,7 @@ def rules_text(rules: Sequence[AlertRule]) -> str:
 
 
 def parse_rules(text: str) -> tuple[AlertRule, ...]:
-    """Return the rules that the variable states. Raises ValueError."""
+    """Parse the rules in the variable. Raises ValueError."""
     try:
         items: list[dict[str, Any]] = bounded_json.loads(text or "[]")
         rules = tuple(
@@ -133,9 +134,9 @@ class Facts:
     """Facts of a run at one moment.
 
     Attributes:
-        stalled_seconds: Since its latest update; 0 where nobody expects one.
-        diverged, failed, done: Reason, a sentence; empty where it is not so.
-        best_return: Highest return yet; None before the first.
+        stalled_seconds: Time since its latest update; 0 if no update is expected.
+        diverged, failed, done: Reason as a sentence; empty if it does not apply.
+        best_return: Highest return so far; None before the first.
         limit: Limit that is near or reached.
     """
 
@@ -149,10 +150,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class AlertCondition:
-    """State of a run that a rule asks for and that is so now.
+    """State that a rule asks for and that currently applies.
 
     Attributes:
-        state: As the rule writes it. key: the same for every message on the same matter.
+        state: As in the rule. key: The same for every message on the same matter.
     """
 
     state: str
@@ -161,12 +162,12 @@ class AlertCondition:
 
     @property
     def is_lasting(self) -> bool:
-        """True when it is told once for good."""
+        """True if it causes only one alert in the life of the run."""
         return self.key.partition(":")[0] in _LASTING
 
 
 def conditions(rule: AlertRule, facts: Facts) -> Iterator[AlertCondition]:
-    """Yield the states of a rule that are so now."""
+    """Yield the states of a rule that currently apply."""
     for state in rule.when:
         if state == "stalled":
             if facts.stalled_seconds >= rule.after_seconds:
@@ -179,7 +180,7 @@ def conditions(rule: AlertRule, facts: Facts) -> Iterator[AlertCondition]:
             if facts.best_return is not None and facts.best_return >= value:
                 yield AlertCondition(state, f"learned:{value:g}", f"learned: return {facts.best_return:.6g}")
         elif state == "done" and "limit" in rule.when and facts.limit is not None and facts.limit.is_reached:
-            continue  # the limit that has ended the run is told by this rule already
+            continue  # this rule already reports the limit that has ended the run
         elif reason := getattr(facts, state):
             yield AlertCondition(state, state, f"{state}: {reason}")
 
@@ -196,16 +197,16 @@ class AlertMessage:
 
 @dataclass(slots=True)
 class AlertLedger:
-    """Messages of a run that were sent, by rule and matter, with the latest time at which each was so.
+    """Sent messages of a run, by rule and matter, with the latest time at which each state applied.
 
-    It is stored beside the checkpoints, so that a learner that begins again, or whoever reports its death, does not
+    It is stored with the checkpoints, so that a restarted learner, or the process that reports its death, does not
     repeat them.
     """
 
     times: dict[str, float] = field(default_factory=dict)
 
     def due(self, rules: Sequence[AlertRule], facts: Facts, now: float) -> list[AlertMessage]:
-        """Return the messages that are due and enter them.
+        """Return due messages and record them as sent.
 
         Args:
             now: Seconds since the epoch: the ledger outlives the process and its monotonic clock.
@@ -217,19 +218,19 @@ class AlertLedger:
                 present.add(key)
                 if key not in self.times:
                     messages.append(AlertMessage(rule, condition.state, condition.sentence))
-                # A lasting state gets a time that no clock passes, so that it is never dropped below.
+                # A lasting state gets an infinite time, so that it is never dropped below.
                 self.times[key] = float("inf") if condition.is_lasting else now
         for key in [key for key, time in self.times.items() if key not in present and now - time >= REARM_SECONDS]:
             del self.times[key]
         return messages
 
     def facts(self) -> dict[str, float | None]:
-        """Return plain values for a file: JSON has no infinity, so null stands for it."""
+        """Return plain values for a file: JSON has no infinity, so null represents it."""
         return {key: None if time == float("inf") else time for key, time in self.times.items()}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> AlertLedger:
-        """Return the ledger of a file; what is no time counts as sent for good."""
+        """Return the ledger of a file. Entries without a valid time count as already sent."""
         times = {
             str(key): float(time) if isinstance(time, int | float) else float("inf") for key, time in facts.items()
         }

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all: written under another name, flushed, then renamed (POSIX rename(2))."""
+"""Atomic files: written under another name, flushed, then renamed (POSIX rename(2))."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Final
 
 TEMPORARY_PREFIX: Final = ".tmp-"
-"""Names of files that are not finished begin so; whoever alone writes in a folder may sweep them away."""
+"""Prefix of unfinished files; the only writer of a folder may delete them."""
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 ByteProgress = Callable[[int], None]
-"""Called with the bytes that were moved since its last call; any thread."""
+"""Called with the number of bytes moved since its last call; from any thread."""
 
 
 @contextlib.contextmanager
 def replacement(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
-    """Give the path of a temporary file beside `path`; it takes that name when the block ends without an error.
+    """Yield a temporary path next to `path`; it is renamed to `path` if the block ends without an error.
 
     Args:
-        is_shared: Several processes may write the same file at once, so each needs a temporary name of its own.
-            Without it the name is fixed: what a killed process left is overwritten by the next one.
+        is_shared: Several processes may write the same file concurrently, so each needs its own temporary name.
+            Otherwise the name is fixed, and the next process overwrites the remains of a killed one.
     """
     suffix = f".{os.urandom(6).hex()}" if is_shared else ""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}{suffix}")
@@ -42,16 +42,16 @@ def write_atomic(
     """Write a file so that a reader sees the old content or the new one, never a part.
 
     Args:
-        is_durable: The file is on the disk when this returns. Without, it survives the end of the process but
-            perhaps not the loss of power.
-        is_shared: As for `replacement`.
-        mode: Permissions, set before the first byte is written; None for those of the umask.
+        is_durable: The file is on disk when this returns. Otherwise it survives the end of the process, but perhaps
+            not a power failure.
+        is_shared: As in `replacement`.
+        mode: Permissions, set before the first byte is written; None for the umask's default.
 
     Raises:
-        OSError: the file could not be written; the old one is as it was.
+        OSError: The file could not be written; the old one is unchanged.
     """
     with replacement(path, is_shared=is_shared) as temporary:
-        # O_EXCL where the name is random: in a folder that others may write to, a link under that name is refused.
+        # O_EXCL with a random name: in a folder that others may write to, a link under that name is refused.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_shared else os.O_TRUNC)
         with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else 0o600), "wb") as file:
             if mode is not None:
@@ -65,18 +65,18 @@ def write_atomic(
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read (mode 0600), making its folder; a symbolic link stays a link.
+    """Write a file that only its user may read (mode 0600), creating its folder; a symbolic link stays a link.
 
     Raises:
-        OSError: it cannot be written; the old file is as it was.
+        OSError: It cannot be written; the old file is unchanged.
     """
-    path = path.expanduser().resolve()  # people keep dotfiles as links into a repository
+    path = path.expanduser().resolve()  # dotfiles are often links into a repository
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(path, text.encode(), is_shared=True, mode=0o600)
 
 
 def copy_atomic(source: Path, target: Path, progress: ByteProgress = lambda _: None) -> None:
-    """Copy a file so that `target` is all of it, on the disk, or what it was before. Raises OSError."""
+    """Copy a file so that `target` is either complete and on disk, or unchanged. Raises OSError."""
     with replacement(target) as temporary:
         with source.open("rb") as reader, temporary.open("wb") as writer:
             while chunk := reader.read(CHUNK_BYTES):
@@ -90,7 +90,7 @@ def copy_atomic(source: Path, target: Path, progress: ByteProgress = lambda _: N
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder: a rename survives the loss of power only after this (fsync(2))."""
+    """Flush the names in a folder: only then does a rename survive a power failure (fsync(2))."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""JSON from outside as values, within bounds: every text that a file, a peer or a cluster sends goes through here.
+"""Bounded decoding of JSON from outside: every text from a file, a peer or a cluster is decoded here.
 
-`json` and msgspec raise RecursionError for a text that is nested deeply, which no caller expects. A value that they
-still decode can end a later function that walks it. So depth is an error like any other error of the text.
+`json` and msgspec raise RecursionError for deeply nested text, which callers do not expect. A value that they still
+decode can break a later function that walks it. So excessive depth is an error like any other error of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
 MAX_DEPTH: Final = 100
-"""Levels of lists and objects, of JSON and of YAML."""
+"""Maximum depth of nested lists and objects, for JSON and YAML."""
 _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ Text: TypeAlias = "bytes | bytearray | str | Raw"
 
 
 def loads(text: bytes | bytearray | str) -> Any:
-    """Return the value of a text as Python writes it, NaN and Infinity too. Raises UndecodableError."""
+    """Decode a text as Python does, including NaN and Infinity. Raises UndecodableError."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -49,14 +49,14 @@ def decode(text: Text, kind: type[T]) -> T: ...
 
 
 def decode(text: Text, kind: Any = Any) -> Any:
-    """Return the value of a text as a type that msgspec knows, such as a Struct. Raises UndecodableError."""
+    """Decode a text as a type that msgspec supports, such as a Struct. Raises UndecodableError."""
     return decoder(kind)(text)
 
 
 @cache  # msgspec takes longer to prepare a decoder than to decode a pod
 def decoder(kind: Any) -> Callable[[Text], Any]:
     """Return `decode` for a type."""
-    import msgspec  # commands that only look at their settings do without
+    import msgspec  # commands that only read their settings do not need it
 
     decode_text = msgspec.json.Decoder(kind).decode
 
@@ -65,7 +65,7 @@ def decoder(kind: Any) -> Callable[[Text], Any]:
             value = decode_text(text)
         except RecursionError:
             raise UndecodableError(_TOO_DEEP) from None
-        except ValueError as error:  # a UnicodeEncodeError too, for half a character in a str
+        except ValueError as error:  # includes UnicodeEncodeError, for a lone surrogate in a str
             raise UndecodableError(str(error)) from error
         _check_depth(text, value)
         return value
@@ -74,7 +74,7 @@ def decoder(kind: Any) -> Callable[[Text], Any]:
 
 
 def _check_depth(text: Text, value: object) -> None:
-    """Raise UndecodableError for lists and objects nested too deeply; fields of a Struct count from there."""
+    """Raise UndecodableError for deeply nested lists and objects; in a Struct, depth counts from each field."""
     if isinstance(text, str):
         most = text.count("[") + text.count("{")
     else:

@@ -1,7 +1,7 @@
-"""Limits and use of the control groups of this process: version 2, and version 1 where it is mounted.
+"""Limits and use of the control groups of this process: version 2, and version 1 if it is mounted.
 
-Source: the kernel's cgroup-v2.rst and cgroup-v1/memory.rst. The standard library alone: each supervisor of a
-local run imports this, and psutil would double what one takes.
+Source: the kernel's cgroup-v2.rst and cgroup-v1/memory.rst. Only uses the standard library: each supervisor of a
+local run imports this, and psutil would double its memory.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ OWN = Path("/proc/self/cgroup")
 
 
 class MemoryLimit(NamedTuple):
-    """Limit of one control group, and what is used of it, in bytes.
+    """Memory limit and use of one control group, in bytes.
 
     Attributes:
-        limit: No limit is no MemoryLimit; version 1 writes a number near 2**63 for it.
-        used: Without files that were read and can be dropped at once, as kubectl top and docker stats count; None
-            where the group does not say.
+        limit: Groups without a limit have no MemoryLimit; version 1 writes a number near 2**63 for no limit.
+        used: Without file caches that can be dropped, as in kubectl top and docker stats; None if the group does
+            not report it.
     """
 
     limit: int
@@ -29,33 +29,33 @@ class MemoryLimit(NamedTuple):
 
 
 def usable_cores() -> float:
-    """Return the CPU cores of our affinity mask, or fewer where a control group grants less time."""
+    """Return the CPU cores of our affinity mask, or fewer if a control group grants less time."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
     for folder in own_cgroups():
         match fields_of(folder / "cpu.max"):  # version 2
             case [quota, period] if quota.isdigit():
                 cores = min(cores, int(quota) / int(period))
-        match fields_of(folder / "cpu.cfs_quota_us"), fields_of(folder / "cpu.cfs_period_us"):  # 1: -1 is no limit
+        match fields_of(folder / "cpu.cfs_quota_us"), fields_of(folder / "cpu.cfs_period_us"):  # -1: no limit
             case [quota], [period] if quota.isdigit():
                 cores = min(cores, int(quota) / int(period))
     return cores
 
 
 def memory_limits(root: Path | None = None) -> list[MemoryLimit]:
-    """Return the memory limits of our control group and of all above it: each of them counts."""
+    """Return the memory limits of our control group and all its parents: each of them applies."""
     names = ("memory.max", "memory.current", "inactive_file")
     names_v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     limits = []
     for folder in own_cgroups(root):
         for limit_name, used_name, cache_name in (names, names_v1):
-            if (fields := fields_of(folder / limit_name)) and fields[0].isdigit():  # "max" is no limit
+            if (fields := fields_of(folder / limit_name)) and fields[0].isdigit():  # "max" means no limit
                 limits.append(MemoryLimit(int(fields[0]), _used(folder, used_name, cache_name)))
     return limits
 
 
 def own_cgroups(root: Path | None = None) -> Iterator[Path]:
-    """Yield the folder of our control group and of all above it: each of them may set a limit."""
+    """Yield the folders of our control group and all its parents: each of them may set a limit."""
     root, own = root or CGROUP, ""
     for line in lines_of(OWN):
         number, _, path = line.split(":", 2)
@@ -67,13 +67,13 @@ def own_cgroups(root: Path | None = None) -> Iterator[Path]:
         if folder in (root, folder.parent):
             break
         folder = folder.parent
-    # Under version 1 each controller is mounted apart; inside a container that mount shows its own limit.
+    # With version 1 each controller has its own mount; inside a container that mount shows its own limit.
     yield root / "cpu"
     yield root / "memory"
 
 
 def number_of(path: Path, name: str) -> int | None:
-    """Return the number behind a name in a file of names and numbers; None without it."""
+    """Return the number after a name in a file of names and numbers; None if the name is missing."""
     for line in lines_of(path):
         key, _, value = line.partition(" ")
         if key == name and value.isdigit():
@@ -82,7 +82,7 @@ def number_of(path: Path, name: str) -> int | None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a file of the kernel; empty if it is not there."""
+    """Return the lines of a kernel file; empty if it does not exist."""
     try:
         return path.read_text("ascii").splitlines()
     except OSError:  # another system, or a limit that this group does not have
@@ -90,7 +90,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def fields_of(path: Path) -> list[str]:
-    """Return the fields of the first line of a file of the kernel; empty if it is not there."""
+    """Return the fields of the first line of a kernel file; empty if it does not exist."""
     lines = lines_of(path)
     return lines[0].split() if lines else []
 

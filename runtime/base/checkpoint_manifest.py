@@ -1,8 +1,8 @@
-"""Manifest of a checkpoint: the JSON file beside its arrays that describes them and proves that they are complete.
+"""Manifest of a checkpoint: the JSON file that describes its arrays and proves that they are complete.
 
 A checkpoint is ``ckpt-UPDATES-ENVSTEPS.safetensors`` and a manifest of the same name ending in ``.json``, with the
-SHA-256 of the first and of itself. The manifest is written last, so whatever has one is complete, wherever the
-writer was killed.
+SHA-256 of the former and of itself. The manifest is written last, so a checkpoint with a manifest is complete,
+wherever the writer was killed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PREFIX: Final = "ckpt-"
 
 
 class ManifestError(ValueError):
-    """The manifest cannot be used; the sentence says why."""
+    """The manifest cannot be used; the message has the reason."""
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):
     """Contents of a manifest.
 
     Attributes:
-        data: Name of the file with the arrays. bytes, sha256: Size and check sum of that file.
-        facts: JSON values that the writer added: counters, settings, how it was made.
-        check: SHA-256 of all other fields, of their JSON with sorted keys.
+        data: Name of the file with the arrays. bytes, sha256: Size and checksum of that file.
+        facts: JSON values that the writer added: counters, settings, provenance.
+        check: SHA-256 of the JSON of all other fields with sorted keys.
     """
 
     format: int
@@ -53,12 +53,12 @@ def checkpoint_name(updates: int, env_steps: int) -> str:
 
 
 def is_manifest(file_name: str) -> bool:
-    """Say whether a file's name, without its folder, is that of a manifest."""
+    """Return whether a file name, without its folder, is a manifest's name."""
     return file_name.startswith(_PREFIX) and file_name.endswith(MANIFEST_SUFFIX)
 
 
 def encode_manifest(name: str, updates: int, env_steps: int, arrays: bytes, facts: Mapping[str, Any]) -> bytes:
-    """Return the manifest of a checkpoint with these arrays, as they are written to its file."""
+    """Return the manifest of a checkpoint; `arrays` is the content of its arrays file."""
     fields = {
         "format": FORMAT,
         "data": f"{name}{ARRAYS_SUFFIX}",
@@ -73,12 +73,12 @@ def encode_manifest(name: str, updates: int, env_steps: int, arrays: bytes, fact
 
 
 def decode_manifest(text: bytes) -> CheckpointManifest:
-    """Return a manifest that is of this format and whose own check sum is right. Raises ManifestError."""
+    """Decode a manifest; verify its format version and its own checksum. Raises ManifestError."""
     try:
-        # Python's JSON, not msgspec's: facts may hold NaN, and the check sum is over Python's spelling of numbers.
+        # Python's JSON, not msgspec's: facts may contain NaN, and the checksum covers Python's number format.
         fields = bounded_json.loads(text)
         is_foreign = isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT
-        # Another format may have other fields, so it is not converted: an error would name a field, not it.
+        # Another format may have other fields, so it is not converted: an error would name a field, not the format.
         manifest = None if is_foreign else msgspec.convert(fields, CheckpointManifest)
         check = _check_sum({name: value for name, value in fields.items() if name != "check"})
     except (ValueError, TypeError) as error:
@@ -91,7 +91,7 @@ def decode_manifest(text: bytes) -> CheckpointManifest:
 
 
 def find_damage(text: bytes, arrays: Path) -> str | None:
-    """Return what is wrong with a checkpoint of this manifest and these arrays, a few words; None if nothing is.
+    """Return a short description of a checkpoint's damage; None if manifest and arrays are intact.
 
     Raises OSError if the arrays cannot be read.
     """
@@ -99,7 +99,7 @@ def find_damage(text: bytes, arrays: Path) -> str | None:
         manifest = decode_manifest(text)
     except ManifestError as error:
         return str(error)
-    if (size := arrays.stat().st_size) != manifest.bytes:  # cheaper than the check sum of some gigabytes
+    if (size := arrays.stat().st_size) != manifest.bytes:  # cheaper than the checksum of some gigabytes
         return f"it has {size} bytes of {manifest.bytes}"
     return None if file_sha256(arrays) == manifest.sha256 else "its check sum is wrong"
 
@@ -111,5 +111,5 @@ def file_sha256(path: Path) -> str:
 
 
 def _check_sum(fields: Mapping[str, Any]) -> str:
-    # Sorted keys: the check sum does not depend on how the file was formatted.
+    # Sorted keys: the checksum does not depend on the file's formatting.
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Run folder, run id and commands of the programs that take options instead of training settings.
 
-A step, a fetch, a node of an elastic job or a parameter server may be followed by ``-- COMMAND``. One that is
+A step, a fetch, a node of an elastic job or a parameter server may be followed by ``-- COMMAND``. A process that is
 stopped before its work is done must not look finished; see `InterruptedWorkError`.
 """
 
@@ -25,7 +25,7 @@ def add_command(
     """Add a command and return its parser; `start` gets the options and the stop flag.
 
     The first line of `text` is shown in the list of commands, the second is the command's description, and the rest
-    follows its options, as it is.
+    follows its options unchanged.
     """
     summary, description, epilog = text.split("\n", 2)
     parser = commands.add_parser(
@@ -41,7 +41,7 @@ def add_command(
 
 
 def run_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder for what outlives the process. Raises SetupError if there is none."""
+    """Return the folder for data that outlives the process. Raises SetupError if it is not set."""
     folder = environ.get(contract.ENV_DIR)
     if not folder:
         raise SetupError(f"{contract.ENV_DIR} is not set; it names the folder that the processes of the run share")
@@ -54,8 +54,8 @@ def run_id(environ: Mapping[str, str]) -> str:
 
 
 def program(command: Sequence[str]) -> list[str]:
-    """Return the argv to start: Python, Python files and ``l2r-runtime`` run in the interpreter of this process."""
-    # By name they would be looked up in PATH, where a virtual environment that was not activated is missing.
+    """Return the argv to start: Python, Python files and ``l2r-runtime`` run in this process's interpreter."""
+    # By name they would be looked up in PATH, which lacks a virtual environment that was not activated.
     if command[0] == "l2r-runtime":
         return [sys.executable, "-m", "runtime", *command[1:]]
     if command[0].endswith(".py"):
@@ -66,8 +66,8 @@ def program(command: Sequence[str]) -> list[str]:
 
 
 def become(command: Sequence[str]) -> None:
-    """Replace this process by `command` and never return. Raises FailedError if there is no such program."""
-    sys.stdout.flush()  # exec drops what is still buffered
+    """Replace this process by `command` and never return. Raises FailedError if the program does not exist."""
+    sys.stdout.flush()  # exec drops buffered output
     argv = program(command)
     try:
         os.execvp(argv[0], argv)  # noqa: S606  (without a shell on purpose)

@@ -1,7 +1,7 @@
-"""Contract of a launcher and the processes that it starts: variables, files, exit codes, metric records.
+"""Contract between a launcher and the processes that it starts: variables, files, exit codes, metric records.
 
-Both packages read this file, so it holds constants and imports nothing beyond the standard library. A launcher sets
-the variables; a process needs nothing else to find its peers.
+Both packages read this file, so it only has constants and imports nothing beyond the standard library. A launcher
+sets the variables; a process needs nothing else to find its peers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ PROTOCOL_VERSION: Final = 4
 """Version of the learner/worker exchange; peers of another version are refused at HELLO."""
 
 MAX_TEXT: Final = 512
-"""Characters of a name, a token or another text that crosses the exchange."""
+"""Maximum length of a name, a token or another text in the exchange."""
 
 # --- variables that a launcher sets in every process of a run -------------------------------------------
 ENV_RUN: Final = "L2R_RUN"
 """Name of the run, for example ``racing-sac``."""
 ENV_RUN_ID: Final = "L2R_RUN_ID"
-"""Unique id of this launch of the run. A leak check finds every process of the run by it."""
+"""Unique id of this launch of the run; a leak check uses it to find every process of the run."""
 ENV_POD: Final = "L2R_POD"
 """Name of this process in the launcher's lists, for example ``racing-sac-w-0``."""
 ENV_POD_ID: Final = "L2R_POD_ID"
@@ -28,14 +28,15 @@ ENV_ROLE: Final = "L2R_ROLE"
 ENV_SET: Final = "L2R_SET"
 """Name of the worker set."""
 ENV_INDEX: Final = "L2R_INDEX"
-"""Index of the replica within its set, from 0. Where equal pods cannot be told apart by their variables (the pods
-of one ReplicaSet) it is not set, and a process derives its number from ``L2R_POD_ID``."""
+"""Index of the replica within its set, from 0. It is not set for pods whose variables are all equal (the pods of
+one ReplicaSet); a process then derives its number from ``L2R_POD_ID``.
+"""
 ENV_SEED: Final = "L2R_SEED"
-"""Seed of the run; a process derives its own from it and from its role and index."""
+"""Seed of the run; a process derives its own seed from it and from its role and index."""
 ENV_ENDPOINT: Final = "L2R_ENDPOINT"
-"""Where the learner binds and the others connect: ``ipc:///DIR`` (a folder) or ``tcp://HOST:PORT``."""
+"""Address at which the learner listens and the others connect: ``ipc:///DIR`` (a folder) or ``tcp://HOST:PORT``."""
 ENV_TOKEN_FILE: Final = "L2R_TOKEN_FILE"  # noqa: S105  (a path, not a secret)
-"""File with the run's shared token, mode 0600; without it the learner requires none."""
+"""File with the run's shared token, mode 0600; without it the learner requires no token."""
 ENV_KEYS: Final = "L2R_KEYS"
 """Folder with keys for an encrypted exchange over TCP: ``server.key`` and ``client.pub`` at a learner,
 ``client.key`` and ``server.pub`` elsewhere (`runtime.exchange.transport.curve_keys.make_files` makes all four).
@@ -46,7 +47,7 @@ ENV_STATUS: Final = "L2R_STATUS"
 example ``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the port after the model socket's for
 ``tcp://``, the socket ``status.sock`` in the folder for ``ipc://``."""
 ENV_DIR: Final = "L2R_DIR"
-"""Folder for what outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
+"""Folder for data that outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
 END_FILE: Final = "end.json"
 """File in that folder with the ``end`` record of a learner whose run is complete."""
 ENV_CONFIG: Final = "L2R_CONFIG"
@@ -54,44 +55,50 @@ ENV_CONFIG: Final = "L2R_CONFIG"
 ENV_CPUS: Final = "L2R_CPUS"
 """CPU cores that this process may use for numerical threads, a positive number."""
 ENV_JOINERS: Final = "L2R_JOINERS"
-"""Number of processes that the launcher lets join this learner or parameter server. When the run is done it waits a
-minute for those that do not know it yet: they may only now be starting, and nobody else could tell them. Not set:
-it waits for none."""
+"""Number of processes that may join this learner or parameter server. When the run is done, it waits up to a minute
+for those that have not learned that yet: they may only now be starting, and only it can tell them. Not set: it does
+not wait.
+"""
 ENV_LIMITS: Final = "L2R_LIMITS"
 """JSON object of the run's limits, for its learner: ``wall``, ``idle``, ``no_progress`` (seconds), ``gpu_hours``,
-and ``gpus``, the number of GPUs that the run was placed on; see ``runtime.base.limits``. Not set: none."""
+and ``gpus``, the number of GPUs that the run was placed on; see ``runtime.base.limits``. Not set: no limits.
+"""
 ENV_ALERTS: Final = "L2R_ALERTS"
-"""JSON list of the rules by which the learner sends word of the run; see ``runtime.base.alert_rules``. They name
-the variables that hold secret addresses and never the addresses. Not set: none."""
+"""JSON list of the rules by which the learner sends alerts; see ``runtime.base.alert_rules``. They name the
+variables with secret addresses, never the addresses. Not set: no alerts.
+"""
 ENV_SIMULATOR: Final = "L2R_SIM"
-"""Set by a worker in every process of a simulator that it starts, with an id of that start: a leak check finds the
-processes of one simulator by it. They carry the run's variables too."""
+"""Set by a worker in every process of a simulator that it starts, with an id of that start; a leak check uses it to
+find the processes of one simulator. They also have the run's variables.
+"""
 ENV_SIDECAR: Final = "L2R_SIDECAR"
-"""Folder that a worker shares with the simulator in the container beside it; see
-``runtime.sim.launchers.sidecar``."""
+"""Folder that a worker shares with the simulator in the sidecar container; see ``runtime.sim.launchers.sidecar``.
+"""
 
 ENV_PEERS: Final = "L2R_PEERS"
-"""Addresses of the processes of a run that others find by name: JSON ``{SET: [ENDPOINT, …]}`` by index, each
-``tcp://HOST:PORT`` or ``ipc:///DIR`` (a folder, as in ``L2R_ENDPOINT``)."""
+"""Addresses of the run's processes that others find by name: JSON ``{SET: [ENDPOINT, …]}`` by index, each
+``tcp://HOST:PORT`` or ``ipc:///DIR`` (a folder, as in ``L2R_ENDPOINT``).
+"""
 ENV_POD_IP: Final = "L2R_POD_IP"
 """Address at which the other processes of the run reach this one."""
 ENV_ROUND: Final = "L2R_ROUND"
-"""Set by a node of an elastic job in the training processes that it starts: the round of the rendezvous, from 0."""
+"""Set by a node of an elastic job in its training processes: the round of the rendezvous, from 0."""
 ENV_NODE_DIR: Final = "L2R_NODE_DIR"
 """Set by a node of an elastic job in its training processes: a folder on this node's own disk, empty when the node
-starts, for state that outlives a round. In the next round the newest state of all nodes counts."""
+starts, for state that outlives a round. In the next round the newest state of all nodes is used.
+"""
 
 # --- several workers in one pod (`l2r-runtime supervise`) -------------------------------------------------
 WORKER_NAME: Final = "{}.{}"
-"""Name, or id, of a worker of a pod: that of the pod, and its number from 0."""
+"""Name, or id, of a worker of a pod: the pod's name or id, and the worker's number from 0."""
 WORKER_LINE: Final = "[{}] "
-"""Beginning of each line that a worker has written, in the log of its pod."""
+"""Prefix of each line that a worker has written, in the log of its pod."""
 WORKER_MARK: Final = "[{}]! "
-"""The same of a line that the supervisor writes about it."""
+"""Prefix of a line that the supervisor writes about a worker."""
 WORKERS_RECORD: Final = "workers"
 """Kind of the metric record about all workers of a pod."""
 GPU_RECORD: Final = "gpu"
-"""Kind of the metric record that names the GPUs which a process sees."""
+"""Kind of the metric record that names the GPUs visible to a process."""
 
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555
@@ -110,10 +117,11 @@ EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
 EXIT_NOT_FINITE: Final = 65
-"""Losses, weights or what the environment gave are infinite or NaN; a restart loads the newest checkpoint."""
+"""Losses, weights or environment data are infinite or NaN; a restart loads the newest checkpoint."""
 EXIT_INTERRUPTED: Final = 143
 """A step, a fetch, a training node or a parameter server was ended by SIGTERM before its work was done. Not 0: a
-job whose pod is taken away in the middle must not count as complete."""
+job whose pod is evicted midway must not count as complete.
+"""
 
 # --- metric records on standard output ------------------------------------------------------------------
 METRIC_PREFIX: Final = '{"l2r":"'
@@ -124,29 +132,29 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``
-(text for people: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``), and where a limit of the run is near or reached
-``limit`` (a sentence). On a GPU also, each only where it is known:
-``gpu_percent`` (share of the time in which a kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share
-it) and ``gpu_reserved_bytes`` (by this process). With several GPUs they are their mean, and their sums.
+(text for display: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``), and if a limit of the run is near or reached,
+``limit`` (a sentence). On a GPU also, each only if it is known: ``gpu_percent`` (share of the time in which a
+kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share it) and ``gpu_reserved_bytes`` (by this
+process). With several GPUs they are the mean, and the sums.
 
-A worker's carries ``num_envs`` (copies of the environment that it steps). Where it drives simulators also
+A worker's record has ``num_envs`` (copies of the environment that it steps). If it drives simulators also
 ``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``),
-``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and ``simulator_error`` (the newest, a sentence,
-or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above.
+``simulator_restarts``, ``simulator_fps`` (poses per second, of all) and ``simulator_error`` (the newest, a
+sentence, or null). If it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above.
 
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
 rendezvous; each training process with ``rank``, ``world_size``, ``round``, ``epoch``, ``step`` (over all epochs),
-``loss`` (mean since its last record), ``accuracy`` (on the training pictures since then), ``resumed_step`` (where
-it began in this round, 0 where no node had state) and ``resumed_from`` (the node whose state that was, or null).
+``loss`` (mean since its last record), ``accuracy`` (on the training images since then), ``resumed_step`` (where it
+began in this round, 0 if no node had state) and ``resumed_from`` (the node with that state, or null).
 ``evaluation``: ``accuracy`` from 0 to 1, ``samples``, ``classes`` (accuracy by name of the class).
 ``step``: ``name``, ``state`` (``waiting``, ``running``, ``done``, ``failed`` or ``skipped``), ``exit_code`` (or
 null), ``seconds`` (or null), ``detail`` (a few words).
-``end``: a learner writes one when its run is complete: ``run_id``, ``reason``, ``limit`` (true where a limit has
-ended it), ``env_steps`` and ``updates``.
-``gpu``: ``uuids`` of the GPUs that a process sees, where they are known; written once, as it starts.
+``end``: a learner writes one when its run is complete: ``run_id``, ``reason``, ``limit`` (true if a limit has ended
+it), ``env_steps`` and ``updates``.
+``gpu``: ``uuids`` of the GPUs visible to a process, if they are known; written once at its start.
 ``workers``: a supervisor of several workers in one pod writes one at each change, and every ten seconds:
-``workers`` (by number: ``state``, which is ``running``, ``waiting`` for its next start or ``ended`` for good,
+``workers`` (by number: ``state``, which is ``running``, ``waiting`` for its next start or permanently ``ended``,
 ``restarts``, ``exit_code`` of its last process that ended or null, ``started`` or null) and ``uuids``.
 ``fetch``: ``source``, ``state`` (``running``, ``done`` or ``failed``), ``bytes``, ``total_bytes`` (or null).
 ``ps``: ``role`` (``ps`` or ``worker``), ``index``, ``global_step``, ``local_step`` (of a worker), ``loss``.

@@ -1,8 +1,9 @@
-"""Client of a Docker Engine, over the ``docker`` package: requests, streams, upgraded connections, one error.
+"""Client of a Docker Engine, based on the ``docker`` package: requests, streams, upgraded connections, one error
+type.
 
-Requests name the Engine API's own paths (https://docs.docker.com/reference/api/engine/) and give its JSON as it is.
-``docker`` does what is tedious: sockets, TLS, ssh, the API version, the build context. Everything here blocks;
-``l2rtui.cloud.docker_engine`` is the same for asyncio.
+Requests use the Engine API's own paths (https://docs.docker.com/reference/api/engine/) and return its JSON
+unchanged. ``docker`` handles sockets, TLS, ssh, the API version and the build context. Everything here blocks;
+``l2rtui.cloud.docker_engine`` is the asyncio version.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MAX_IDLE_CONNECTIONS: Final = 32
 
 
 class DockerClient:
-    """One Engine; the connection is made at the first request. Safe to use from several threads."""
+    """One Engine; the connection is opened at the first request. Safe to use from several threads."""
 
     def __init__(self, endpoint: DockerEndpoint | None = None) -> None:
         self.endpoint = endpoint or find_endpoint()
@@ -41,7 +42,7 @@ class DockerClient:
     def request_json(
         self, method: str, path: str, /, *, body: Any = None, seconds: float = REQUEST_SECONDS, **query: Any
     ) -> Any:
-        """Send a request; return its response as JSON, None where it is empty. Raises EngineError."""
+        """Send a request; return its response as JSON, None if it is empty. Raises EngineError."""
         raw = self.request(method, path, body=body, seconds=seconds, **query)
         return bounded_json.loads(raw) if raw.strip() else None
 
@@ -54,19 +55,21 @@ class DockerClient:
     def stream(
         self, path: str, /, *, method: str = "GET", headers: Mapping[str, str] | None = None, **query: Any
     ) -> EngineStream:
-        """Open a response that goes on until the Engine, or the caller, ends it."""
+        """Open a response that continues until the Engine, or the caller, ends it."""
         timeouts = (_PROBE_SECONDS, None)  # to connect; between two blocks a log may be silent for days
         response = self._send(method, path, None, query, timeouts, headers=headers, is_stream=True)
         return EngineStream(response, self.endpoint)
 
     def upgrade(self, path: str, body: Any) -> tuple[socket.socket, bytes]:
-        """Start a command's streams: the connection becomes them. Return it, and what came right after its head."""
+        """Start a command's streams: the connection carries them. Return it, with the bytes right after its
+        head.
+        """
         headers, timeouts = {"Connection": "Upgrade", "Upgrade": "tcp"}, (_PROBE_SECONDS, REQUEST_SECONDS)
         response = self._send("POST", path, body, {}, timeouts, headers=headers, is_stream=True)
         try:
-            buffered = response.raw._fp.fp  # noqa: SLF001  (docker's own exec_start takes the same way)
-            # docker's exec_start loses what was read into the buffer together with the head: a command that writes
-            # at once would miss its first words. Without a timeout, peek gives that and never waits for more.
+            buffered = response.raw._fp.fp  # noqa: SLF001  (as docker's own exec_start)
+            # docker's exec_start loses bytes that were read into the buffer together with the head: the first
+            # output of a fast command would be lost. Without a timeout, peek returns them and never waits for more.
             buffered.raw._sock.settimeout(0)  # noqa: SLF001
             early = bytes(buffered.peek())
             return socket.socket(fileno=os.dup(buffered.raw.fileno())), early
@@ -74,7 +77,7 @@ class DockerClient:
             response.close()
 
     def build(self, **options: Any) -> Generator[bytes, None, None]:
-        """Build an image with ``docker.APIClient.build``; blocks of JSON lines."""
+        """Build an image with ``docker.APIClient.build``; yield blocks of JSON lines."""
         with self._failures("POST", "/build"):
             yield from self._open().build(**options)
 
@@ -113,8 +116,8 @@ class DockerClient:
         params = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in query.items()}
         url = f"{api.base_url}/v{api.api_version}{path}"
         with self._failures(method, path):
-            # By the adapter and not by api.request: a session's cookies, redirects, ~/.netrc and proxies take as
-            # long as the request itself, and an Engine has none of them.
+            # With the adapter instead of api.request: a session's cookies, redirects, ~/.netrc and proxies take as
+            # long as the request itself, and an Engine uses none of them.
             request = Request(method, url, headers={**api.headers, **(headers or {})}, params=params, **payload)
             send, settings = api.get_adapter(url).send, {"verify": api.verify, "cert": api.cert}
             response = send(request.prepare(), stream=is_stream, timeout=timeouts, **settings)
@@ -125,7 +128,7 @@ class DockerClient:
 
     @contextlib.contextmanager
     def _failures(self, method: str, path: str) -> Iterator[None]:
-        """Turn the client libraries' exceptions into EngineError."""
+        """Convert the client libraries' exceptions to EngineError."""
         from docker.errors import APIError, DockerException
         from urllib3.exceptions import HTTPError
 
@@ -149,22 +152,22 @@ class EngineStream:
         self._is_started = self._is_closed = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield blocks as they arrive, until the end. Raises EngineError where the connection broke."""
+        """Yield blocks as they arrive, until the end. Raises EngineError if the connection broke."""
         from urllib3.exceptions import HTTPError
 
         self._is_started = True
         try:
-            # requests asks for gzip, and the Engine compresses archives; logs and events come as they are.
+            # requests asks for gzip, and the Engine compresses archives; logs and events are sent uncompressed.
             yield from self._response.raw.stream(BLOCK_BYTES, decode_content=True)
         except (HTTPError, OSError, ValueError, AttributeError) as error:
-            # Closed from outside, http.client trips over its own closed file in one of these ways.
+            # After a close from outside, http.client fails on its own closed file in one of these ways.
             if not self._is_closed:
                 raise _unreachable(self._endpoint, error) from error
         finally:
             self._response.close()
 
     def close(self) -> None:
-        """End the response; a thread that waits for its next block goes on at once."""
+        """End the response; a thread that waits for its next block continues immediately."""
         from docker.errors import DockerException
         from docker.types import CancellableStream
 
@@ -172,15 +175,17 @@ class EngineStream:
         if not self._is_started:
             self._response.close()
             return
-        # close() of a response waits for the thread that reads it; a shutdown of the socket wakes that thread, and
-        # docker knows how to reach the socket. It fails where the response has ended, and over ssh: such a stream
+        # close() of a response waits for the thread that reads it. A shutdown of the socket wakes that thread, and
+        # docker knows how to reach the socket. This fails if the response has ended, and over ssh: such a stream
         # ends at its next block.
         with contextlib.suppress(DockerException, OSError, AttributeError, NameError):
             CancellableStream(iter(()), self._response).close()
 
 
 def take_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
-    """Remove the complete frames of a multiplexed stream from a buffer; return their stream numbers, contents."""
+    """Remove the complete frames of a multiplexed stream from a buffer; return their stream numbers and
+    contents.
+    """
     # "Stream format" of the Engine API's attach: stream number, three zeros, length (big-endian, 4 bytes), content.
     frames: list[tuple[int, bytes]] = []
     start = 0
@@ -191,12 +196,12 @@ def take_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
             break
         frames.append((buffer[start], bytes(buffer[content:end])))
         start = end
-    del buffer[:start]  # once: to cut each frame off would move the rest of a large block as often
+    del buffer[:start]  # once: removing each frame would move the rest of a large block repeatedly
     return frames
 
 
 def decode_messages(blocks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a stream that holds one on each line."""
+    """Yield the JSON objects of a stream with one on each line."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
@@ -224,7 +229,7 @@ def _connected(endpoint: DockerEndpoint) -> Any:
             version="auto",
             timeout=int(REQUEST_SECONDS),
             tls=_tls(endpoint, TLSConfig),
-            use_ssh_client=True,  # the user's own ssh settings, agent and known hosts, as the docker program does
+            use_ssh_client=True,  # the user's own ssh settings, agent and known hosts, as in the docker program
             max_pool_size=_MAX_IDLE_CONNECTIONS,
         )
     except (DockerException, OSError, ValueError) as error:
@@ -251,7 +256,7 @@ def _refusal(status: int, method: str, path: str, raw: bytes) -> EngineError:
 
 
 def _unreachable(endpoint: DockerEndpoint, error: BaseException) -> EngineError:
-    """Return the error of a failed connection, in the words of the operating system where there are any."""
+    """Return the error of a failed connection, with the operating system's text if there is any."""
     name, causes = endpoint.label, list(_causes(error))
     if any(isinstance(cause, PermissionError) for cause in causes):
         hint = "Ask to be put into the group `docker`, or run an Engine of your own (rootless)."

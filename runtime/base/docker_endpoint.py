@@ -1,6 +1,6 @@
 """Address of the Docker Engine: DOCKER_HOST, a Docker context, or the usual Unix socket.
 
-The order is that of the ``docker`` program, so that both always talk to the same Engine: DOCKER_HOST,
+The order is the same as in the ``docker`` program, so that both always use the same Engine: DOCKER_HOST,
 DOCKER_CONTEXT, ``currentContext`` in ``config.json``, the default socket
 (https://docs.docker.com/engine/manage-resources/contexts/).
 """
@@ -21,10 +21,10 @@ _DEFAULT_CONTEXT: Final = "default"
 
 
 class EngineError(OSError):
-    """Refusal or silence of a Docker Engine.
+    """A Docker Engine refused or did not respond.
 
-    ``status`` is the HTTP status of a refusal, 0 where there was no response; ``message`` the sentence; ``hint``
-    the next step, an imperative sentence, empty where there is none.
+    ``status`` is the HTTP status of a refusal, 0 without a response. ``message`` is the sentence, ``hint`` the next
+    step as an imperative sentence, empty if there is none.
     """
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
@@ -41,7 +41,7 @@ class DockerEndpoint:
     url: str
     """``unix:///PATH``, ``tcp://HOST:PORT`` or ``ssh://USER@HOST``."""
     source: str = ""
-    """The setting that names it, for sentences; empty for the default."""
+    """The setting that names it, for messages; empty for the default."""
     tls_dir: str = ""
     """Folder with ``ca.pem``, ``cert.pem`` and ``key.pem``; empty for a connection without TLS."""
     verifies_tls: bool = True
@@ -49,12 +49,12 @@ class DockerEndpoint:
 
     @property
     def socket_path(self) -> str:
-        """Path of the Unix socket; empty for an Engine that is reached otherwise."""
+        """Path of the Unix socket; empty for an Engine with another kind of address."""
         return self.url.removeprefix("unix://") if self.url.startswith("unix://") else ""
 
     @property
     def label(self) -> str:
-        """The address as sentences show it: a Unix socket by its path."""
+        """The address for messages: a Unix socket is shown by its path."""
         return self.socket_path or self.url
 
 
@@ -65,7 +65,7 @@ def config_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def find_endpoint(environ: Mapping[str, str] | None = None) -> DockerEndpoint:
-    """Return the Engine that the ``docker`` program would talk to. Raises EngineError for an unreadable context."""
+    """Return the Engine that the ``docker`` program would use. Raises EngineError for an unreadable context."""
     environ = os.environ if environ is None else environ
     if host := environ.get("DOCKER_HOST", ""):
         verifies = bool(environ.get("DOCKER_TLS_VERIFY"))
@@ -83,14 +83,14 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> DockerEndpoint:
 def _current_context(folder: Path) -> str:
     try:
         name = bounded_json.loads((folder / "config.json").read_text("utf-8")).get("currentContext")
-    except (OSError, ValueError, AttributeError):  # whoever needs the logins in it says what is wrong with it
+    except (OSError, ValueError, AttributeError):  # code that needs the logins in this file reports the problem
         return _DEFAULT_CONTEXT
     return str(name or _DEFAULT_CONTEXT)
 
 
 def _context_endpoint(folder: Path, name: str) -> DockerEndpoint:
     # docker.context.ContextAPI is not used: without a config.json it looks for contexts in the working directory,
-    # and for a context that is missing it silently gives the default Engine, which may be another machine.
+    # and for a missing context it silently returns the default Engine, which may be another machine.
     number = hashlib.sha256(name.encode()).hexdigest()
     path = folder / "contexts" / "meta" / number / "meta.json"
     try:

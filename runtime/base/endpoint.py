@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_PATH_LIMIT: Final = 103 if sys.platform == "darwin" else 107
-"""Longest path of a Unix socket in bytes: `sun_path` without its end mark (104 on macOS, 108 on Linux)."""
+"""Longest path of a Unix socket in bytes: `sun_path` without its terminator (104 on macOS, 108 on Linux)."""
 
 
 class EndpointError(ValueError):
-    """The endpoint cannot be used; the sentence names it and says what to change."""
+    """The endpoint cannot be used; the message names it and the necessary change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The two addresses of a learner, as ZeroMQ writes them.
 
-    `folder` is the folder of an ipc endpoint; `host` and `port` are those of a tcp endpoint.
+    `folder` is set for an ipc endpoint, `host` and `port` for a tcp endpoint.
     """
 
     data: str
@@ -32,7 +32,7 @@ class Endpoint:
     port: int
 
     def bound(self) -> Endpoint:
-        """Return the endpoint that a learner binds: ZeroMQ binds addresses, so a host name is looked up.
+        """Return the endpoint that a learner binds: ZeroMQ binds addresses, so a host name is resolved.
 
         Raises EndpointError if the name is unknown.
         """
@@ -42,12 +42,12 @@ class Endpoint:
             results = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise EndpointError(f"the host {self.host} of the endpoint cannot be looked up: {error}") from error
-        # IPv4 first: a peer that connects to "localhost" tries 127.0.0.1, and ZeroMQ binds one address only.
+        # IPv4 first: a peer that connects to "localhost" tries 127.0.0.1, and ZeroMQ only binds one address.
         results.sort(key=lambda result: result[0] != socket.AF_INET)
         return _tcp(str(results[0][4][0]), self.port)
 
     def is_private(self) -> bool:
-        """Say whether only this machine reaches the endpoint, judged by its text: no name is looked up."""
+        """Return whether only this machine can reach the endpoint, judged by its text: no name is resolved."""
         if self.folder is not None or self.host == "localhost":
             return True
         try:
@@ -59,13 +59,13 @@ class Endpoint:
 def parse(text: str) -> Endpoint:
     """Return the endpoint written as `text`.
 
-    Raises EndpointError with a sentence if it is not one of the two forms, or if a socket path gets too long.
+    Raises EndpointError with a sentence if it has neither form, or if a socket path is too long.
     """
     if text.startswith("ipc://"):
         return _ipc(text)
     if text.startswith("tcp://"):
         host, colon, port = text.removeprefix("tcp://").rpartition(":")
-        # Up to 65534: the model socket takes the next port.
+        # Up to 65534: the model socket uses the next port.
         if colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65535:
             return _tcp(host.strip("[]"), int(port))
         raise EndpointError(f"the endpoint {text!r} must be tcp://HOST:PORT with a port from 1 to 65534")

@@ -1,6 +1,6 @@
-"""Environments by name, for launchers, which import none of them: what exists, and what its data takes.
+"""Environments by name, for launchers, which import none of them: known names, and the size of their data.
 
-The registry of the runtime makes environments; a test compares this file with what it makes.
+The runtime's registry creates environments; a test compares this file with them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 BUILT_IN: Final = ("racing", "l2r", "digits")
-"""Names that are no ids of Gymnasium."""
+"""Names that are not Gymnasium ids."""
 DEFAULT: Final = "racing"
 """Default of the setting ``environment``."""
 FRAME_STACK: Final = "frame_stack"
-"""Option of every Gymnasium id: how many of the latest observations are one."""
+"""Option of every Gymnasium id: number of latest observations that form one."""
 WRAPPERS: Final = "wrappers"
 """Option of every Gymnasium id: names of wrappers around it."""
 ENVPOOL: Final = "envpool:"
@@ -25,20 +25,20 @@ ENVPOOL: Final = "envpool:"
 PETTINGZOO: Final = "pettingzoo:"
 """Prefix of modules of PettingZoo, or of others with its parallel interface."""
 CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""Regular expression of a class of one's own: package.module:Class."""
+"""Regular expression of a user's own class: package.module:Class."""
 PROCESSES: Final = "env_processes"
-"""Option of Gymnasium's ids: a process for each copy."""
+"""Option of Gymnasium ids: one process per copy."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
-"""Environments with a form for a learner's device, which it can collect from by itself."""
+"""Environments that also exist in a version for the learner's device, from which the learner can collect itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
-"""Ids of Gymnasium that the runtime steps by itself where a spec gives no options: numbers, as below."""
+"""Gymnasium ids that the runtime steps itself if a spec gives no options: numbers, as below."""
 _VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **CLASSIC}
 """Numbers of an observation and of an action."""
 _VIEW: Final = (6, (32, 32, 1))
-"""Numbers and picture of racing with ``observation: view``."""
+"""Numbers and image of racing with ``observation: view``."""
 _L2R_POSE: Final = 30
 _CAMERA: Final = (384, 512)
-"""Height and width of a camera of l2r/L2R-v0 that states none."""
+"""Default height and width of a camera of l2r/L2R-v0."""
 # A module to import, a namespace or a version; Gymnasium's own names begin with a capital, and without a version it
 # takes the newest.
 _GYMNASIUM_ID: Final = re.compile(r"[:/]|-v[0-9]+$|^[A-Z]")
@@ -46,11 +46,11 @@ _GYMNASIUM_ID: Final = re.compile(r"[:/]|-v[0-9]+$|^[A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class DataShape:
-    """Observation and action of an environment, as the exchange carries them: 4 bytes a number, 1 a channel.
+    """Observation and action of an environment in the exchange: 4 bytes per number, 1 per channel.
 
     Attributes:
-        numbers: Of an observation, beside its pictures. pictures: height, width and channels of each.
-        actions: Numbers of an action.
+        numbers: Numbers of an observation, without its images. pictures: Height, width and channels of each image.
+        actions: Number of values of an action.
     """
 
     numbers: int
@@ -69,38 +69,40 @@ class DataShape:
 
     def __str__(self) -> str:
         parts = ["x".join(map(str, picture)) for picture in self.pictures]
-        # Beside a picture a few numbers do not count, and are not worth their place in a sentence.
+        # A few numbers in addition to an image are negligible, and not worth mentioning in a sentence.
         return " and ".join(parts) if parts else f"{self.numbers} numbers"
 
 
 def is_possible(environment: str) -> bool:
-    """Return true for a name that is built in, or that may be an id of Gymnasium."""
+    """Return true for a built-in name, or a name that may be a Gymnasium id."""
     is_misspelt = environment.lower() in BUILT_IN
     return environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) is not None and not is_misspelt)
 
 
 def may_be_class(environment: str) -> bool:
-    """Return true for ``module:Class``, one's own environment on tensors, or Gymnasium's id without a version."""
+    """Return true for ``module:Class``: the user's own environment on tensors, or a Gymnasium id without a
+    version.
+    """
     return not environment.startswith((ENVPOOL, PETTINGZOO)) and re.fullmatch(CLASS_NAME, environment) is not None
 
 
 def has_processes(environment: str, options: Mapping[str, Any]) -> bool:
-    """Return true where the copies of an environment are processes or threads of their own, such as simulators."""
+    """Return true if the copies of an environment are separate processes or threads, such as simulators."""
     is_simulated = environment == "l2r" or environment.rpartition(":")[2] == "l2r/L2R-v0"
     return is_simulated or environment.startswith(ENVPOOL) or options.get(PROCESSES) is True
 
 
 def suggestion(environment: str) -> str:
-    """Return a sentence that names what a wrong name may have meant."""
+    """Return a sentence with the likely intended name."""
     near = difflib.get_close_matches(environment.lower(), BUILT_IN, n=1)
     return f"Did you mean {near[0]}?" if near else f"There are {', '.join(BUILT_IN)}, and ids such as CartPole-v1."
 
 
 def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None:
-    """Return the shape of an environment's data; None where only the environment itself knows it."""
+    """Return the shape of an environment's data; None if only the environment itself knows it."""
     if options.get(WRAPPERS) and environment not in BUILT_IN:
         return None  # a wrapper may show anything else
-    _, _, gymnasium_id = environment.rpartition(":")  # a module to import may stand before it
+    _, _, gymnasium_id = environment.rpartition(":")  # may be preceded by a module to import
     shape: DataShape | None = None
     if environment == "racing" or gymnasium_id == "l2r/Racing-v0":
         shape = DataShape(_VIEW[0], 2, (_VIEW[1],)) if options.get("observation") == "view" else _vector("racing")
@@ -121,7 +123,9 @@ def _vector(environment: str) -> DataShape:
 
 
 def _cameras(options: Mapping[str, Any], numbers: int) -> DataShape | None:
-    """Shape of a simulator's data: ``cameras`` are names, or name to parameters; None for any other value."""
+    """Return the shape of a simulator's data. ``cameras`` are names, or names with parameters; None for any other
+    value.
+    """
     cameras = options.get("cameras", ())
     if isinstance(cameras, Mapping):
         parameters = list(cameras.values())
@@ -140,7 +144,9 @@ def _cameras(options: Mapping[str, Any], numbers: int) -> DataShape | None:
 
 
 def _picture(camera: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """Height, width and channels of what a worker makes of a camera's frames; None for options that cannot be."""
+    """Return height, width and channels of a camera image after processing by a worker; None for invalid
+    options.
+    """
     height, width = camera.get("Height", _CAMERA[0]), camera.get("Width", _CAMERA[1])
     crop, resize = camera.get("crop", [0, 0, 0, 0]), camera.get("resize")
     try:

@@ -1,4 +1,4 @@
-"""Errors that end a program of the runtime, each an exit code in `runtime.cli`, and the text of any error."""
+"""Errors that end a program of the runtime, each with an exit code in `runtime.cli`; and texts of any error."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 
 class SetupError(Exception):
-    """A variable or option of this process is wrong; the sentence names it and what it needs."""
+    """A variable or option of this process is invalid; the message names it and the expected value."""
 
 
 class PeerRefusedError(Exception):
-    """The learner refused this process for good; a restart will not help."""
+    """The learner permanently refused this process; a restart will not help."""
 
 
 class NotFiniteError(Exception):
-    """The environment or the training produced infinite numbers or NaN; the sentence says which."""
+    """The environment or the training produced infinite numbers or NaN; the message says which."""
 
 
 class FailedError(Exception):
-    """The work cannot be done; the sentence says what failed and what to change."""
+    """The work cannot be done; the message says what failed and what to change."""
 
 
 class InterruptedWorkError(Exception):
@@ -26,12 +26,12 @@ class InterruptedWorkError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error without the advice that libraries put behind it; its type where it has no text."""
+    """Return an error's text without the advice that libraries append; its type if it has no text."""
     return (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
 
 
 def unexpected_reason(error: BaseException) -> str:
-    """Return type, first line and place of an error that nobody foresaw, instead of its traceback."""
+    """Return type, first line and place of an unexpected error, instead of its traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -13,9 +13,9 @@ POLL_SECONDS: Final = 0.1
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder exclusively until the descriptor is closed; say whether that worked.
+    """Lock an open file or folder exclusively until the descriptor is closed; return whether that worked.
 
-    Raises OSError if the file system has no locks.
+    Raises OSError if the file system does not support locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -28,23 +28,23 @@ def try_lock(descriptor: int) -> bool:
 def lock_folder(
     folder: Path, timeout_seconds: float, is_cancelled: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Lock a folder against other processes that do the same, by its file ``.lock``.
+    """Lock a folder against other processes that do the same, using its file ``.lock``.
 
-    Waits up to `timeout_seconds`, since a process that is being replaced may need a moment to end. Without locking
-    the block runs after `is_cancelled` has turned true, and on file systems that have no locks.
+    Waits up to `timeout_seconds`, since a process that is being replaced may need time to end. The block runs
+    without the lock once `is_cancelled` is true, and on file systems without locks.
 
-    Raises BlockingIOError if another process has the folder for longer.
+    Raises BlockingIOError if another process holds the lock for longer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_seconds
-    # The file stays when the lock is released: a process could otherwise lock the file that another one removes.
+    # The file stays when the lock is released: otherwise a process could lock a file that another one removes.
     with (folder / ".lock").open("w") as file:
         while not is_cancelled():
             try:
                 if try_lock(file.fileno()):
                     break
             except OSError:
-                break  # no locks here: the launcher alone keeps two learners apart
+                break  # no locks here: only the launcher keeps two learners apart
             if time.monotonic() > deadline:
                 raise BlockingIOError(f"the folder {folder} is in use by another process; end that one first")
             time.sleep(POLL_SECONDS)

@@ -1,8 +1,8 @@
 """Utilisation and memory of GPUs, from the driver's library NVML through the module `pynvml` (nvidia-ml-py).
 
-`pynvml` is imported when a meter is made, not before. Without it, without a driver or without a GPU there are no
-fields: an unknown figure is left out and never 0. A card answers "Not Supported" for what it lacks (utilisation of
-a MIG instance, power in a virtual machine), so every figure is read by itself.
+`pynvml` is imported when a meter is created, not before. Without it, without a driver or without a GPU there are no
+fields: an unknown figure is left out and never 0. A card returns "Not Supported" for figures that it lacks
+(utilisation of a MIG instance, power in a virtual machine), so every figure is read separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GpuState:
 
     Attributes:
         percent: Share of time in which a kernel ran, 0 to 100, over the driver's last sample (1/6 to 1 s).
-        memory_used_bytes: In use by all processes. memory_bytes: its total memory.
+        memory_used_bytes: In use by all processes. memory_bytes: Its total memory.
         watts: Power draw. celsius: Temperature of the chip.
     """
 
@@ -34,7 +34,7 @@ class GpuState:
 
 
 def read_state(nvml: Any, handle: Any) -> GpuState:
-    """Read the figures of one GPU by its NVML handle; raises NVMLError where the GPU itself is gone."""
+    """Read the figures of one GPU by its NVML handle; raises NVMLError if the GPU itself is gone."""
     busy = _supported(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     milliwatts = _supported(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -49,16 +49,17 @@ def read_state(nvml: Any, handle: Any) -> GpuState:
 
 
 def _supported(nvml: Any, call: Callable[[], Any]) -> Any:
-    """Return the result of a call; None for what this card or driver cannot answer."""
+    """Return the result of a call; None if this card or driver does not support it."""
     try:
         return call()
-    # A driver older than the module lacks functions. In containers some figures need a right that is not granted.
+    # A driver older than the module lacks functions. In containers some figures need a permission that is not
+    # granted.
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
         return None
 
 
 def own_devices(env: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return the first GPU that this process may use, as `GpuMeter` takes it; empty for none."""
+    """Return the first GPU that this process may use, in the format of `GpuMeter`; empty for none."""
     if env.get("NVIDIA_VISIBLE_DEVICES", "all").strip() in _HIDDEN:
         return ()
     first = env.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
@@ -66,14 +67,14 @@ def own_devices(env: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 
 
 def visible_uuids(env: Mapping[str, str], nvml: Any = None) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that this process may use, as far as its variables or the driver tell.
+    """Return the UUIDs of the GPUs that this process may use, if its variables or the driver reveal them.
 
     Args:
-        nvml: As `GpuMeter` takes it.
+        nvml: As in `GpuMeter`.
     """
     visible = env.get("NVIDIA_VISIBLE_DEVICES", "").strip()
     names = visible.split(",")
-    if all(name.startswith(("GPU-", "MIG-")) for name in names):  # the device plugin's usual way
+    if all(name.startswith(("GPU-", "MIG-")) for name in names):  # the usual form with the device plugin
         return tuple(names)
     if visible in _HIDDEN and "NVIDIA_VISIBLE_DEVICES" in env:
         return ()
@@ -94,11 +95,12 @@ def visible_uuids(env: Mapping[str, str], nvml: Any = None) -> tuple[str, ...]:
 
 
 class GpuMeter:
-    """Meter of the GPUs that a process computes on.
+    """Meter of the GPUs that a process uses.
 
     Args:
-        devices: Names of each GPU, the first that NVML knows counts: an index, or a UUID (``GPU-…``, ``MIG-…``).
-        nvml: The module `pynvml`, or a stand-in; None imports it.
+        devices: Alternative names of each GPU, the first that NVML knows is used: an index, or a UUID (``GPU-…``,
+            ``MIG-…``).
+        nvml: The module `pynvml`, or a replacement; None imports it.
     """
 
     def __init__(self, *devices: Sequence[str], nvml: Any = None) -> None:
@@ -119,9 +121,9 @@ class GpuMeter:
         self._handles = handles if None not in handles else []
 
     def report(self) -> dict[str, float]:
-        """Return ``gpu_percent`` (mean of the GPUs) and ``gpu_memory_bytes`` (their sum), as far as both are known.
+        """Return ``gpu_percent`` (mean of the GPUs) and ``gpu_memory_bytes`` (their sum), if known.
 
-        Takes some ten microseconds a GPU and does not wait for kernels.
+        Takes about ten microseconds per GPU and does not wait for kernels.
         """
         try:
             states = [read_state(self._nvml, handle) for handle in self._handles]

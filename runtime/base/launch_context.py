@@ -1,4 +1,4 @@
-"""Launcher's variables of one process as one value (standard library only)."""
+"""Launcher variables of one process as one value (standard library only)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from runtime.base.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """Everything that a process gets from its launcher, except training settings.
+    """All values that a process gets from its launcher, except training settings.
 
     Attributes:
         token: Shared secret of the run; empty for none. cpus: CPU cores for numerical threads.
         status: Address of the learner's HTTP status server, ``HOST:PORT``; empty for the default.
-        joiners: Processes that the launcher lets join this learner; 0 where it does not say.
-        environment: What is trained, as a process states it to its learner; the two must agree.
+        joiners: Number of processes that may join this learner; 0 if unspecified.
+        environment: Name of the trained environment, as reported to the learner; both must agree.
     """
 
     run: str
@@ -44,7 +44,9 @@ class LaunchContext:
     environment: str = ""
 
     def learner_folder(self) -> Path:
-        """Return the folder of a learner. Raises SetupError if there is none, or if anybody could join it."""
+        """Return the folder of a learner. Raises SetupError if it is not set, or if the learner is reachable
+        without a token.
+        """
         if self.folder is None:
             raise SetupError(f"{contract.ENV_DIR} is not set; it names the folder for checkpoints and records")
         if not self.token and not self.endpoint.is_private():
@@ -55,7 +57,7 @@ class LaunchContext:
         return self.folder
 
     def status_address(self) -> tuple[str, int] | Path:
-        """Return the address of the status server: the given one, or one beside the sockets, for this machine only.
+        """Return the address of the status server: the given one, or a local one derived from the sockets.
 
         Raises SetupError.
         """
@@ -70,9 +72,9 @@ class LaunchContext:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], role: str, **fields: Any) -> Self:
-        """Return the context that the launcher's variables state; SetupError names a missing or wrong one.
+        """Create the context from the launcher's variables; SetupError names a missing or invalid one.
 
-        `fields` are values that no variable states, by name.
+        `fields` are values that no variable provides, by name.
         """
         if not environ.get(contract.ENV_ENDPOINT):
             raise SetupError(
@@ -111,8 +113,8 @@ def _text(environ: Mapping[str, str], name: str, default: str) -> str:
 
 
 def _index(environ: Mapping[str, str]) -> int:
-    """Return the replica's index, or a number that hardly any other replica has."""
-    # The pods of a ReplicaSet have no index, and seeds must differ between workers: a hash of the pod's id does.
+    """Return the replica's index, or a number that is probably unique among replicas."""
+    # The pods of a ReplicaSet have no index, and seeds must differ between workers: use a hash of the pod's id.
     pod = environ.get(contract.ENV_POD_ID, "")
     if not environ.get(contract.ENV_INDEX) and pod:
         return zlib.crc32(pod.encode())
@@ -130,7 +132,7 @@ def _cpus(value: str | None) -> float:
 
 
 def read_token(path: str | None) -> str:
-    """Return the token in a file, empty if there is no file to read. Raises SetupError."""
+    """Return the token in a file; empty without a path. Raises SetupError."""
     if not path:
         return ""
     try:
@@ -145,5 +147,5 @@ def read_token(path: str | None) -> str:
 
 def incarnation() -> int:
     """Return a number that no earlier start of this pod had: microseconds since the epoch."""
-    # A counter in memory would begin anew with the process, and a learner takes a smaller number for a latecomer.
+    # A counter in memory would restart with the process, and a learner treats a smaller number as an older process.
     return time.time_ns() // 1000

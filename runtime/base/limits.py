@@ -1,7 +1,7 @@
-"""Limits of a run: its duration, idleness, lack of progress and GPU-hours; and what is used of them.
+"""Limits of a run: its duration, idleness, lack of progress and GPU-hours; and their current usage.
 
-A launcher states them in ``contract.ENV_LIMITS``; the learner enforces them on itself, and what supervises it has
-the deadline that follows from them. Pure: no clock, no I/O.
+A launcher provides them in ``contract.ENV_LIMITS``; the learner enforces them on itself, and its supervisor has the
+deadline that follows from them. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ NEAR_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a run; None stands for no limit.
+    """Limits of a run; None means no limit.
 
     Attributes:
-        wall: Seconds from the start of its learner, over restarts; without a learner, of its first process.
+        wall: Seconds from the start of its learner, across restarts; without a learner, of its first process.
         idle: Seconds without data from its workers.
         no_progress: Seconds without a new best return.
-        gpu_hours: Hours, times the number of GPUs that its processes were placed on.
+        gpu_hours: Hours times the number of GPUs that its processes were placed on.
     """
 
     wall: float | None = None
@@ -41,12 +41,12 @@ class Limits:
         return tuple(name for name in ("idle", "no_progress") if getattr(self, name) is not None)
 
     def over(self, defaults: Limits) -> Limits:
-        """Return these limits, with defaults where there are none."""
+        """Return these limits, with missing ones taken from `defaults`."""
         names = (field.name for field in fields(self))
         return Limits(**{name: _first(getattr(self, name), getattr(defaults, name)) for name in names})
 
     def deadline_seconds(self, gpus: int) -> float | None:
-        """Return the seconds after which a run is over whatever it does; None for a run that may go on for ever."""
+        """Return the seconds after which a run must end; None for a run without such a limit."""
         bounds = [] if self.wall is None else [self.wall]
         if self.gpu_hours is not None and gpus:
             bounds.append(self.gpu_hours * 3600 / gpus)
@@ -59,7 +59,7 @@ class Limits:
 
     @classmethod
     def parse(cls, text: str) -> tuple[Self, int]:
-        """Return the limits and the number of GPUs that the variable states. Raises ValueError."""
+        """Parse the variable into the limits and the number of GPUs. Raises ValueError."""
         try:
             values: dict[str, Any] = bounded_json.loads(text or "{}")
             gpus = int(values.pop("gpus", 0))
@@ -74,7 +74,7 @@ def _first(value: float | None, default: float | None) -> float | None:
 
 
 def limits_of(texts: dict[str, str | float]) -> Limits:
-    """Return the limits that people write, by name. Raises ValueError, which names the wrong one."""
+    """Parse limits from user input, by name. Raises ValueError, which names the invalid one."""
     values: dict[str, float] = {}
     names = [field.name for field in fields(Limits)]
     for name, value in texts.items():
@@ -107,7 +107,7 @@ class Usage:
     gpu_hours: float = 0.0
 
     def after(self, seconds: float, gpus: int) -> Usage:
-        """Return the use after so many seconds without data and without a better return."""
+        """Return the usage after further seconds without data and without a better return."""
         return Usage(
             self.wall + seconds,
             self.idle + seconds,
@@ -121,7 +121,7 @@ class LimitNotice:
     """A limit that is near or reached.
 
     Attributes:
-        name: Of the limit. value: the limit. share: used part of it; 1 or more when it is reached.
+        name: Name of the limit. value: The limit. share: Used part of it; 1 or more when it is reached.
     """
 
     name: str
@@ -130,7 +130,7 @@ class LimitNotice:
 
     @property
     def is_reached(self) -> bool:
-        """True when the run is over."""
+        """True if the limit is reached."""
         return self.share >= 1
 
     @property
@@ -140,14 +140,14 @@ class LimitNotice:
 
     @property
     def sentence(self) -> str:
-        """Words for people: ``ended by limit wall 12 h``, ``limit near: 93 % of limit wall 12 h``."""
+        """Sentence for display: ``ended by limit wall 12 h``, ``limit near: 93 % of limit wall 12 h``."""
         if self.is_reached:
             return f"{ENDED_BY} {self.label}"
         return f"limit near: {int(100 * self.share)} % of {self.label}"
 
 
 ENDED_BY: Final = "ended by"
-"""First words of the reason of a run that a limit has ended."""
+"""Beginning of the reason of a run that a limit has ended."""
 
 
 def limit_label(name: str, value: float) -> str:
@@ -165,12 +165,12 @@ def notices(limits: Limits, usage: Usage) -> Iterator[LimitNotice]:
 
 
 def worst_notice(limits: Limits, usage: Usage) -> LimitNotice | None:
-    """Return the limit of which the largest share is used, if it is near or reached."""
+    """Return the limit with the largest used share, if it is near or reached."""
     return max(notices(limits, usage), key=lambda notice: notice.share, default=None)
 
 
 def deadline_label(limits: Limits, gpus: int) -> str:
-    """Return the label of the limit from which ``deadline_seconds`` follows; empty without one."""
+    """Return the label of the limit that determines ``deadline_seconds``; empty without one."""
     deadline = limits.deadline_seconds(gpus)
     if deadline is None:
         return ""

@@ -1,6 +1,6 @@
 """Output of a process: metric records and sentences on standard output, and records on disk.
 
-Output must never end a training run: a closed pipe or a full disk makes the process silent, no more.
+Output must never end a training run: a closed pipe or a full disk only silences the process.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of `metrics.jsonl` at which it replaces `metrics.jsonl.1`: about a week at one record per second."""
+"""Size of `metrics.jsonl` at which it is rotated to `metrics.jsonl.1`: about a week at one record per second."""
 SENTENCES_PER_MINUTE: Final = 120
-"""Sentences beyond this are counted and not printed: an unauthenticated peer must not be able to fill the log."""
+"""Sentences beyond this are counted but not printed: an unauthenticated peer must not be able to fill the log."""
 
 _print_lock = threading.Lock()
 
 
 def record(kind: str, fields: Mapping[str, Any]) -> str:
-    """Return a metric record as its line, without the line's end. NaN and infinity become null."""
+    """Format a metric record as a line, without its line end. NaN and infinity become null."""
     plain = {"l2r": kind, "time": round(time.time(), 3), **fields}  # contract.METRIC_PREFIX: its kind comes first
     return json.dumps(_finite(plain), separators=(",", ":"), allow_nan=False)
 
@@ -54,7 +54,7 @@ class Console:
         self._print(line)
 
     def say(self, sentence: str) -> None:
-        """Print a sentence for people, with the time of day; beyond the limit it is counted instead."""
+        """Print a sentence with the time of day; above the rate limit it is only counted."""
         with _print_lock:
             line = self._line(sentence)
         if line is not None:
@@ -80,7 +80,7 @@ class Console:
 
 
 class AppendFile:
-    """File to which pieces are appended completely or not at all; one that the disk refuses is dropped."""
+    """File to which pieces are appended completely or not at all; pieces are dropped if the disk refuses them."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -94,7 +94,7 @@ class AppendFile:
         """Add one piece at the end."""
         with contextlib.suppress(OSError):
             end = self.size
-            # A full disk may take a part; half a record would also spoil the next one.
+            # A full disk may accept a part; half a record would also corrupt the next one.
             if self._file.write(piece) < len(piece):
                 self._file.truncate(end)
 
@@ -123,11 +123,11 @@ class RecordFile:
         self._file.close()
 
     def _rotate(self) -> None:
-        """Start a new file; where that fails, continue in the old one."""
+        """Start a new file; if that fails, continue in the old one."""
         with contextlib.suppress(OSError):
             if self._path.exists():  # missing if the last attempt renamed it and then could not open the new one
                 self._path.replace(self._path.with_name(self._path.name + ".1"))
-            fresh = AppendFile(self._path)  # before the old one is closed: if this fails, records go on there
+            fresh = AppendFile(self._path)  # if this fails, records continue in the old one
             self._file.close()
             self._file = fresh
 

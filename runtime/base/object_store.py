@@ -1,8 +1,8 @@
-"""Store of named files: a folder (of this machine or a volume), or an S3 bucket through Amazon's library.
+"""Store of named files: a folder (local or on a volume), or an S3 bucket through Amazon's library.
 
-A file appears under its name complete or not at all: a folder gets it by a rename, a bucket shows an object when
-CompleteMultipartUpload has answered. So a reader needs no lock. What a killed writer leaves has no final name;
-`ObjectStore.sweep` removes it.
+A file appears under its name only when complete: a folder gets it by a rename, a bucket shows an object after
+CompleteMultipartUpload. So readers need no lock. The remains of a killed writer have no final name;
+`ObjectStore.sweep` removes them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any, Final, Protocol
 from runtime.base.atomic_files import TEMPORARY_PREFIX, ByteProgress, copy_atomic, replacement
 
 PART_BYTES: Final = 32 * 1024 * 1024
-"""Size of a part of an upload: of 10,000 parts at most, so an object may have 312 GiB."""
+"""Size of a part of an upload; there can be at most 10,000 parts, so an object may have 312 GiB."""
 PARTS_AT_ONCE: Final = 4
 _BUCKET_URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 _MISSING: Final = ("404", "NoSuchKey")
 _CHANGED: Final = ("PreconditionFailed", "InvalidRange", "412", "416")
-"""Answers to a conditional request for a range: the object is another one than that of the first part."""
+"""Errors of a conditional range request if the object was replaced after the first part."""
 TRANSIENT_STATUS: Final = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP status codes of a server that may answer otherwise in a moment (RFC 9110, 15.5 and 15.6)."""
+"""HTTP status codes of temporary server errors (RFC 9110, 15.5 and 15.6)."""
 
 
 class StoreError(OSError):
-    """The store cannot be used, or not just now; the sentence names it.
+    """The store cannot be used, perhaps only temporarily; the message names it.
 
     Attributes:
-        operation: Call of the S3 API that failed, as boto3 names it; empty where none was made.
-        code: The service's own word for why. is_transient: Another try may succeed.
+        operation: Failed call of the S3 API, as boto3 names it; empty if no call was made.
+        code: The service's own error code. is_transient: A retry may succeed.
     """
 
     def __init__(self, message: str, operation: str = "", code: str = "", *, is_transient: bool = False) -> None:
@@ -44,33 +44,33 @@ class StoreError(OSError):
 
 
 class ObjectStore(Protocol):
-    """Files by name under one root. Every method raises OSError; FileNotFoundError where a file is missing."""
+    """Files by name under one root. Every method raises OSError; FileNotFoundError if a file is missing."""
 
     url: str
 
     def names(self, *, is_recursive: bool = False) -> list[str]:
-        """Return the names of all files directly under the root, sorted; or at any depth, with their folders."""
+        """Return the sorted names of all files directly under the root, or at any depth with their folders."""
 
     def read(self, name: str, most_bytes: int = -1) -> bytes:
-        """Return the content of a small file; of one from others at most so many bytes."""
+        """Return the content of a small file; for untrusted files limit the size with `most_bytes`."""
 
     def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
-        """Copy a file into the store; after an error nothing has appeared there."""
+        """Copy a file into the store; after an error it does not appear there."""
 
     def fetch(self, name: str, target: Path, progress: ByteProgress = lambda _: None) -> None:
-        """Copy a file from the store to `target`, which appears complete."""
+        """Copy a file from the store to `target`, which appears only when complete."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; a missing one is no error."""
+        """Remove a file; a missing one is not an error."""
 
     def sweep(self) -> None:
-        """Remove what killed writers have left half done. Only the one writer of a store may call it."""
+        """Remove the remains of killed writers. Only the single writer of a store may call it."""
 
 
 def open_store(url: str, *parts: str) -> ObjectStore:
-    """Return the store that `url` names, ``s3://BUCKET[/PREFIX]`` or a folder, with `parts` below it.
+    """Return the store that `url` names, ``s3://BUCKET[/PREFIX]`` or a folder, with `parts` appended.
 
-    Raises StoreError: the URL names none, or the library for it is not installed.
+    Raises StoreError: The URL is invalid, or the library for it is not installed.
     """
     if url.startswith("s3://"):
         return S3Store("/".join([url.rstrip("/"), *parts]))
@@ -95,7 +95,7 @@ class FolderStore:
         self._folder = folder
 
     def names(self, *, is_recursive: bool = False) -> list[str]:
-        """Return the names of all files, sorted; none where the folder is not there yet."""
+        """Return the sorted names of all files; empty if the folder does not exist yet."""
         if is_recursive:
             return sorted(
                 os.path.relpath(os.path.join(folder, name), self._folder)  # noqa: PTH118  (thousands of names)
@@ -126,7 +126,7 @@ class FolderStore:
         (self._folder / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove copies that were not finished."""
+        """Remove unfinished copies."""
         for name in self.names():
             if name.startswith(TEMPORARY_PREFIX):
                 self.remove(name)
@@ -134,7 +134,7 @@ class FolderStore:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStream:
-    """Content of an object from `offset` on; `total` is the size of all of it, `version` its ETag."""
+    """Content of an object from `offset` on; `total` is the total size, `version` the ETag."""
 
     body: ObjectBody
     offset: int
@@ -145,16 +145,16 @@ class ObjectStream:
 class S3Store:
     """Objects under one prefix of a bucket.
 
-    boto3 does the work: parts in parallel, retries, and credentials from the environment, a file, pod identity or
-    the instance. The server checks the SHA-256 of every part on its way in. ``AWS_ENDPOINT_URL_S3`` names another
-    server than Amazon's.
+    boto3 handles parallel parts, retries, and credentials from the environment, a file, pod identity or the
+    instance. The server verifies the SHA-256 of every uploaded part. ``AWS_ENDPOINT_URL_S3`` names another server
+    than Amazon's.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._bucket, self._prefix = split_bucket_url(url)
         try:
-            # Here and not above: boto3 takes half a second, and most processes copy nothing.
+            # Here, not above: importing boto3 takes half a second, and most processes copy nothing.
             import boto3
             from boto3.s3.transfer import TransferConfig
             from botocore.config import Config
@@ -187,7 +187,7 @@ class S3Store:
         return data
 
     def open(self, name: str, offset: int = 0, version: str = "") -> ObjectStream:
-        """Open an object from `offset` on if it is still `version`, or else from the start."""
+        """Open an object from `offset` on if it is still `version`, otherwise from the start."""
         request: dict[str, Any] = {"Bucket": self._bucket, "Key": self._prefix + name}
         if offset and version:
             # Without the condition, the rest of a new object could be appended to the start of an old one.
@@ -229,7 +229,7 @@ class S3Store:
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     def sweep(self) -> None:
-        """Abort uploads under this prefix that were not completed: their parts are invisible and cost money."""
+        """Abort incomplete uploads under this prefix: their parts are invisible and cost money."""
         with self._translate_errors("list", "list_multipart_uploads"):
             pages = self._client.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
@@ -243,7 +243,7 @@ class S3Store:
 
     @contextlib.contextmanager
     def _translate_errors(self, verb: str, operation: str = "", name: str = "") -> Iterator[None]:
-        """Turn the library's exceptions into one sentence; they never hold a key."""
+        """Convert the library's exceptions to one sentence; they never contain a key."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
@@ -265,19 +265,19 @@ class S3Store:
         except (BotoCoreError, Boto3Error, OSError) as error:
             if isinstance(error, FileNotFoundError | StoreError):
                 raise
-            # A connection may come back; credentials and a region do not appear by themselves.
+            # A connection may recover; missing credentials or a missing region will not.
             is_transient = not isinstance(error, NoCredentialsError | NoRegionError)
             raise StoreError(f"cannot {verb} {target}: {error}", operation, is_transient=is_transient) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectBody:
-    """Bytes of an object as they arrive. A connection that breaks raises a transient StoreError."""
+    """Bytes of an object as they arrive. A broken connection raises a transient StoreError."""
 
     _stream: Any
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
         from botocore.exceptions import BotoCoreError
 
         try:

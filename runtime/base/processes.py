@@ -1,4 +1,4 @@
-"""Exit codes, restart back-off and process groups: what everything that starts processes has in common."""
+"""Exit codes, restart back-off and process groups, shared by all code that starts processes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""Of include/uapi/linux/prctl.h."""
+"""From include/uapi/linux/prctl.h."""
 _MAX_EXPONENT: Final = 64
-"""Beyond it a wait is at its limit anyway, and 2 ** 1024 would not fit a float."""
+"""Beyond it a pause is at its limit anyway, and 2 ** 1024 would not fit a float."""
 
 
 def shell_exit_code(returncode: int) -> int:
-    """Return what `Popen.wait` returned as shells and Kubernetes write it: 128 + n for signal n."""
+    """Convert a return code of `Popen.wait` to the convention of shells and Kubernetes: 128 + n for signal n."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 def exponential_delay(failures: int, first_seconds: float, max_seconds: float) -> float:
-    """Return the wait after so many failures in a row: the first, doubled by each further one, up to a limit."""
+    """Return the pause after this many consecutive failures: the first, doubled by each further one, up to a
+    limit.
+    """
     if failures < 1:
         return 0.0
     return min(first_seconds * 2.0 ** min(failures - 1, _MAX_EXPONENT), max_seconds)
 
 
 def signal_process_group(leader: int, number: int) -> None:
-    """Signal the process group of a child that we started in a session of its own; an empty group is no error.
+    """Signal the process group of a child that we started in its own session; an empty group is not an error.
 
-    A group's id stays taken while it has members, so what the child started is reached after its own end too.
+    A group's id stays taken while it has members, so the child's descendants are reached even after its end.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of each descendant whose own parent ends (Linux; nothing elsewhere)."""
+    """Make this process the parent of each descendant whose own parent ends (Linux; no effect elsewhere)."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -46,7 +48,7 @@ def adopt_orphans() -> None:
 
 
 def signal_at_end_of(parent: int, number: int) -> None:
-    """Let the kernel send this process a signal when its parent ends, however that ends (Linux; nothing elsewhere).
+    """Let the kernel send this process a signal when its parent ends for any reason (Linux; no effect elsewhere).
 
     prctl(2), PR_SET_PDEATHSIG: the parent is the *thread* that started this process, so it must live as long.
     """

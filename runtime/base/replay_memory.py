@@ -1,7 +1,7 @@
-"""Memory that a learner takes: replay, batches, rollouts and updates, and where they fit; pure arithmetic.
+"""Memory use of a learner (replay, batches, rollouts, updates), and where the data fits; pure arithmetic.
 
-The app computes it before launch and the learner at its start, by the same functions: both need nothing but sizes.
-Bytes of an observation are those on the wire: 4 for each number of a vector, 1 for each channel of a pixel.
+The app computes it before launch and the learner at its start, with the same functions: both only need sizes. Sizes
+of observations are as on the wire: 4 bytes for each number of a vector, 1 for each channel of a pixel.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ IMPALA_BATCH_STEPS: Final = 1_024
 """Default of IMPALA's ``batch_steps``."""
 
 AUTO_NUM_ENVS: Final = "auto"
-"""Value of ``num_envs`` by which each worker measures how many copies it takes."""
+"""Value of ``num_envs`` with which each worker measures its best number of copies."""
 DEVICE_NUM_ENVS: Final = 1_024
-"""Default of ``num_envs`` where the learner collects by itself. The same on every device, so that a run goes on
-elsewhere with the copies that it had; on one core of a CPU more are no faster."""
+"""Default of ``num_envs`` if the learner collects itself. It is the same on every device, so that a run can resume
+elsewhere with the same copies; on one CPU core more are not faster.
+"""
 
 CONVOLUTIONS: Final = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Default of the setting ``convolutions``: channels out, side of the kernel and stride of each."""
+"""Default of the setting ``convolutions``: output channels, kernel size and stride of each."""
 HIDDEN: Final = (64, 64)
 """Default of a method's ``hidden``."""
 SAC_HIDDEN: Final = (128, 128)
@@ -42,46 +43,51 @@ SAC_HIDDEN: Final = (128, 128)
 PPO_MINIBATCH_SIZE: Final = 256
 """Default of PPO's ``minibatch_size``."""
 DEVICE_MINIBATCHES: Final = 4
-"""Minibatches of PPO's update where the learner collects by itself, unless ``minibatch_size`` is set."""
+"""Number of minibatches of PPO's update if the learner collects itself, unless ``minibatch_size`` is set."""
 
 DEVICE_RESERVE_BYTES: Final = 4 * 2**30
-"""Device memory left to networks, updates (the shared pool of their graphs) and CUDA itself, at least."""
+"""Minimum device memory left to networks, updates (the shared pool of their graphs) and CUDA itself."""
 CONTEXT_BYTES: Final = 2**30
 """Device memory of CUDA's context, the libraries' workspaces and the copies of weights and checkpoints."""
 _PICTURE_COPIES: Final = 3.5
-"""Times that an update holds the pixels of a row, as numbers, and what convolutions make of them. At its peak an
-update of SAC and DQN held them 2.2 times, and one of PPO and IMPALA, who also value what follows, 3.3 times."""
+"""Number of copies of a row's pixels, as floats and convolution outputs, that an update holds. The measured peaks
+are 2.2 for SAC and DQN, and 3.3 for PPO and IMPALA, which also evaluate the next observations.
+"""
 _NUMBER_COPIES: Final = 6.0
-"""Times that an update holds the inputs and outputs of dense layers for a row: 4.9 in SAC, 2.6 in IMPALA."""
+"""Number of copies of a row's inputs and outputs of dense layers that an update holds: 4.9 in SAC, 2.6 in
+IMPALA.
+"""
 _WEIGHT_COPIES: Final = 16
-"""Times that a network's weights are held: SAC's and TD3's critics, targets, moments and gradients; most of all."""
+"""Number of copies of a network's weights; the maximum is SAC's and TD3's critics, targets, moments and
+gradients.
+"""
 HOST_RESERVE_BYTES: Final = 2**30
-"""Host memory left to the learner itself: torch alone takes half of it."""
+"""Host memory left to the learner itself: torch takes half of it."""
 MARGIN_BYTES: Final = 64 * 2**20
 MARGIN_ROWS: Final = 4_096
-"""Most rows, and their bytes, that a ring has beyond its capacity: written while a batch is read."""
+"""Maximum rows, and their bytes, that a ring has beyond its capacity: written while a batch is read."""
 _SMALL_BYTES: Final = 4 + 1 + 1 + 8
 """Reward, end, number of summed steps and index of the next observation of a transition."""
 _PRIORITY_BYTES: Final = 24
-"""Priority of a transition, its place in a sum, and on the device the index of the next observation once more."""
+"""Priority of a transition, its entry in a sum, and on the device a second index of the next observation."""
 
 Place = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
 class DataMemory:
-    """Bytes of a learner's data; those that a method has not are 0."""
+    """Sizes of a learner's data; parts that a method does not have are 0."""
 
     replay_bytes: int
     """The whole ring. On the device it is allocated at the start."""
     filled_bytes: int
-    """The part of the ring that the run can fill; on the host only that is ever touched."""
+    """The part of the ring that the run can fill; on the host only that part is ever touched."""
     batch_bytes: int
-    """Batches of transitions, two of them: one is learned from while the next is copied."""
+    """Two batches of transitions: one is learned from while the next is copied."""
     rollout_bytes: int
-    """Segments that wait for an on-policy update, and the batch that is made of them."""
+    """Segments that wait for an on-policy update, and the batch that is built from them."""
     update_bytes: int = 0
-    """Networks and one update; on a card its graphs share one pool for it."""
+    """Networks and one update; on a GPU its graphs share one pool for it."""
 
     @property
     def device_bytes(self) -> int:
@@ -90,7 +96,7 @@ class DataMemory:
 
     @property
     def reserve_bytes(self) -> int:
-        """Bytes of the device that are left to all else than the data."""
+        """Bytes of the device that are reserved for everything except the data."""
         return max(DEVICE_RESERVE_BYTES, CONTEXT_BYTES + self.update_bytes)
 
     @property
@@ -100,14 +106,14 @@ class DataMemory:
 
 
 def margin_rows(capacity: int, row_bytes: int) -> int:
-    """Return the rows that a ring of `capacity` on the host has beyond it."""
+    """Return the number of extra rows of a host ring beyond its `capacity`."""
     return min(capacity, MARGIN_ROWS, MARGIN_BYTES // max(1, row_bytes))
 
 
 def tail_rows(capacity: int, num_envs: int, segment_steps: int) -> int:
-    """Return rows for observations that are nobody's first: the last ones of segments, and those of truncations.
+    """Return the number of rows for observations that start no transition: ends of segments, and truncations.
 
-    A thirty-second of the transitions may be truncated; a ring with more of them grows.
+    This allows for a truncation in one of 32 transitions; a ring with more of them grows.
     """
     segments = math.ceil(capacity / (num_envs * segment_steps)) + 2
     return segments * num_envs + capacity // 32
@@ -123,13 +129,14 @@ def update_bytes(
     other_rows: int = 0,
     precision: str = "auto",
 ) -> int:
-    """Return an upper bound of the bytes that networks and an update take, of which graphs hold their part.
+    """Return an upper bound of the memory of networks and one update, including its graphs.
 
     Args:
-        numbers: Of an observation beside its pictures. pictures: Height, width and channels of each.
-        convolutions: Channels out, side and stride of each. hidden: Widths of the layers behind them.
-        gradient_rows: Observations in one gradient step. other_rows: Observations whose values alone are computed.
-        precision: Of products; see the setting.
+        numbers: Numbers of an observation without its images. pictures: Height, width and channels of each image.
+        convolutions: Output channels, kernel size and stride of each. hidden: Widths of the layers after them.
+        gradient_rows: Observations in one gradient step. other_rows: Observations of which only values are
+            computed.
+        precision: Precision of products; see the setting.
     """
     pixels, features, weights = 0, numbers, 0
     for picture in pictures:
@@ -165,12 +172,14 @@ def data_memory(
     """Return the bytes of a learner's data.
 
     Args:
-        observation_bytes: Of one observation. action_bytes: Of one action, 4 for each number.
+        observation_bytes: Size of one observation. action_bytes: Size of one action, 4 for each number.
         replay_capacity: Transitions in the replay; 0 for on-policy methods. batch_size: Transitions in an update.
-        batch_steps: Env steps in an on-policy update; 0 for others. queue_batches: How many of them may wait.
+        batch_steps: Env steps in an on-policy update; 0 for others. queue_batches: Maximum number of waiting
+            batches.
         total_env_steps: End of the run, which may come before the replay is full.
-        state_floats: Of a policy's memory, beside each step; see `state_width`.
-        prioritised: True for draws by priority. update_bytes: Of networks and an update, see `update_bytes`.
+        state_floats: Recurrent state of a policy, stored with each step; see `state_width`.
+        prioritised: True for prioritised sampling. update_bytes: Memory of networks and an update, see
+            `update_bytes`.
     """
     item_bytes = observation_bytes + action_bytes + _SMALL_BYTES + 4 * state_floats
     if prioritised:
@@ -184,7 +193,7 @@ def data_memory(
     replay = ring(replay_capacity) if replay_capacity else 0
     most = replay_capacity if total_env_steps is None else min(replay_capacity, total_env_steps)
     batch = 2 * batch_size * (item_bytes + observation_bytes)
-    # What waits has each observation once and a last row for each copy; the batch has the next ones beside them.
+    # Waiting segments have each observation once, plus a last row for each copy; the batch also has the next ones.
     waiting = item_bytes + observation_bytes // segment_steps
     rollouts = batch_steps * (queue_batches * waiting + item_bytes + observation_bytes)
     return DataMemory(replay, ring(most) if most else 0, batch, rollouts, update_bytes)
@@ -196,9 +205,9 @@ def memory_of_settings(
     action_bytes: int,
     pictures: Sequence[Sequence[int]] = (),
 ) -> DataMemory:
-    """Return the bytes of the data of a run with `settings`, a mapping as in a spec; defaults are filled in.
+    """Return the size of a run's data for `settings`, a mapping as in a spec; defaults are filled in.
 
-    ``pictures`` are height, width and channels of each one of an observation.
+    ``pictures`` are height, width and channels of each image in an observation.
     """
     algorithm, is_own = settings.get("algorithm", "sac"), settings.get("collect") == "device"
     method = settings.get(algorithm, {}) or {}
@@ -243,40 +252,40 @@ def memory_of_settings(
 
 
 def state_size(kind: str, size: int) -> int:
-    """Return the numbers that a policy's memory carries from step to step: outputs, then cells of an LSTM."""
+    """Return the size of a policy's recurrent state: outputs, then cells of an LSTM."""
     return 2 * size if kind == "lstm" else size
 
 
 def state_width(size: int, steps: int) -> int:
-    """Return the numbers of a state of `size` beside each of the `steps` of a segment, over which it is spread."""
+    """Return the numbers per step when a state of `size` is spread over the `steps` of a segment."""
     return math.ceil(size / steps)
 
 
 def _state_size(memory: str | Mapping[str, Any]) -> int:
-    """Return the numbers of a state for the setting ``memory``; one that is wrong is refused elsewhere."""
+    """Return the size of a state for the setting ``memory``; an invalid setting is refused elsewhere."""
     if isinstance(memory, str):
         return state_size(memory, MEMORY_SIZE)
     return state_size(memory.get("kind", ""), memory.get("size", MEMORY_SIZE))
 
 
 def fits_device(memory: DataMemory, free_bytes: int) -> bool:
-    """Return true if the device has room for the data beside networks and updates."""
+    """Return true if the device has room for the data in addition to networks and updates."""
     return memory.device_bytes + memory.reserve_bytes <= free_bytes
 
 
 def fits_host(memory: DataMemory, free_bytes: int | None) -> bool:
-    """Return true if the host has room for the data beside the learner, or if its memory is not known (None)."""
+    """Return true if the host has room for the data and the learner, or if its free memory is unknown (None)."""
     return free_bytes is None or memory.host_bytes + HOST_RESERVE_BYTES <= free_bytes
 
 
 def choose_place(setting: str, memory: DataMemory, device_free: int | None, host_free: int | None) -> Place:
-    """Return where the data lives for the setting ``replay_device``: auto, device or host.
+    """Return the place of the data for the setting ``replay_device``: auto, device or host.
 
     Args:
-        device_free: Free bytes of the card; None where the learner computes on the CPU.
-        host_free: Free bytes of the host; None where they are not known.
+        device_free: Free bytes of the GPU; None if the learner computes on the CPU.
+        host_free: Free bytes of the host; None if unknown.
 
-    Raises ValueError with a sentence that names the bytes and the setting if it fits nowhere that is allowed.
+    Raises ValueError with a sentence on the sizes and the setting if the data fits in no allowed place.
     """
     if device_free is not None and setting != "host" and fits_device(memory, device_free):
         return "device"
@@ -286,7 +295,7 @@ def choose_place(setting: str, memory: DataMemory, device_free: int | None, host
 
 
 def refusal(memory: DataMemory, device_free: int | None, host_free: int | None, setting: str = "auto") -> str:
-    """Return the sentence for data that fits nowhere."""
+    """Return the sentence for data that does not fit anywhere."""
     has = []
     if device_free is not None:
         has.append(f"the card has {size_text(device_free)} free")
@@ -305,5 +314,5 @@ def refusal(memory: DataMemory, device_free: int | None, host_free: int | None, 
 
 
 def size_text(count: int) -> str:
-    """Return bytes for people: ``26.3 GiB``, ``83 MiB``."""
+    """Format bytes for display: ``26.3 GiB``, ``83 MiB``."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{math.ceil(count / 2**20)} MiB"

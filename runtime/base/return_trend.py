@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 FALLEN_SECONDS: Final = 120.0
-"""Time for which a return lies far below its best before that is called divergence: exploration dips too."""
+"""Time for which a return must be far below its best to count as divergence: exploration causes dips too."""
 _SMOOTHING_SECONDS: Final = 60.0
-"""Time constant of the smoothed return: single episodes and evaluations differ many times over."""
+"""Time constant of the smoothed return: single episodes and evaluations vary strongly."""
 _FALLEN: Final = 0.2
-"""Part of the way from its first to its best return below which a return has collapsed; 0.4 ends that."""
+"""Fraction of the way from its first to its best return below which a return has collapsed; 0.4 ends that."""
 _RECOVERED: Final = 0.4
 _NOISES: Final = 4.0
-"""Mean deviations by which a smoothed return must differ from its best: less is chance."""
+"""Number of mean deviations by which a smoothed return must differ from its best: less may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class ReturnTrend:
     """Return of a run, exponentially smoothed, against its own best.
 
     Attributes:
-        level: Smoothed return. noise: smoothed absolute deviation from it.
-        first, best: Level once the smoothing has seen its time constant, and the highest since; None before.
-        fallen_since: Time from which the level lies far below the best; 0 while it does not.
+        level: Smoothed return. noise: Smoothed absolute deviation from it.
+        first, best: Level once the smoothing has reached its time constant, and the highest since; None before.
+        fallen_since: Time since which the level is far below the best; otherwise 0.
     """
 
     level: float
@@ -38,7 +38,7 @@ class ReturnTrend:
     def after(self, value: float, time: float) -> ReturnTrend:
         """Return the trend after one more value."""
         gap = time - self.time
-        if gap <= 0:  # a clock that was set back: nothing can be said about the time between
+        if gap <= 0:  # a clock that was set back: the time between is unknown
             return self
         weight = 1.0 - math.exp(-gap / _SMOOTHING_SECONDS)
         level = self.level + weight * (value - self.level)

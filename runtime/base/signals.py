@@ -1,4 +1,4 @@
-"""Stop flag of a process, set by SIGTERM and SIGINT. Imports nearly nothing, so that it is installed first."""
+"""Stop flag of a process, set by SIGTERM and SIGINT. Imports nearly nothing, so that it can be installed first."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ class Stop:
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        """Name of the signal. A plain attribute, not a threading.Event: a handler that takes a lock which its own
-        thread holds waits for ever."""
+        """Name of the signal. A plain attribute, not a threading.Event: a signal handler deadlocks if it takes a
+        lock that its own thread holds.
+        """
 
     def install(self) -> None:
-        """Install the handlers. Python allows it in the main thread only."""
+        """Install the handlers. Python only allows it in the main thread."""
         signal.signal(signal.SIGINT, self._on_signal)
-        # Last: who looks for this handler, as Python has none, finds both.
+        # Installed last: code that sees this handler can rely on both.
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.reason = signal.Signals(number).name
 
     def is_set(self) -> bool:
-        """Say whether the process was asked to end."""
+        """Return whether the process was asked to end."""
         return self.reason is not None

@@ -1,7 +1,7 @@
 """Client side of the exchange: one session of a worker or an evaluator with its learner, and the newest weights.
 
-The protocol is in `runtime.exchange.machines.session`, without I/O; here are its sockets, its shared memory and the
-policy into which weights are loaded.
+`runtime.exchange.machines.session` has the protocol, without I/O; this module adds its sockets, its shared memory
+and the policy into which weights are loaded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from runtime.exchange.transport.shm_weights import SharedWeightsReader
 from runtime.exchange.transport.sockets import PeerChannel, Port
 
 PULL_SECONDS: Final = 2.0
-"""A request for weights that was not answered within this time is made again."""
+"""A request for weights without an answer within this time is repeated."""
 REOPEN_SECONDS: Final = 6.0
-"""A socket that brought no answer for this long is replaced."""
+"""A socket without any answer for this long is replaced."""
 DRAIN_SECONDS: Final = 1.0
-"""Longest wait of a client that ends for the acknowledgement of its last segments."""
+"""Longest wait of an ending client for the acknowledgement of its last segments."""
 
 
 class HasWeights(Protocol):
@@ -110,11 +110,11 @@ class LearnerClient(Generic[ActorT]):
         self._rate_now = 0.0
         self._segment_bytes = layout.most_bytes(segment_transitions)
         self._ring: RingWriter | None = None
-        # An evaluator measures how good a policy is, so it needs all 24 bits of precision.
+        # An evaluator measures the quality of a policy, so it needs all 24 bits of precision.
         self._codec = BF2 if segment_transitions else F4
         self._channel = PeerChannel(context.endpoint, self.name, 4 * floats, curve_keys.peer_keys(context))
         self._last_answer = dict.fromkeys(Port, time.monotonic())
-        """Time at which each socket last brought something, or had nothing to bring."""
+        """Time at which each socket last delivered something, or had nothing to deliver."""
         self._last_poll = time.monotonic()
         self._has_reported_keys = False
 
@@ -132,7 +132,7 @@ class LearnerClient(Generic[ActorT]):
     # --- for the owner's loop ---
     @property
     def is_too_old(self) -> bool:
-        """True if segments collected with the present weights would be refused as stale."""
+        """True if segments collected with the current weights would be refused as stale."""
         return self.session.policy_version - self.policy_version > self.session.max_policy_lag
 
     @property
@@ -141,7 +141,7 @@ class LearnerClient(Generic[ActorT]):
         return self._borrowed is not None and not self._borrowed[1].holds(self._borrowed[0])
 
     def exchange(self, timeout_seconds: float) -> None:
-        """Send what is due and handle what has come, waiting up to `timeout_seconds` for the first message.
+        """Send due messages and handle received ones, waiting up to `timeout_seconds` for the first message.
 
         Raises PeerRefusedError if the learner refuses this process.
         """
@@ -163,14 +163,14 @@ class LearnerClient(Generic[ActorT]):
         self.session.notes.clear()
         if self.session.refused is not None:
             raise PeerRefusedError(f"the learner refused {self.session.hello.pod}: {self.session.refused.reason}")
-        # An acknowledgement may have brought credit: use it now and not in the next call.
+        # An acknowledgement may have brought credit: use it now, not in the next call.
         self._send_due()
 
     def use_newest_weights(self, *, in_place: bool = False) -> None:
-        """Load the newest weights that arrived into `actor`. `exchange` never does, so a version can be kept.
+        """Load the newest received weights into `actor`. `exchange` never does, so that a version can be kept.
 
         With `in_place`, weights in the learner's shared memory are used without a copy. The caller must then check
-        `is_overtaken` after each use, and if it is true discard the result and call this again.
+        `is_overtaken` after each use; if it is true, discard the result and call this again.
         """
         newer = self._pending or (self._borrowed if self.is_overtaken else None)
         self._pending = None
@@ -199,7 +199,7 @@ class LearnerClient(Generic[ActorT]):
             self._pulled = self._pulled[0], max(self._pulled[1], version)
 
     def send_evaluation(self, evaluation: messages.EvaluationReport) -> None:
-        """Send an evaluation; without a learner that listens it is in the evaluator's own log only."""
+        """Send an evaluation; without a connected learner it is only in the evaluator's own log."""
         outgoing = self.session.evaluation(evaluation)
         if outgoing is not None:
             self._send([outgoing])
@@ -226,7 +226,7 @@ class LearnerClient(Generic[ActorT]):
             if away > 1.0:  # this process did not poll (a long step, SIGSTOP): that says nothing about the socket
                 self._last_answer[port] = now
             elif now - answered > REOPEN_SECONDS:
-                # libzmq gives a connection up for good after a protocol error; only a new socket connects again.
+                # libzmq permanently gives up a connection after a protocol error; only a new socket connects again.
                 self._last_answer[port] = now
                 self._channel.reopen(port)
         self._send(self.session.outgoing(now, self.env_steps, self._rate_now, self.policy_version))
@@ -241,18 +241,20 @@ class LearnerClient(Generic[ActorT]):
             if self._channel.send(Port.MODEL, encode(get)):
                 self._pull_sent = now
         elif not self._wants_weights or newest <= self._pulled or not session.is_joined:
-            self._last_answer[Port.MODEL] = now  # nothing was requested, so silence is no fault of the socket
+            self._last_answer[Port.MODEL] = now  # nothing was requested, so silence is not a fault of the socket
 
     def _send(self, queue: Sequence[Outgoing]) -> None:
         for number, outgoing in enumerate(queue):
             if not self._channel.send(Port.DATA, self._frames(outgoing)):
-                # What follows was not sent either. Order matters: a gap would cost a rejoin.
+                # The following messages were not sent either. Order matters: a gap would cost a rejoin.
                 for unsent in queue[number:]:
                     self.session.unsent(unsent.message)
                 return
 
     def _frames(self, outgoing: Outgoing) -> list[Buffer]:
-        """Return the frames of a message. Its segments go into the ring if there is one, else in a second frame."""
+        """Return the frames of a message. Its segments go into the ring if there is one, otherwise into a second
+        frame.
+        """
         message = outgoing.message
         if isinstance(message, messages.Segments) and message.ring:
             assert self._ring is not None  # noqa: S101  (the session sets `ring` only after offer_ring)
@@ -309,7 +311,7 @@ class LearnerClient(Generic[ActorT]):
         self.actor.use_weights(weights)
         before, self._borrowed = self._borrowed, borrowed
         if before is not None and before[1] is not self._shared_weights:
-            before[1].close()  # memory of a learner that is gone
+            before[1].close()  # memory of a previous learner
 
     # --- ring ---
     def _offer_ring(self) -> None:

@@ -1,8 +1,8 @@
 """Server side of the exchange: a network thread that joins sockets, membership machine and segment store.
 
-That thread owns the sockets and does nothing but receive segments and answer; the learner's main thread samples,
-updates and publishes. They share the store and the machine under one lock, which neither holds for longer than a
-copy. The lock's condition tells the main thread of new data; `LearnerChannel.wake` tells the network thread of new
+That thread owns the sockets, receives segments and answers; the learner's main thread samples, updates and
+publishes. They share the store and the machine under one lock, which neither holds for longer than a copy. The
+lock's condition notifies the main thread of new data; `LearnerChannel.wake` notifies the network thread of new
 weights.
 """
 
@@ -36,26 +36,26 @@ from runtime.exchange.transport.sockets import Inbound, LearnerChannel, Port
 from runtime.exchange.validation import EpisodeReturns, FiniteCheck, PolicyLag
 
 TICK_SECONDS: Final = 0.02
-"""Longest wait of the network thread: period of credits, leases and acknowledgements when nothing arrives."""
+"""Longest wait of the network thread: interval of credits, leases and acknowledgements when nothing arrives."""
 MAX_EVALUATIONS: Final = 1_024
-"""Evaluations that wait for the main thread; beyond it the oldest are dropped."""
+"""Maximum number of evaluations that wait for the main thread; then the oldest are dropped."""
 CUT_PAUSE_SECONDS: Final = 0.001
 """Pause between two chunks of experience that are copied for a checkpoint."""
 RECORDS_PER_PEERS: Final = 15
-"""Records of which one at least names the peers: who reads only the newest part of a log finds them."""
+"""At least one of this many records names the peers, so that readers of only the end of a log find them."""
 MOST_PEERS: Final = 256
-"""Peers that a record names: a line of a log is cut at 16 KiB by container runtimes."""
+"""Maximum number of peers in a record: container runtimes cut a log line at 16 KiB."""
 LATECOMER_SECONDS: Final = 60.0
-"""Longest wait of a finished learner for peers that never joined: a simulator may take so long to start."""
+"""Longest wait of a finished learner for peers that never joined: a simulator may take this long to start."""
 
 T = TypeVar("T")
 
 
 class StoreCut(Protocol):
-    """State of a store at one moment, copied out little by little while the store goes on."""
+    """State of a store at one moment, copied out step by step while the store is in use."""
 
     def copy_next(self) -> bool:
-        """Copy some more of it, for a millisecond, and return true while there is more; needs the store's lock."""
+        """Copy more of it for a millisecond, and return true while there is more; needs the store's lock."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state, once everything is copied."""
@@ -73,12 +73,14 @@ class SegmentStore(Protocol):
         """Copy one segment in, its tail last if the layout has one."""
 
     def cut(self, most_bytes: int | None = None) -> StoreCut:
-        """Return what a resumed run needs as it is now; of experience the newest within `most_bytes`."""
+        """Return a cut of the current state for a resumed run, including the newest experience within
+        `most_bytes`.
+        """
 
 
 @runtime_checkable
 class BundleStore(Protocol):
-    """Store that takes many segments by one copy of each column."""
+    """Store that accepts many segments with one copy of each column."""
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
         """Copy in segments of equal size."""
@@ -86,7 +88,7 @@ class BundleStore(Protocol):
 
 @runtime_checkable
 class InspectingStore(Protocol):
-    """Store that knows what the values in a segment must be."""
+    """Store that knows the valid values of a segment."""
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments that cannot be used. The network thread calls it without a lock."""
@@ -96,10 +98,10 @@ class StepLimiter(Protocol):
     """Balance of collection and learning; see `runtime.rl.roles.rate_limiter` for the one that learners use."""
 
     def ceiling(self, updates: int) -> int:
-        """Return how many env steps may be collected in all once `updates` are done."""
+        """Return the total number of env steps that may be collected once `updates` are done."""
 
     def allows_update(self, env_steps: int, updates: int) -> bool:
-        """Return true if the data for one more update has come in."""
+        """Return true if the data for one more update has arrived."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class ExchangeState:
 
 
 class ExchangeCut:
-    """Experience and accounts at one moment, whose arrays are copied later: in the thread that calls `complete`."""
+    """Experience and accounts at one moment, whose arrays are copied later, in the thread that calls `complete`."""
 
     def __init__(self, state: ExchangeState, store: StoreCut, lock: threading.Condition) -> None:
         self.state = state
@@ -121,12 +123,13 @@ class ExchangeCut:
         self._lock = lock
 
     def complete(self) -> ExchangeState:
-        """Return the state with its arrays. Exchange and learner go on, and wait for one chunk at most."""
+        """Return the state with its arrays. Exchange and learner continue, and wait for at most one chunk."""
         more = True
         while more:
             with self._lock:
                 more = self._store.copy_next()
-            # Python's locks are not fair: at once this thread would mostly have it again before a waiter wakes.
+            # Python's locks are not fair: without a pause this thread would mostly get it again before a waiter
+            # wakes.
             time.sleep(CUT_PAUSE_SECONDS)
         return replace(self.state, store=self._store.arrays())
 
@@ -134,8 +137,8 @@ class ExchangeCut:
 class LearnerServer:
     """Learner's end of the exchange, listening at `endpoint`.
 
-    Public methods are for the main thread, or any thread where they say so. `accounts` and `policy_version` are
-    those of the checkpoint and the journal that it resumes. Raises EndpointError if the address cannot be used.
+    Public methods are for the main thread, or for any thread if they say so. `accounts` and `policy_version` come
+    from the checkpoint and the journal from which it resumes. Raises EndpointError if the address cannot be used.
 
     Attributes:
         membership: Peers and accounts; changed by the network thread under the server's lock.
@@ -158,7 +161,7 @@ class LearnerServer:
         self._channel = LearnerChannel(endpoint, terms.largest_message, keys)
         self.membership = Membership(terms, accounts or Accounts(), policy_version)
         self.policies = PolicyStore(terms.epoch, terms.token, policy_version)
-        # append and popleft of a deque are atomic. Bounded, because a server without evaluators never empties it.
+        # append and popleft of a deque are atomic. Bounded, because a learner may never empty it.
         self.evaluations: deque[tuple[str, EvaluationReport]] = deque(maxlen=MAX_EVALUATIONS)
         self._experience = store
         self._limiter = limiter
@@ -172,13 +175,13 @@ class LearnerServer:
         self._bundles = store if isinstance(store, BundleStore) else None
         self._inspector = store if isinstance(store, InspectingStore) else None
         self._rings: dict[bytes, RingReader] = {}
-        """By route; only the network thread uses them."""
+        """By route; only used by the network thread."""
         self._endpoint = endpoint
         self._traffic = Traffic(time.monotonic())
         self._named_peers: list[str] = []
-        """Peers that the newest record with peers named."""
+        """Peers in the newest record that names them."""
         self._unnamed = 0
-        """Records that may come before the next one with peers."""
+        """Number of records that may come before the next one with peers."""
         self._updates = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -186,7 +189,7 @@ class LearnerServer:
 
     # --- main thread ---
     def start(self) -> None:
-        """Start the network thread; from here on the channel belongs to it."""
+        """Start the network thread, which then owns the channel."""
         self._thread.start()
 
     def close(self) -> None:
@@ -201,7 +204,7 @@ class LearnerServer:
         self._channel.close()
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
-        """Wait up to `timeout_seconds` for the data of one more update than `updates`; return true if it is there.
+        """Wait up to `timeout_seconds` for the data of update number `updates` + 1; return whether it is available.
 
         Raises RuntimeError if the network thread has failed, with its exception as the cause.
         """
@@ -215,7 +218,7 @@ class LearnerServer:
             return self._limiter.allows_update(self.membership.env_steps, updates)
 
     def collected(self, transitions: int) -> None:
-        """Count transitions that the learner has collected by itself; they never pass through this server."""
+        """Count transitions that the learner itself has collected, which never pass through this server."""
         with self._changed:
             self._handle(events.Collected(transitions), None)
 
@@ -225,7 +228,9 @@ class LearnerServer:
             return sample()
 
     def publish(self, version: int, arena: NDArray[np.float32], updates: int) -> None:
-        """Make `arena`, which is not written any more, the policy of `version`, the result of `updates` updates."""
+        """Make `arena` the policy of `version`, the result of `updates` updates. It must not be written
+        afterwards.
+        """
         self.policies.publish(version, arena)
         with self._changed:
             self._updates = updates  # together with the version: new credit must not be used with the old policy
@@ -239,7 +244,7 @@ class LearnerServer:
     def finish(self, reason: str, least_seconds: float, most_seconds: float) -> None:
         """Announce the end of the run and wait until all peers have left, up to `most_seconds`.
 
-        `least_seconds` are waited in any case, for peers that are just starting.
+        It waits at least `least_seconds`, for peers that are just starting.
         """
         self._post(events.Finished(reason))
         began = time.monotonic()
@@ -250,7 +255,7 @@ class LearnerServer:
                 self._changed.wait(0.1)  # only segments notify; departures are noticed at this period
 
     def await_latecomers(self, joiners: int, give_up: Callable[[], bool]) -> None:
-        """Wait up to a minute until `joiners` pods have left: a latecomer would look for a learner for ever."""
+        """Wait up to a minute until `joiners` pods have left: a late peer would look for a learner forever."""
         deadline = time.monotonic() + LATECOMER_SECONDS
         if missing := self._missing(joiners):
             self._say(
@@ -269,7 +274,7 @@ class LearnerServer:
         return self.cut(most_bytes).complete()
 
     def cut(self, most_bytes: int) -> ExchangeCut:
-        """Return what `snapshot` does, as it is now, before its experience is copied."""
+        """Return the same state as `snapshot`, before its experience is copied."""
         with self._changed:
             accounts = self.membership.accounts
             state = ExchangeState(self.membership.env_steps, {}, accounts.state(), accounts.last_seqs())
@@ -306,7 +311,7 @@ class LearnerServer:
             }
 
     def _peer_fields(self) -> dict[str, Any]:
-        """Return where the learner listens and who is connected; nothing while a recent record said the same."""
+        """Return the learner's addresses and its connected peers; empty while a recent record had the same."""
         peers = sorted(member.hello.pod for member in self.membership.members.values())[:MOST_PEERS]
         self._unnamed -= 1
         if peers == self._named_peers and self._unnamed > 0:
@@ -315,7 +320,7 @@ class LearnerServer:
         return {"listens": [self._endpoint.data, self._endpoint.model], "peers": peers}
 
     def status(self) -> dict[str, Any]:
-        """Return the exchange's part of the learner's status, as plain values for JSON. Any thread may call it."""
+        """Return the exchange's part of the learner's status as plain JSON values. Any thread may call it."""
         now = time.monotonic()
         with self._changed:
             machine, totals = self.membership, self.membership.accounts.totals
@@ -373,7 +378,7 @@ class LearnerServer:
                 with self._changed:
                     self._handle(events.Ticked(time.monotonic(), self._limiter.ceiling(self._updates)), None)
                 self._flush()
-            self._flush()  # what `finish` has queued must leave before the sockets are closed
+            self._flush()  # messages that `finish` has queued must be sent before the sockets are closed
         except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
             with self._changed:
                 self._error = error
@@ -396,7 +401,7 @@ class LearnerServer:
         if isinstance(message, Segments):
             bundle = self._bundle(inbound.route, message, arena)
             # Outside the lock: this pass over all bytes is half of the thread's work. A message of the wrong size
-            # is not searched, since the membership machine refuses it whatever its numbers are.
+            # is not searched, since the membership machine refuses it regardless of its numbers.
             if bundle is not None:
                 self._traffic.received_in_memory(bundle.nbytes if message.ring else 0)
                 faulty = self._finite.non_finite_segments(bundle)
@@ -408,7 +413,9 @@ class LearnerServer:
             self._handle(arrived, bundle)
 
     def _bundle(self, route: bytes, segments: Segments, arena: memoryview | None) -> SegmentBundle | None:
-        """Return the segments of a message where they lie; None if they do not have the size that it states."""
+        """Return the segments of a message without copying them; None if they do not have the size that it
+        states.
+        """
         slot_bytes = 0
         if segments.ring:
             ring = self._rings.get(route)
@@ -428,9 +435,9 @@ class LearnerServer:
             self._handle(events.MalformedMessage(route, error), None)
 
     def _handle(self, event: events.Event, bundle: SegmentBundle | None) -> None:
-        """Carry out the machine's instructions; the caller holds the lock.
+        """Execute the machine's instructions; the caller holds the lock.
 
-        Messages only go to the outbox: sockets belong to the network thread, and this runs in the main one too.
+        Messages only go to the outbox: sockets belong to the network thread, and this also runs in the main thread.
         """
         for instruction in self.membership.handle(event):
             match instruction:

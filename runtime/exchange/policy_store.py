@@ -1,10 +1,10 @@
 """Policy store of a learner: the newest weights, encoded once for each form in which peers request them.
 
-Weights are pulled: a peer sends the version that it has, and a version that nobody requests is never sent. Versions
-only rise within a run, also over restarts of the learner. Large policies are also given as bfloat16, which has half
-the bytes and 8 of the 24 bits of precision; and to peers on the learner's own host in shared memory, where one copy
-serves all. A form is made once a version: when the policy is published if it was requested lately, else by the
-first request.
+Weights are pulled: a peer sends the version that it has, and a version that no peer requests is never sent.
+Versions only increase within a run, even after a restart of the learner. Large policies are also available as
+bfloat16, which has half the bytes and 8 of the 24 bits of precision. Peers on the learner's own host can read them
+in shared memory, where one copy serves all. A form is made once per version: at publication if it was requested
+recently, otherwise at the first request.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedW
 F4: Final = "f4"
 BF2: Final = "bf2"
 LARGE_BYTES: Final = 1024 * 1024
-"""Smallest policy that is given as bfloat16; below it the conversion costs more than the bytes."""
+"""Smallest policy that is offered as bfloat16; below it the conversion costs more than the bytes."""
 _SHARED: Final = "shared"
 _CHUNK: Final = 65_536
-"""Values that are converted at once, so that they stay in the processor's cache (256 KiB of float32)."""
+"""Number of values converted together, so that they stay in the processor's cache (256 KiB of float32)."""
 
 Answer = tuple[Message, Buffer | None]
 
@@ -56,16 +56,16 @@ class PolicyStore:
     _requested: set[str] = field(default_factory=set)
     """Forms that were requested since the previous version was published."""
     _permanent: frozenset[str] = frozenset()
-    """Forms that are made of every version."""
+    """Forms that are made for every version."""
     _shared: SharedWeightsWriter | None = None
     _can_share: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a form is made; existing forms are read without it."""
 
     def publish(self, version: int, arena: NDArray[np.float32]) -> None:
-        """Make `arena`, flat float32 that is not written any more, the policy of `version`.
+        """Make `arena` the policy of `version`. It is flat float32 and must not be written afterwards.
 
-        Raises ValueError if the version does not rise.
+        Raises ValueError if the version does not increase.
         """
         if version <= self.version:
             raise ValueError(f"policy version {version} does not follow {self.version}")
@@ -79,9 +79,9 @@ class PolicyStore:
         self.version = version
 
     def share(self, floats: int) -> SharedWeights:
-        """Write every version of `floats` values to shared memory from now on, and return how a reader finds it.
+        """Write every version of `floats` values to shared memory from now on, and return its address for readers.
 
-        Raises SharedMemoryError where there is no such memory.
+        Raises SharedMemoryError if shared memory is not available.
         """
         with self._lock:
             if self._shared is None:
@@ -90,9 +90,9 @@ class PolicyStore:
             return self._shared.message(self.epoch, self.version)
 
     def answer_get(self, get: Get) -> Answer:
-        """Return the weights if they are newer than the peer's, else a message without weights.
+        """Return the weights if they are newer than the peer's, otherwise a message without weights.
 
-        A version of another epoch is never newer than the present one: it comes from a learner that is gone.
+        A version of another epoch is never newer than the current one: it comes from a previous learner.
         """
         if not hmac.compare_digest(get.token.encode(), self.token.encode()):
             return Refused(PROTOCOL_VERSION, RefusalCode.TOKEN.value, "its token is not this run's"), None
@@ -108,7 +108,7 @@ class PolicyStore:
         if form not in policy.forms:
             with self._lock:
                 self._encode(policy, form)
-        # The form is missing if shared memory could not be had: then the same request is answered without it.
+        # The form is missing if shared memory is not available: then the same request is answered without it.
         return policy.forms.get(form) or self.answer_get(replace(get, place=""))
 
     def _encode(self, policy: _Policy, form: str) -> None:
@@ -133,7 +133,7 @@ class PolicyStore:
             policy.forms[_SHARED] = self._shared.message(self.epoch, policy.version), None
 
     def close(self) -> None:
-        """Unmap the shared memory; no request may be answered any more."""
+        """Unmap the shared memory; requests may no longer be answered afterwards."""
         if self._shared is not None:
             self._shared.close()
             self._shared, self._can_share = None, False
@@ -153,7 +153,7 @@ def to_bf2(arena: NDArray[np.float32]) -> NDArray[np.uint16]:
     upper = np.empty(arena.size, dtype=np.uint16)
     for start in range(0, arena.size, _CHUNK):
         part = bits[start : start + _CHUNK]
-        # Adding 0x7FFF and the lowest bit that stays carries into the upper half exactly when it must round up.
+        # Adding 0x7FFF and the lowest remaining bit carries into the upper half exactly when it must round up.
         rounded = part >> 16
         rounded &= 1
         rounded += 0x7FFF
@@ -165,14 +165,14 @@ def to_bf2(arena: NDArray[np.float32]) -> NDArray[np.uint16]:
 def load(codec: str, raw: memoryview, into: NDArray[np.float32]) -> None:
     """Decode weights into `into`, float32.
 
-    Raises ValueError, and leaves `into` as it is, if the size or the codec is wrong or a value is not finite.
+    Raises ValueError, and leaves `into` unchanged, if the size or the codec is wrong or a value is not finite.
     """
     if raw.nbytes != into.size * {F4: 4, BF2: 2}.get(codec, 0) or not into.size:
         raise ValueError(f"{raw.nbytes} bytes are not {into.size} values of {codec!r}")
     kind, exponent = (np.uint32, 0x7F80_0000) if codec == F4 else (np.uint16, 0x7F80)
     encoded: NDArray[Any] = np.frombuffer(raw, dtype=kind)
     bits = into.view(np.uint32)
-    # Checked in a pass of its own, before anything is written: a policy must never be half of another.
+    # Checked in a separate pass before anything is written: a policy must never mix two versions.
     for start in range(0, into.size, _CHUNK):
         if (encoded[start : start + _CHUNK] & exponent).max() == exponent:  # infinite or NaN in IEEE 754
             raise ValueError("they hold values that are not finite")

@@ -1,8 +1,8 @@
 """Memory for segments before they are sent: consecutive ranges of slabs, so that several are sent as one piece.
 
-Several segments in one message are one frame on the wire. Adjacent arenas are sent without a copy; others have
-to be joined first. An arena therefore carries its slab and offset: to derive adjacency from two memoryviews
-would cost more than to send a segment.
+Several segments in one message are one frame on the wire. Adjacent arenas are sent without a copy; others have to
+be joined first. An arena therefore stores its slab and offset: deriving adjacency from two memoryviews would cost
+more than sending a segment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from runtime.exchange.protocol.framing import Buffer, SegmentArena
 
 SLAB_BYTES: Final = 4 * 1024 * 1024
-"""Allocated at once. A slab is freed with the last arena that refers to it."""
+"""Size of one allocation. A slab is freed with the last arena that refers to it."""
 
 
 class SegmentAllocator:
-    """Allocator of arenas of one size, adjacent as long as a slab lasts; an arena may be cut when it is done."""
+    """Allocator of arenas of one size, adjacent within a slab; a completed arena may be shortened."""
 
     def __init__(self, arena_bytes: int) -> None:
         self._size = arena_bytes
@@ -31,13 +31,13 @@ class SegmentAllocator:
         """Return an unused arena with arbitrary content."""
         start = self._next
         if start + self._size > self._slab.nbytes or not self._slab.nbytes:
-            # np.empty touches no memory: pages come with the first write, so an unused rest costs nothing.
+            # np.empty touches no memory: pages are allocated with the first write, so an unused rest costs nothing.
             self._slab, start = np.empty(self._slab_bytes, dtype=np.uint8).data, 0
         self._next = start + self._size
         return SegmentArena(self._slab, start, self._size)
 
     def cut(self, arena: SegmentArena, nbytes: int) -> SegmentArena:
-        """Return the first `nbytes` of the arena that was allocated last; the next one begins behind them."""
+        """Shorten the most recently allocated arena to `nbytes` and return it; the next one begins after it."""
         self._next = arena.start + nbytes
         return SegmentArena(arena.slab, arena.start, nbytes)
 
@@ -57,6 +57,6 @@ def contiguous_pieces(arenas: Sequence[SegmentArena]) -> list[memoryview]:
 
 
 def gather(arenas: Sequence[SegmentArena]) -> Buffer:
-    """Return the arenas as one piece: a view if they are adjacent, else a copy."""
+    """Return the arenas as one piece: a view if they are adjacent, otherwise a copy."""
     pieces = contiguous_pieces(arenas)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,8 +1,7 @@
-"""Received segments of one message, as a learner reads them: where each lies, and columns over several of them.
+"""Received segments of one message for a learner: the position of each, and columns over several of them.
 
-Through a socket the segments are one behind the other; in a shared-memory ring each begins at a slot of its own.
-Equal segments at equal distances are one array with strides, so that a column of all of them is checked or stored
-at once.
+Through a socket the segments are consecutive; in a shared-memory ring each begins at its own slot. Equal segments
+at equal distances form one strided array, so that a column of all of them is checked or stored in one operation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class SegmentBundle:
     Attributes:
         counts: Items of each segment; none is 0.
         tails: Rows behind the items of each segment.
-        distance: Bytes from the beginning of one segment to that of the next; 0 if they are consecutive.
+        distance: Bytes from the start of one segment to the start of the next; 0 if they are consecutive.
     """
 
     layout: Layout
@@ -39,9 +38,9 @@ class SegmentBundle:
     def of(
         cls, layout: Layout, arena: memoryview, columns: RowColumns, slot_bytes: int = 0
     ) -> SegmentBundle | None:
-        """Return the segments of a message; None if the arena does not hold just them.
+        """Return the segments of a message; None if the arena does not have exactly their size.
 
-        `slot_bytes` is the size of a slot if the arena is a part of a ring, of which each segment has one.
+        `slot_bytes` is the size of a slot if the arena is part of a ring, in which each segment has a slot.
         """
         counts, tails = columns.transitions, columns.tail
         if not all(counts):
@@ -58,7 +57,7 @@ class SegmentBundle:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the segments, without what lies between them."""
+        """Size of the segments, without gaps between them."""
         return self.layout.item_bytes * sum(self.counts) + self.layout.tail_bytes * sum(self.tails)
 
     @property
@@ -69,7 +68,7 @@ class SegmentBundle:
 
     @property
     def stride(self) -> int:
-        """Bytes from one segment to the next, of segments that are uniform."""
+        """Bytes from one segment to the next; only for uniform segments."""
         return self.distance or self.layout.segment_bytes(self.counts[0], self.tails[0])
 
     def part(self, first: int, end: int) -> SegmentBundle:
@@ -82,13 +81,13 @@ class SegmentBundle:
         )
 
     def uniform_parts(self) -> tuple[SegmentBundle, ...]:
-        """Return the longest runs of segments of equal sizes, in order; just this bundle if all are equal.
+        """Return the longest series of segments of equal sizes, in order; only this bundle if all are equal.
 
-        Sizes differ where an episode was truncated: by a row of the tail, in a few segments of a message.
+        Sizes differ where an episode was truncated: by one tail row, in a few segments of a message.
         """
         if self.is_uniform:
-            # Not remembered: a bundle that refers to itself would hold the arena until the next garbage collection,
-            # and a ring whose memory is in use cannot be closed.
+            # Not cached: a bundle that refers to itself would keep the arena until the next garbage collection, and
+            # a ring whose memory is in use cannot be closed.
             return (self,)
         if not self._parts:
             object.__setattr__(self, "_parts", tuple(self._runs()))
@@ -109,9 +108,9 @@ class SegmentBundle:
             yield self.layout.columns(self.arena[start:end], count, tail)
 
     def columns(self) -> Columns:
-        """Return each column over all segments, (segments, items, …), the tail last; only of uniform segments."""
+        """Return each column over all segments, (segments, items, …), the tail last; only for uniform segments."""
         if self._columns is None:
-            # Once: the store looks at them when it inspects a message, and again, under the lock, when it takes it.
+            # Cached: the store needs them when it inspects a message, and again, under the lock, when it stores it.
             object.__setattr__(self, "_columns", self._views())
         assert self._columns is not None  # noqa: S101  (set above)
         return self._columns

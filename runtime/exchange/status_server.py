@@ -1,7 +1,7 @@
 """Status of a learner over HTTP: its peers, their lag and rates, as JSON and for Prometheus.
 
-Read-only. Each connection has a thread and two seconds, and beyond some dozens a connection is closed at once;
-exchange and training never wait for it.
+Read-only. Each connection has a thread and two seconds, and above a limit new connections are closed immediately.
+Exchange and training never wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOW_SECONDS: Final = 2.0
 """A connection that has not sent its request, or read the response, within this time is closed."""
 BACKLOG: Final = 128
 MAX_CONNECTIONS: Final = 64
-"""Connections that are served at the same time."""
+"""Maximum number of concurrent connections."""
 
 Address = tuple[str, int] | Path
 """Host and port, or the path of a Unix socket."""
@@ -35,7 +35,7 @@ class StatusServer:
         if self._path is not None:
             self._path.unlink(missing_ok=True)  # left by a killed learner; the folder's lock excludes a live one
         self._server = _Server(address, snapshot)
-        # 0.2 s is the period at which `shutdown` is noticed, and so the longest wait of `close`.
+        # 0.2 s is the interval at which `shutdown` is noticed, and so the longest wait of `close`.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="status", daemon=True)
         self._thread.start()
 
@@ -65,12 +65,12 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(server_address, _Handler)
 
     def snapshot(self) -> Mapping[str, Any]:
-        """Return the status; by one thread at a time, since it reads what others write."""
+        """Return the status; one thread at a time, since it reads values that others write."""
         with self._lock:
             return self._snapshot()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, or close it where too many are open."""
+        """Serve a connection in its own thread, or close it if too many are open."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -96,8 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Serve one connection, and end it after its time."""
-        # `timeout` bounds each read alone: a byte each second would occupy the thread for hours.
+        """Serve one connection, and close it after its time limit."""
+        # `timeout` only limits each single read: one byte per second would occupy the thread for hours.
         timer = threading.Timer(SLOW_SECONDS, self._cut)
         timer.daemon = True
         timer.start()
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _respond(self, code: int, kind: str, text: str) -> None:
         body = text.encode()
-        # Not send_response: that would write a log line and a Server header with the version of Python.
+        # Not send_response: it would write a log line and a Server header with the version of Python.
         self.send_response_only(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -12,10 +12,10 @@ _COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 
 
 class Traffic:
-    """Counters that one thread raises and any thread may read; the rates are for one reader.
+    """Counters that one thread increments and any thread may read; the rates are for one reader.
 
-    Bytes are those of the frames without ZeroMQ's own, and of segments that come through shared memory. Weights
-    that peers read in the learner's shared memory are no traffic.
+    Counted are the bytes of the frames without ZeroMQ's own, and of segments in shared memory. Weights that peers
+    read from the learner's shared memory are not counted.
     """
 
     def __init__(self, now: float) -> None:

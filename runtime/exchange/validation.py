@@ -14,7 +14,7 @@ from runtime.exchange.protocol.segment_schema import Layout, is_finite
 from runtime.exchange.segment_bundle import SegmentBundle
 
 RECENT_EPISODES: Final = 100
-"""Episodes whose mean is the `mean_return` of a record."""
+"""Number of episodes in the `mean_return` of a record."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class PolicyLag:
     def add(self, version: int, rows: SegmentRows) -> None:
         """Add segments: how far their oldest and newest actions were behind `version`."""
         oldest, newest = rows.columns.policy_version_min, rows.columns.policy_version_max
-        # Not negative: a worker reads shared weights that may be newer than the version that is announced.
+        # Not negative: a worker reads shared weights that may be newer than the announced version.
         minimum = max(0, version - max(newest))
         self.minimum = min(self.minimum, minimum) if self.segments else minimum
         self.maximum = max(self.maximum, version - min(oldest))
@@ -37,8 +37,8 @@ class PolicyLag:
         self.segments += len(oldest)
 
     def min_mean_max(self) -> list[float]:
-        """Return the three statistics; zeros if no segment has come."""
-        # Each segment added two lags, that of its oldest and that of its newest action.
+        """Return the three statistics; zeros if no segment has arrived."""
+        # Each segment added two lags: of its oldest and of its newest action.
         return [self.minimum, self.total / (2 * self.segments) if self.segments else 0.0, self.maximum]
 
 
@@ -60,7 +60,7 @@ class EpisodeReturns:
             if episodes:
                 self._recent.append((episodes, return_sum))
                 self._episodes += episodes
-        # Whole segments are dropped, so the mean is over RECENT_EPISODES or a few more.
+        # Whole segments are dropped, so the mean covers RECENT_EPISODES or slightly more.
         while self._episodes - self._recent[0][0] >= RECENT_EPISODES:
             self._episodes -= self._recent.popleft()[0]
 
@@ -73,9 +73,9 @@ class FiniteCheck:
     """Search for segments with infinite numbers or NaN, normally at the cost of one sum of squares.
 
     A sum of squares is finite only if all its terms are, so one sum over the floats of all segments of a message
-    clears them at the speed of memory. Only if it is not finite, which large numbers can cause as well, is each
-    segment checked number by number. The caller makes NumPy ignore overflows in its thread (`numpy.seterr`): to do
-    so here would cost as much as the sum over a small message.
+    clears them at memory speed. Only if it is not finite, which large numbers can cause as well, each segment is
+    checked number by number. The caller makes NumPy ignore overflows in its thread (`numpy.seterr`): doing so here
+    would cost as much as the sum over a small message.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -108,7 +108,7 @@ class FiniteCheck:
             spans.append((self._tail.dtype, start, start + tail * self._tail.item_bytes))
         for dtype, first, last in spans:
             shape, strides = (len(bundle), (last - first) // dtype.itemsize), (bundle.stride, dtype.itemsize)
-            # One row a segment: the rows are contiguous inside, so that vecdot runs at full speed without a copy.
+            # One row per segment: the rows are contiguous, so that vecdot runs at full speed without a copy.
             values = np.ndarray(shape, dtype, bundle.arena, first, strides)
             if not math.isfinite(sum(np.vecdot(values, values).tolist())):
                 return False

@@ -1,4 +1,4 @@
-"""Classes by name, ``package.module:Class``, as a spec has them: imported, or refused with a sentence."""
+"""Imports a class by its name in a spec, ``package.module:Class``, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OwnNetwork:
-    """Module of one's own that makes features of an observation; see ``runtime.rl.algos.own_network``."""
+    """User-defined module that computes features of an observation; see ``runtime.rl.algos.own_network``."""
 
     name: str
-    """Its class, ``package.module:Class``."""
+    """Name of the class, ``package.module:Class``."""
     options: str
-    """JSON object of the constructor's options."""
+    """JSON object with the constructor's options."""
     size: int
-    """Features that it makes of an observation."""
+    """Number of features per observation."""
     parts: tuple[tuple[int, ...], ...]
-    """Shapes of its parameters, in its own order."""
+    """Shapes of its parameters, in the module's order."""
 
 
 def load_class(name: str) -> type:
-    """Return the class ``package.module:Class``. ValueError with a sentence if there is none."""
+    """Return the class ``package.module:Class``. Raises ValueError with a sentence if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
         value = getattr(importlib.import_module(module), attribute, None)
-    # Whatever the module does at its import is the user's: a sentence names it, and no traceback of ours.
+    # User code runs at the import: the error names its module, without our traceback.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(

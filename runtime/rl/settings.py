@@ -1,7 +1,8 @@
-"""Training settings: one frozen value, made of the JSON object in `L2R_CONFIG` (stdlib only).
+"""Training settings: a frozen dataclass, created from the JSON object in `L2R_CONFIG` (stdlib only).
 
-Every setting says its unit, its default and when to change it; `l2r-runtime config` prints that. An unknown key,
-a wrong type or a value out of bounds is refused with a sentence, so that a typing error never trains for a day.
+Every setting documents its unit, its default and when to change it; `l2r-runtime config` prints this. An unknown
+key, a wrong type or a value out of range is rejected with a sentence, so that a typing error never trains for a
+day.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from runtime.base.environments import CLASS_NAME
 
 
 class SettingsError(ValueError):
-    """The settings cannot be used; the sentence names the key and what it may be."""
+    """Settings are invalid; the sentence names the key and its allowed values."""
 
 
 ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "sgd", "random")
 _OFF_POLICY: Final = ("sac", "dqn", "td3")
-"""Methods that learn from a replay, for which settings that speak of it hold."""
+"""Methods that learn from a replay; settings about the replay apply to them."""
 
 
 def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: Sequence[str] = ()) -> Any:
-    """Declare a setting; `least` bounds numbers from below, a float with `least` 0 must be above it."""
+    """Declare a setting; `least` is the minimum of numbers. A float with `least` 0 must be above it."""
     metadata = {"meaning": meaning, "least": least, "one_of": tuple(one_of)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -37,9 +38,9 @@ def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Training settings of a run. Learner, workers and evaluator of a run get the same settings."""
+    """Training settings of a run. Its learner, workers and evaluator get the same settings."""
 
-    # --- what is learned ---
+    # --- task and method ---
     environment: str = _setting(
         "racing",
         "Name of the environment: racing, or an id that Gymnasium knows; package.module:Class is one's own on "
@@ -143,7 +144,7 @@ class Settings:
         "The learner answers what the policy says to each observation, for all workers together, and none of them "
         "gets the weights: for large image policies where the learner has a GPU and workers have little CPU.",
     )
-    # --- the balance of the two ---
+    # --- balance of collection and learning ---
     updates_per_step: float = _setting(
         1 / 16,
         "With a replay: gradient updates for each env step. Raise it where steps are dear (a simulator), lower it "
@@ -166,7 +167,7 @@ class Settings:
     lockstep: bool = _setting(
         False, "Collect and learn by turns: with one worker the same seed gives the same run, but slowly."
     )
-    # --- the learner ---
+    # --- learner ---
     replay_capacity: int = _setting(
         replay_memory.REPLAY_CAPACITY, "Transitions in the replay buffer; the oldest make room.", least=1
     )
@@ -215,7 +216,7 @@ class Settings:
     threads: int = _setting(
         1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1
     )
-    # --- the end ---
+    # --- end of the run ---
     total_env_steps: int | None = _setting(None, "End when this many env steps are taken; null trains on.", least=1)
     total_updates: int | None = _setting(None, "End when this many updates are done; null trains on.", least=1)
     max_seconds: float | None = _setting(
@@ -253,12 +254,12 @@ class Settings:
 
     @property
     def measures_copies(self) -> bool:
-        """True if each worker measures at its start how many copies it takes."""
+        """True if each worker measures at startup how many copies to use."""
         return self.num_envs == replay_memory.AUTO_NUM_ENVS
 
     @property
     def copies(self) -> int:
-        """Copies of the environment in each worker; where workers measure it, the one that all of them have."""
+        """Copies of the environment per worker; if workers measure it, the minimum that all of them have."""
         return self.num_envs if isinstance(self.num_envs, int) else 1
 
     @property
@@ -268,7 +269,7 @@ class Settings:
 
     @property
     def fits_band(self) -> bool:
-        """True if `band_steps` has room for two segments, where a learner with a replay waits for workers by it."""
+        """True if `band_steps` has room for two segments, where a learner with a replay makes workers wait."""
         has_band = self.collect == "workers" and self.algorithm in _OFF_POLICY
         return not has_band or 2 * self.segment_transitions <= self.band_steps
 
@@ -289,16 +290,16 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "str | Mapping[str, Any] | None": ((str, dict, type(None)), "a text, an object or null"),
     "Mapping[str, Any] | None": ((dict, type(None)), "an object or null"),
 }
-"""Types that JSON may give for an annotation, and their words in a sentence."""
+"""Types that JSON may use for an annotation, and their names in a sentence."""
 
 
 def parse(text: str) -> Settings:
-    """Return the settings in a JSON text; an empty one means the defaults. Raises SettingsError."""
+    """Return the settings in a JSON text; an empty text means the defaults. Raises SettingsError."""
     return from_mapping(read_object(text))
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Return the JSON object of a text; an empty one is an empty object. Raises SettingsError."""
+    """Return the JSON object in a text; an empty text is an empty object. Raises SettingsError."""
     if not text.strip():
         return {}
     try:
@@ -321,7 +322,7 @@ def _finite(text: str) -> float:
 
 
 def from_mapping(overrides: Mapping[str, Any]) -> Settings:
-    """Return the settings with `overrides` over the defaults. Raises SettingsError."""
+    """Return the default settings with `overrides` applied. Raises SettingsError."""
     declared = {setting.name: setting for setting in fields(Settings)}
     values: dict[str, Any] = {}
     for name, value in overrides.items():
@@ -350,7 +351,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) -> None:
-    """Raise SettingsError unless `value` is what the setting takes."""
+    """Raise SettingsError unless `value` is allowed for the setting."""
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     types, kind = _KINDS[declared]
     wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {kind}")
@@ -376,7 +377,7 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value as JSON, and meaning of every setting."""
+    """Yield name, value as JSON, and description of every setting."""
     for setting in fields(Settings):
         value = getattr(settings, setting.name)
         text = json.dumps(list(value) if isinstance(value, tuple) else value)

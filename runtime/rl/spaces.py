@@ -1,9 +1,9 @@
-"""Observation and action spaces flattened to rows: one array row for an observation, one for an action.
+"""Observation and action spaces flattened to rows: one array row per observation or action.
 
-Gymnasium's spaces nest; a replay buffer, a wire format and a network need arrays. An observation becomes one row:
-its vectors concatenated, then its images. Rows without images are float32. With images a row is bytes: the vectors
-as float32 in memory order, the images as uint8, so that an image costs its own size and everything between
-environment and network handles one array.
+Gymnasium's spaces are nested; a replay buffer, a wire format and a network need arrays. An observation becomes one
+row: its vectors concatenated, then its images. Rows without images are float32. Rows with images are bytes: the
+vectors as float32 in memory order, the images as uint8. An image therefore costs only its own size, and everything
+between environment and network handles one array.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ObsSpace:
 
     @property
     def width(self) -> int:
-        """Elements of a row."""
+        """Number of elements in a row."""
         return 4 * self.vector + sum(map(math.prod, self.images)) if self.images else self.vector
 
     @property
@@ -40,14 +40,15 @@ class ObsSpace:
     def pack(self, vector: NDArray[np.float32], images: Sequence[NDArray[np.uint8]], xp: Any = np) -> NDArray[Any]:
         """Return rows (B, width) of `vector` (B, vector) and each of `images` (B, height, width, channels).
 
-        `xp` is the library of the arrays, NumPy or torch.
+        `xp` is the array library, NumPy or torch.
         """
         if not self.images:
             return vector
         count = len(vector)
         rows: NDArray[Any] = xp.empty((count, self.width), dtype=xp.uint8, device=vector.device)
         at = 4 * self.vector
-        # Through one dimension, which is contiguous in either library: only such numbers can be viewed as bytes.
+        # Through one dimension, which is contiguous in both libraries: only contiguous numbers can be viewed as
+        # bytes.
         rows[:, :at] = xp.asarray(vector, dtype=xp.float32).reshape(-1).view(xp.uint8).reshape(count, at)
         for image in images:
             size = math.prod(image.shape[1:])
@@ -56,7 +57,7 @@ class ObsSpace:
         return rows
 
     def split(self, rows: NDArray[Any]) -> tuple[NDArray[np.float32], list[NDArray[np.uint8]]]:
-        """Return the vectors (B, vector) and the images of `rows`; undoes `pack`."""
+        """Return the vectors (B, vector) and the images of `rows`; the inverse of `pack`."""
         if not self.images:
             return rows, []
         at = 4 * self.vector
@@ -71,7 +72,7 @@ class ObsSpace:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpace:
-    """`size` numbers in [-1, 1]; or, with `choices`, `size` whole numbers, each below its entry there."""
+    """`size` numbers in [-1, 1]; or, with `choices`, `size` integers, each below its entry in `choices`."""
 
     size: int
     choices: tuple[int, ...] = ()
@@ -82,7 +83,7 @@ class ActionSpace:
         return np.dtype(np.int32 if self.choices else np.float32)
 
     def at_random(self, count: int, rng: np.random.Generator) -> NDArray[Any]:
-        """Draw `count` actions evenly, (count, size)."""
+        """Draw `count` uniformly random actions, (count, size)."""
         if self.choices:
             return rng.integers(0, self.choices, (count, self.size), dtype=np.int32)
         return rng.uniform(-1.0, 1.0, (count, self.size)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Settings of a worker's simulator, checked and made of a mapping in the spec of the run."""
+"""Settings of a worker's simulator, validated and created from a mapping in the spec of the run."""
 
 from __future__ import annotations
 
@@ -28,64 +28,67 @@ class SimulatorSpec:
     # --- reference, command and sidecar ---
     command: tuple[str, ...] = ()
     """argv of a command, never a shell line; ``{control}``, ``{action}``, ``{pose}``, ``{camera}`` and ``{gpu}``
-    stand for its ports and its GPU."""
+    are placeholders for its ports and its GPU.
+    """
     arguments: tuple[str, ...] = ()
     """More arguments of the reference simulator, for example ``["--fault", "hang@20"]``."""
     fast: bool = True
     """Reference simulator in lock-step instead of real time."""
     lockstep: bool = False
-    """A command, container, sidecar or external simulator is ours, started with ``--fast``."""
+    """A command, container, sidecar or external simulator is our reference simulator, started with ``--fast``."""
     user: str = ""
-    """Run it as this user; needs root, and the lab's simulator refuses to be root."""
+    """Run it as this user; needs root. The lab's simulator refuses to run as root."""
     folder: str = ""
     """Working folder of a command."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables on top of the worker's."""
+    """Variables in addition to the worker's."""
     gpu: str = ""
-    """GPU that it sees; empty for those that the worker sees."""
+    """GPU that it sees; empty for the worker's GPUs."""
     fixed_ports: bool = False
-    """Its ports cannot be set and are those of the lab; then only one fits into a network namespace."""
+    """Its ports cannot be set and are the lab's; only one such simulator fits into a network namespace."""
     # --- container and sidecar ---
     image: str = ""
-    """Of a sidecar: empty for that of the worker, and then without a command it is the reference simulator."""
+    """For a sidecar: empty for the worker's image; without a command that is the reference simulator."""
     memory_bytes: int = 0
     """Memory limit of the container; 0 for none."""
     cpu_cores: float = 0.0
-    """CPU cores that a sidecar asks for; 0 for none."""
+    """CPU cores that a sidecar requests; 0 for none."""
     # --- container ---
     network: str = "host"
-    """Docker network. With ``host`` it shares the worker's ports, else it is reached at its own address."""
+    """Docker network. With ``host`` it shares the worker's ports, otherwise it has its own address."""
     socket: str = ""
-    """The Docker Engine's socket. Whoever may use it is root on the node, so it is named on purpose or not."""
+    """The Docker Engine's socket. Access to it means root on the node, so it must be named explicitly."""
     mounts: tuple[str, ...] = ()
     """``SOURCE:TARGET[:ro]``, absolute paths. A sidecar has the mounts of its pod."""
     # --- external ---
     host: str = "127.0.0.1"
     # --- signs of life ---
     start_seconds: float = 60.0
-    """From the start to the first answer on the control port. The lab's needs 15 on an idle GPU."""
+    """Timeout from the start to the first response on the control port. The lab's needs 15 on an idle GPU."""
     heartbeat_seconds: float = 2.0
-    """Between two heartbeats."""
+    """Interval of heartbeats."""
     hung_seconds: float = 30.0
-    """Without an answer on the control port: hung. The lab's can take that long under load."""
+    """Time without a response on the control port that counts as a hang. The lab's can take that long under
+    load.
+    """
     pose_seconds: float = 10.0
-    """Without a pose: hung."""
+    """Time without a pose that counts as a hang."""
     call_seconds: float = 30.0
-    """For a call of the control port."""
+    """Timeout of a call of the control port."""
     settle_seconds: float = 0.0
-    """After a change of level, place or sensor. The lab's needs 3, ours nothing."""
+    """Pause after a change of level, place or sensor. The lab's needs 3, ours none."""
     # --- restarts ---
     restarts: int = 10
-    """Failures within ``window_seconds`` after which the worker ends."""
+    """Number of failures within ``window_seconds`` after which the worker ends."""
     window_seconds: float = 600.0
     backoff_seconds: float = 0.5
-    """Before the first restart; doubled with each further one."""
+    """Pause before the first restart; doubled with each further one."""
     longest_backoff_seconds: float = 30.0
     restart_minutes: float = 0.0
-    """Start it anew between two episodes after so many minutes, for one that degrades; 0 for never."""
+    """Restart it between two episodes after this many minutes, if it degrades; 0 for never."""
     # --- stop ---
     grace_seconds: float = 3.0
-    """From SIGTERM to SIGKILL."""
+    """Time from SIGTERM to SIGKILL."""
     log_bytes: int = 4 * 1024 * 1024
     """Size of its log, in two files."""
 
@@ -113,7 +116,7 @@ class SimulatorSpec:
         return self.kind in ("sidecar", "external")
 
     def check(self) -> None:
-        """Raise SimulatorSpecError where options do not fit together."""
+        """Raise SimulatorSpecError if options contradict each other."""
         if self.kind not in KINDS:
             raise SimulatorSpecError(f"simulator: kind is {self.kind!r}; it may be {', '.join(KINDS)}")
         if self.kind == "command" and not self.command:
@@ -154,7 +157,7 @@ class SimulatorSpec:
             values = {**{name: str(port) for name, port in ports.items()}, "gpu": self.gpu}
             try:
                 return tuple(word.format_map(values) for word in self.command)
-            # format_map knows many ways to fail
+            # format_map can fail in many ways
             except (KeyError, ValueError, IndexError, AttributeError) as error:
                 names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
                 sentence = f"simulator: command has a placeholder {error}; known are {names}"
@@ -186,7 +189,7 @@ _TYPES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
         lambda value: isinstance(value, Mapping) and _are_texts(*value, *value.values()),
     ),
 }
-"""Types of the options: words for people, and the check of a value."""
+"""Types of the options: a description for messages, and the check of a value."""
 
 
 def _checked(name: str, value: Any, declared: str) -> Any:

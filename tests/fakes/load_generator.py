@@ -1,6 +1,6 @@
 """Cluster of any size whose pods change at any rate, for measurements of the screens.
 
-It chooses the pods that change instead of comparing all of them, so that the time is the app's and not its own.
+It chooses the pods that change instead of comparing all of them, so that measured time is the app's, not its own.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class LoadBackend(FakeBackend):
     """Pods of many runs on nodes of eight GPUs.
 
     Args:
-        pods: Their number. events_per_second: changes of single pods.
-        lines_per_second: Log lines of all pods of the run ``crowd-0`` together; infinity for as many as are read,
-            some of them very long.
-        beacon: Called with a number when the first pod of the first run gets it as its exit code, for latencies.
-        clock: Epoch seconds; None for a clock that stands until it is moved.
+        pods: Number of pods. events_per_second: Changes of single pods.
+        lines_per_second: Log lines per second of all pods of the run ``crowd-0``; infinity for as many as can be
+            read. Some lines are very long.
+        beacon: Called with a number when the first pod of the first run gets it as its exit code, to measure
+            latency.
+        clock: Returns seconds since the epoch; None for a clock that stands still until it is moved.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class LoadBackend(FakeBackend):
         written, began = 0, time.monotonic()
         # Only the first run writes: the benchmark opens its log, and other followers must not disturb.
         if query.follow and (not self._lines or pod.run != f"{NAME}-0"):
-            await asyncio.Event().wait()  # for ever: a pod without lines costs no wake-ups
+            await asyncio.Event().wait()  # without end: a pod without lines causes no wake-ups
         await asyncio.sleep(self._random.random() * BATCH_SECONDS / 2)  # so that pods do not write in step
         while query.follow:
             await asyncio.sleep(BATCH_SECONDS / 2)
@@ -112,7 +113,7 @@ class LoadBackend(FakeBackend):
 
 
 def generate_cluster(pods: int, now: float) -> ClusterSnapshot:
-    """Return a cluster with so many pods, one slot each."""
+    """Return a cluster with ``pods`` pods, one slot each."""
     nodes = {node.name: node for node in (_node(number) for number in range(-(-pods // (GPUS * SLOTS)) or 1))}
     slots = [slot for node in nodes.values() for gpu in node.gpus for slot in gpu.slot_ids()]
     runs: dict[str, RunView] = {}

@@ -1,4 +1,4 @@
 """Parts that several backends share: refusals, slot checks, node and GPU reading, log merging, port listeners.
 
-No client library but NVML; backends import this and never each other.
+No client library except NVML; backends import this package and never each other.
 """

@@ -1,4 +1,4 @@
-"""Local side of copies to and from a volume: which files there are, which are copied already, where one may lie."""
+"""Local side of copies to and from a volume: which files exist, which are already copied, and safe target paths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from l2rtui.errors import BackendError
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the local path for a name in a volume, which is not trusted; BackendError if it leaves the folder."""
+    """Return the local path for an untrusted name in a volume. Raises BackendError if it leaves the folder."""
     parts = name.split("/")
     if ".." in parts or name.startswith("/"):
         raise BackendError(f"The volume names a file {name!r}, which would lead out of {folder}.")
@@ -27,7 +27,9 @@ def is_there(local: Path, entry: FileEntry) -> bool:
 
 
 def local_files(source: Path) -> list[tuple[str, Path, int]]:
-    """Return name below the source, path and size of every file; the name is empty where the source is a file."""
+    """Return name relative to the source, path and size of every file; the name is empty if the source is a
+    file.
+    """
     if source.is_file():
         return [("", source, source.stat().st_size)]
     paths = sorted(path for path in source.rglob("*") if path.is_file())

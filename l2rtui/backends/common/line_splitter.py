@@ -1,4 +1,4 @@
-"""Lines of a stream of bytes that may be cut anywhere, and whose lines may have no end."""
+"""Lines of a byte stream in arbitrary chunks, with bounded line length."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_LINE_BYTES: Final = 16_384
-"""Longest text of a line; the rest is cut, and its length is appended."""
+"""Longest text of a line; a longer line is truncated, and its length is appended."""
 _STAMP_BYTES = 40
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\S{1,30} ")
-"""Time that servers put before a line; a progress bar returns behind it."""
+"""Timestamp that servers put before a line; the carriage returns of a progress bar come after it."""
 
 
 class LineSplitter:
-    """Splits a stream of bytes into lines; buffers at most one line of the longest length."""
+    """Splits a byte stream into lines; buffers at most one line of the maximum length."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES + _STAMP_BYTES) -> None:
         self._limit = limit
@@ -30,11 +30,11 @@ class LineSplitter:
             self._append(part)
 
     def flush(self) -> bytes:
-        """Return the line that no line feed has ended; empty if there is none."""
+        """Return the last line if it has no line feed; otherwise empty."""
         return self._pop_line()
 
     def _append(self, part: bytes) -> None:
-        # Of the states of a progress bar the last one is seen; a line of all of them would lose it at the limit.
+        # Only the last state of a progress bar is visible; a line of all states would lose it at the length limit.
         if b"\r" in part.rstrip(b"\r") or (self._rest.endswith(b"\r") and part.strip(b"\r")):
             joined = bytes(self._rest) + part
             stamp = _STAMP.match(joined)

@@ -1,8 +1,8 @@
-"""Check of a quiet server: a small request every few seconds, so that its silence is noticed and dated.
+"""Health check of a quiet server: a small request every few seconds, so that an outage is noticed and dated.
 
-A process that is stopped, or a link that swallows packets, breaks no connection: a watch of it is as silent as
-one on which nothing happens. TCP's own keep-alive does not help, as the kernel of a stopped process answers it.
-The same holds for this process: after it was stopped, or its machine slept, its connections may be dead.
+A stopped process, or a link that drops packets, breaks no connection: its watch is as silent as one without
+changes. TCP keep-alive does not help, as the kernel of a stopped process answers it. The same holds for this
+process: after it was stopped, or its machine slept, its connections may be dead.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LivenessTiming:
-    """Waits in seconds; silence is reported at most ``2 * answer + quiet + again`` after the last answer.
+    """Timeouts in seconds; silence is reported at most ``2 * answer + quiet + again`` after the last response.
 
     Attributes:
-        quiet: Time without a sign of life after which a request is sent.
-        answer: Longest time for its response.
-        silent: Shortest silence that is reported. More than quiet and answer: one late response is no silence.
-        again: Pause between two requests that fail; with ``answer`` it bounds how late a return is noticed.
+        quiet: Time without any response after which a request is sent.
+        answer: Timeout of that request.
+        silent: Shortest silence that is reported. Longer than quiet plus answer: one late response is not silence.
+        again: Pause between failed requests; with ``answer`` it bounds how late a recovery is noticed.
     """
 
     quiet: float = 4.0
@@ -31,16 +31,15 @@ class LivenessTiming:
 
 
 class Liveness:
-    """Time of the last sign of life of one server.
+    """Time of the last response of one server.
 
     Args:
-        ask: Sends a small request that may take this many seconds; True for a response of any status.
+        ask: Sends a small request with this timeout in seconds; True for a response of any status.
         on_change: Called after ``silent_since`` has changed.
         clock: Seconds since the epoch.
 
     Attributes:
-        silent_since: Time of the last sign of life while there is none, in seconds since the epoch; None while the
-            server responds.
+        silent_since: Time of the last response, in seconds since the epoch; None while the server responds.
     """
 
     def __init__(
@@ -58,14 +57,14 @@ class Liveness:
         self._heard_at: float | None = None
 
     def hear(self) -> None:
-        """Note a sign of life, whatever it is: a chunk of a watch, or a response."""
+        """Record any sign of life: a chunk of a watch, or a response."""
         self._heard_at = asyncio.get_running_loop().time()
         if self.silent_since is not None:
             self.silent_since = None
             self._on_change()
 
     async def run(self) -> None:
-        """Send requests while it is quiet, until cancelled."""
+        """Send requests while the server is quiet, until cancelled."""
         loop, timing = asyncio.get_running_loop(), self._timing
         if self._heard_at is None:
             self._heard_at = loop.time()
@@ -74,17 +73,17 @@ class Liveness:
             began = loop.time(), self._clock()
             pause = max(timing.again, timing.quiet - (loop.time() - self._heard_at))
             await asyncio.sleep(pause)
-            # By both clocks: while a machine sleeps, Linux and macOS let the monotonic one stand.
+            # By both clocks: on Linux and macOS the monotonic clock stops while the machine sleeps.
             overslept = max(loop.time() - began[0], self._clock() - began[1]) - pause
             if overslept >= timing.silent:
-                # Connections may have ended without a word: reported as silence, whose end opens the watches again.
+                # Connections may have died unnoticed: reported as silence, whose end reopens the watches.
                 self._report(last_sign)
             elif loop.time() - self._heard_at < timing.quiet:
                 continue
             if await self._ask(timing.answer):
                 self.hear()
                 continue
-            # A watch may have brought something while the request failed.
+            # A watch may have received something while the request failed.
             silence = loop.time() - self._heard_at
             if silence >= timing.silent:
                 self._report(self._clock() - silence)

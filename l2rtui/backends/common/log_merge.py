@@ -1,8 +1,8 @@
-"""Merge of many log streams into one: stored lines in the order of time, then new lines as they come.
+"""Merge of many log streams into one: stored lines sorted by time, then new lines as they arrive.
 
 Every stream yields its stored lines, a seam, and its new lines (``LogQuery.seam``). Up to the seam this is a k-way
-merge over a heap. Each stream reads ahead by a few hundred lines and then waits, so that neither long logs nor many
-of them fill the memory.
+merge over a heap. Each stream reads ahead by a few hundred lines and then waits, so that neither long nor many logs
+fill the memory.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Lines = AsyncGenerator[LogLine, None]
 SEAM = LogLine(0.0, "", "", is_seam=True)
 
 _AHEAD_LINES = 256
-"""Stored lines that one stream may read ahead of the merge."""
+"""Number of stored lines that one stream may read ahead of the merge."""
 _QUEUE_LINES = 256
-"""New lines that wait for a slow reader; then the streams wait too (back-pressure)."""
+"""Number of new lines that are buffered for a slow reader; then the streams wait too (back-pressure)."""
 _MAX_OPENING = 32
-"""Streams that are opened at the same time: each is a request, and a server refuses hundreds at once."""
+"""Number of streams that are opened concurrently: each is a request, and servers refuse hundreds of them."""
 
 
 async def merge_streams(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | None = None) -> Lines:
-    """Merge streams; yield one seam when each of them has passed its own, and end with the last of them.
+    """Merge streams; yield one seam when all streams have passed theirs, and end with the last stream.
 
     Args:
-        late: Streams that start later; their stored lines count as new ones.
+        late: Streams that start later; their stored lines count as new lines.
 
     Raises:
-        L2RError: the first one that a stream raises; the others are closed.
+        L2RError: The first error of a stream; the other streams are closed.
     """
     hub = _Hub()
     sources = [hub.open(stream, _Source()) for stream in streams]
@@ -46,7 +46,7 @@ async def merge_streams(streams: Sequence[Lines], late: AsyncGenerator[Lines, No
         hub.check()
         while hub.running:
             item = await hub.live.get()
-            # While lines are waiting, take them without an await: that would cost more than the line itself.
+            # Take buffered lines without an await, which would cost more than the line itself.
             while isinstance(item, LogLine) and not hub.live.empty():
                 yield item
                 item = hub.live.get_nowait()
@@ -61,7 +61,7 @@ async def merge_streams(streams: Sequence[Lines], late: AsyncGenerator[Lines, No
 
 
 class _Source:
-    """The stored part of one stream; None in the queue stands for its end."""
+    """The stored part of one stream; None in the queue marks its end."""
 
     def __init__(self) -> None:
         self.stored: asyncio.Queue[LogLine | None] = asyncio.Queue(_AHEAD_LINES)
@@ -82,7 +82,7 @@ class _Hub:
         self._gate = asyncio.Semaphore(_MAX_OPENING)
 
     def open(self, stream: Lines, source: _Source | None) -> _Source:
-        """Read a stream; without a source its stored lines are new ones."""
+        """Read a stream; without a source, its stored lines count as new lines."""
         target = source or _Source()
         self.running += 1
         self._start(self._pump(stream, target, is_stored=source is not None))
@@ -143,14 +143,14 @@ class _Hub:
         await self._ended()
 
     async def _ended(self) -> None:
-        # The None wakes a reader that waits on the queue, so that it sees the end or the error.
+        # The None wakes a waiting reader, so that it sees the end or the error.
         self.running -= 1
         await self.live.put(None)
 
 
 async def _by_time(sources: Sequence[_Source]) -> Lines:
-    """Yield stored lines of all sources in the order of time."""
-    # The number breaks ties, so that lines of one time are never compared themselves.
+    """Yield stored lines of all sources, sorted by time."""
+    # The number breaks ties, so that lines with equal times are not compared themselves.
     heads: list[tuple[float, int, LogLine]] = []
 
     async def advance(number: int) -> None:

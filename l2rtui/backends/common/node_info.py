@@ -1,4 +1,4 @@
-"""The node that this process runs on: its name, its start, and the memory that its control groups allow."""
+"""The node that this process runs on: its name, its boot time, and its memory limit from control groups."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def node_name() -> str:
 
 @cache
 def boot_time() -> float:
-    """Return the time at which this machine was started, in seconds since the epoch.
+    """Return the boot time of this machine, in seconds since the epoch.
 
-    Read once: the kernel derives it from the clock, so it moves whenever that is set.
+    Read once: the kernel derives it from the clock, so it changes whenever the clock is set.
     """
     return float(psutil.boot_time())
 
 
 def dns_label(hostname: str) -> str:
-    """Return the short hostname as an RFC 1123 label, which slots and Kubernetes names need; may be empty."""
+    """Return the short hostname as an RFC 1123 label, as slots and Kubernetes names require; may be empty."""
     name = re.sub(r"[^a-z0-9-]+", "-", hostname.partition(".")[0].lower()).strip("-")
     return name[:63].rstrip("-")
 

@@ -1,4 +1,4 @@
-"""Load of the node that this process runs on: cores and memory in use, of our cgroup where it has limits."""
+"""Load of the node that this process runs on: CPU and memory use, of our cgroup if it has limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import psutil
 from runtime.base.cgroups import MemoryLimit, fields_of, memory_limits, number_of, own_cgroups, usable_cores
 
 _MIN_SECONDS = 0.1
-"""Shortest time between two readings of CPU times: the kernel counts in steps of 10 ms."""
+"""Minimum time between two readings of CPU times: the kernel counts in steps of 10 ms."""
 
 
 def memory_used() -> int:
-    """Return the memory in use, in bytes: of the cgroup whose limit counts, or of this machine where none does."""
+    """Return the memory in use in bytes: of the cgroup whose limit applies, otherwise of this machine."""
     machine = psutil.virtual_memory()
     unlimited = MemoryLimit(machine.total, None)
     tightest = min(memory_limits(), key=lambda group: group.limit, default=unlimited)
@@ -26,20 +26,20 @@ def memory_used() -> int:
 
 
 class CpuLoad:
-    """CPU cores in use since the previous reading: of the cgroup whose quota counts, or of this machine.
+    """CPU cores in use since the previous reading: of the cgroup whose quota applies, otherwise of this machine.
 
-    The first reading has none before it: it is the load average of the last minute, at most all cores. A command
-    that looks once would otherwise have to wait for a second reading.
+    The first reading is the load average of the last minute, at most all cores. A command that reads once would
+    otherwise have to wait for a second reading.
 
     Args:
-        has_quota: False counts the whole machine, whatever our cgroup may use of it.
+        has_quota: If False, measure the whole machine, regardless of our cgroup's quota.
     """
 
     def __init__(self, *, has_quota: bool = True) -> None:
         self._folders = list(own_cgroups()) if has_quota else []
         self._cores = usable_cores() if has_quota else float(psutil.cpu_count() or 1)
-        # Not psutil.cpu_percent(): it keeps the previous times of each thread apart, and reads from a pool of
-        # threads would be first readings, which it answers with 0.
+        # Not psutil.cpu_percent(): it keeps the previous times per thread. Reads from a thread pool would be first
+        # readings, for which it returns 0.
         self._busy, self._read_at = _busy_core_seconds(self._folders), time.monotonic()
 
     def read(self) -> float:
@@ -48,18 +48,18 @@ class CpuLoad:
         if passed < _MIN_SECONDS:
             return min(os.getloadavg()[0], self._cores)
         before, self._busy, self._read_at = self._busy, _busy_core_seconds(self._folders), time.monotonic()
-        # Bounded below, since counters of idle time may step back by a tick (proc(5)), and above, since the clock
-        # and the counters are not read at the same moment.
+        # Bounded below, since idle time counters may step back by a tick (proc(5)), and above, since the clock and
+        # the counters are not read at the same moment.
         return min(max((self._busy - before) / passed, 0.0), float(psutil.cpu_count() or 1))
 
 
 def _busy_core_seconds(cgroups: Iterable[Path]) -> float:
-    """Return the seconds that cores have been busy, summed over them: of the first cgroup with a quota, or all."""
+    """Return the busy seconds summed over cores: of the first cgroup with a quota, otherwise of the machine."""
     for folder in cgroups:
         quota = fields_of(folder / "cpu.max")
         if quota and quota[0].isdigit() and (used := number_of(folder / "cpu.stat", "usage_usec")) is not None:
             return used / 1e6
     times = psutil.cpu_times()
-    # On Linux time of guests is also in user and nice, and a core that waits for I/O is idle.
+    # On Linux, guest time is also included in user and nice, and a core that waits for I/O is idle.
     twice = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return sum(times) - twice - times.idle - getattr(times, "iowait", 0.0)

@@ -1,6 +1,6 @@
-"""GPUs of this node and the processes that compute on them, read by NVML; a cpu device where there is no GPU.
+"""GPUs of this node and their compute processes, read through NVML; a cpu device on a node without GPUs.
 
-The only code that talks to ``pynvml``. A test passes another object with the few functions that are used here.
+The only code that uses ``pynvml``. Tests pass another object with the few functions that are used here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from l2rtui.domain.node import Gpu, GpuShare, GpuUse
 from runtime.base.gpu_meter import GpuState, read_state
 
 _NO_DRIVER_SECONDS = 60.0
-"""Period without another search for a missing driver: each search reads every library folder."""
+"""Pause between two searches for a missing driver: each search reads every library folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class GpuProcess:
     """A process on a GPU.
 
     Attributes:
-        percent: Share of time in which a kernel of it ran, 0 to 100. memory_bytes: what it has allocated there.
-            Both None where the driver does not tell.
+        percent: Share of time in which one of its kernels ran, 0 to 100. memory_bytes: Its memory on that GPU. Both
+            are None if the driver does not report them.
     """
 
     pid: int
@@ -40,8 +40,8 @@ class GpuReport:
 
     Attributes:
         uses: Utilisation, memory, power and temperature of each GPU, as far as the card reports them.
-        driver: Its version; empty without NVIDIA's driver: no GPU, and no problem.
-        problem: Why the GPUs cannot be read, one sentence; empty when they could.
+        driver: Driver version; empty without NVIDIA's driver, which means no GPUs and is not a problem.
+        problem: Sentence on why the GPUs cannot be read; empty on success.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -55,7 +55,7 @@ class GpuReader:
     """Reads the GPUs and keeps NVML open in between: opening it takes much longer than a reading.
 
     Args:
-        nvml: The module ``pynvml``, or a stand-in; None imports it at the first reading.
+        nvml: The module ``pynvml``, or a replacement; None imports it at the first reading.
     """
 
     def __init__(self, slots_per_gpu: int, nvml: Any = None) -> None:
@@ -64,10 +64,10 @@ class GpuReader:
         self._is_open = False
         self._no_driver_until = 0.0
         self._sampled: dict[int, int] = {}
-        """Time of the newest sample of processes of each GPU, in microseconds of the driver's clock."""
+        """Time of the newest process sample of each GPU, in microseconds of the driver's clock."""
 
     def read(self, node: str) -> GpuReport:
-        """Read every GPU. Blocks for some milliseconds each, longer while a driver wakes."""
+        """Read every GPU. Blocks for a few milliseconds per GPU, longer while a driver wakes up."""
         if time.monotonic() < self._no_driver_until:
             return GpuReport()
         if self._nvml is None:
@@ -81,12 +81,12 @@ class GpuReader:
                 nvml.nvmlInit()
                 self._is_open = True
             return self._report(nvml, node)
-        # No driver is the normal case of a CPU node, and no problem to report.
+        # No driver is the normal case of a CPU node, not a problem to report.
         except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
             self._no_driver_until = time.monotonic() + _NO_DRIVER_SECONDS
             return GpuReport()
         except nvml.NVMLError as error:
-            # After an upgrade of the driver this handle stays broken; only another nvmlInit() can succeed.
+            # After a driver upgrade this handle stays broken; only another nvmlInit() can succeed.
             self.close()
             return GpuReport(problem=f"the GPUs cannot be read: NVML says {error}")
 
@@ -97,7 +97,7 @@ class GpuReader:
             try:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
-                pass  # the connection to the driver was lost before
+                pass  # the connection to the driver was already lost
 
     def _report(self, nvml: Any, node: str) -> GpuReport:
         gpus: list[Gpu] = []
@@ -116,20 +116,20 @@ class GpuReader:
                 continue
             gpus.append(Gpu(node, index, uuid, model, state.memory_bytes or 0, self._slots))
             uses.append(_use(index, state))
-            # The driver samples only processes that computed: beside samples of others, none means none.
+            # The driver only samples processes that computed: if others have samples, a missing one means 0.
             other = 0.0 if percents or state.percent == 0 else None
             processes.extend(
                 GpuProcess(pid, DeviceUsage(index), percents.get(pid, other), used) for pid, used in memory.items()
             )
         if problem:
-            self.close()  # as for errors of the whole driver: a reset card needs another nvmlInit()
+            self.close()  # as for errors of the whole driver: after a card reset nvmlInit() is needed again
         return GpuReport(tuple(gpus), tuple(processes), tuple(uses), driver, problem)
 
     def _percents(self, nvml: Any, device: Any, index: int) -> dict[int, float]:
-        """Return the utilisation of each process that has computed since the last reading; empty where unknown."""
+        """Return the utilisation of each process that has computed since the last reading; empty if unknown."""
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(device, self._sampled.get(index, 0))
-        # NOT_FOUND: no sample since then. Cards before Maxwell and MIG instances have none at all (nvml.h).
+        # NOT_FOUND: no sample since then. Cards before Maxwell and MIG instances never have samples (nvml.h).
         except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             return {}
         except nvml.NVMLError_FunctionNotFound:  # a driver older than the module
@@ -144,7 +144,7 @@ def shares_of(report: GpuReport, pod_of: Callable[[GpuProcess], str]) -> tuple[G
     """Return the uses of a report with the parts of single pods.
 
     Args:
-        pod_of: Returns the uid of the pod that a process belongs to; empty for none.
+        pod_of: Returns the uid of the pod that a process belongs to; empty if it belongs to none.
     """
     by_pod: dict[int, dict[str, list[GpuProcess]]] = {}
     for process in report.processes:
@@ -159,7 +159,7 @@ def shares_of(report: GpuReport, pod_of: Callable[[GpuProcess], str]) -> tuple[G
 def _share(uid: str, processes: Sequence[GpuProcess]) -> GpuShare:
     percents = [process.percent for process in processes if process.percent is not None]
     sizes = [process.memory_bytes for process in processes if process.memory_bytes is not None]
-    # A part of the processes would look like all of them.
+    # Partial data would look like the data of all processes.
     return GpuShare(
         uid,
         min(100.0, sum(percents)) if len(percents) == len(processes) else None,
@@ -174,8 +174,8 @@ def _use(index: int, state: GpuState) -> GpuUse:
 
 
 def _memory_by_pid(nvml: Any, device: Any) -> dict[int, int | None]:
-    """Return the memory of each process on a GPU; None where the driver does not tell (containers, Windows)."""
-    # A process with a CUDA and an OpenGL context is in both lists, with the same figure.
+    """Return the memory of each process on a GPU; None if the driver does not report it (containers, Windows)."""
+    # A process with a CUDA and an OpenGL context is in both lists, with the same value.
     memory: dict[int, int | None] = {}
     for list_processes in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         try:
@@ -186,10 +186,10 @@ def _memory_by_pid(nvml: Any, device: Any) -> dict[int, int | None]:
 
 
 def cpu_device(node: str, cores: float, slots_per_core: int, max_slots: int, *, index: int = 0) -> Gpu:
-    """Return the device that carries the slots of a node's CPU; beside GPUs its index is ``domain.node.CPU``."""
+    """Return the device with the CPU slots of a node; on a node with GPUs its index is ``domain.node.CPU``."""
     return Gpu(node, index, slots=max(1, min(max_slots, int(slots_per_core * cores))), is_cpu=True)
 
 
 def _text(value: str | bytes) -> str:
-    # Older releases of pynvml give bytes.
+    # Older releases of pynvml return bytes.
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

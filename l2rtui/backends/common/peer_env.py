@@ -1,7 +1,8 @@
 """Environment variables with the addresses of a run's other processes, the same on every backend.
 
-Backends give addresses. Names and formats are here: our own, TensorFlow's ``TF_CONFIG``, and the plain variables of
-the Helm chart ``distributed-tensorflow``. The learner's endpoint is not among them: each backend sets it.
+Backends provide addresses; names and formats are defined here: our own, TensorFlow's ``TF_CONFIG``, and the plain
+variables of the Helm chart ``distributed-tensorflow``. The learner's endpoint is not included: each backend sets
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Address = Callable[[SetSpec, int], str]
 
 
 def joined_variables(run: RunSpec, set_spec: SetSpec) -> dict[str, str]:
-    """Return the number of joiners for a learner or a parameter server; empty for any other process."""
+    """Return the number of processes that join a learner or a parameter server; empty for any other process."""
     if set_spec.role not in {Role.LEARNER, Role.PS}:
         return {}
     joiners = sum(other.replicas for other in run.sets if other.role in {Role.WORKER, Role.EVALUATOR})
@@ -25,7 +26,7 @@ def joined_variables(run: RunSpec, set_spec: SetSpec) -> dict[str, str]:
 
 
 def has_peers(run: RunSpec) -> bool:
-    """Return True when processes of this run find each other by name."""
+    """Return True if processes of this run find each other by name."""
     return any(set_spec.port for set_spec in run.sets)
 
 
@@ -35,8 +36,8 @@ def peer_variables(
     """Return the variables of one process; empty in a run without peers.
 
     Args:
-        endpoint: ``tcp://HOST:PORT`` or ``ipc:///DIR`` of a replica. tcp: its ``HOST:PORT``.
-        ip: Address of this process; empty where the backend sets its variable in another way.
+        endpoint: Returns ``tcp://HOST:PORT`` or ``ipc:///DIR`` of a replica. tcp: Returns its ``HOST:PORT``.
+        ip: Address of this process; empty if the backend sets its variable in another way.
     """
     if not has_peers(run):
         return {}
@@ -50,11 +51,11 @@ def peer_variables(
     variables = {contract.ENV_PEERS: json.dumps(peers, separators=(",", ":"))}
     if ip:
         variables[contract.ENV_POD_IP] = ip
-    # TensorFlow's TFConfigClusterResolver reads TF_CONFIG, and the scripts of the chart read the plain variables.
+    # TensorFlow's TFConfigClusterResolver reads TF_CONFIG; the scripts of the chart read the plain variables.
     if run.kind is Kind.PARAMETER_SERVER:
         hosts = {str(other.role): [tcp(other, number) for number in range(other.replicas)] for other in listening}
         variables |= _tensorflow(hosts, set_spec, index)
-        variables["POD_NAME"] = pod_name(run.name, set_spec.name, index)  # the chart's scripts read it
+        variables["POD_NAME"] = pod_name(run.name, set_spec.name, index)  # read by the chart's scripts
         variables |= _hyperparameters(bounded_json.loads(run.train))
     return variables
 
@@ -71,7 +72,7 @@ def _tensorflow(hosts: Mapping[str, list[str]], set_spec: SetSpec, index: int) -
 
 
 def _hyperparameters(train: Mapping[str, object]) -> dict[str, str]:
-    """Return each plain training setting as a variable in capitals: ``LEARNING_RATE``."""
+    """Return each scalar training setting as a variable in capitals: ``LEARNING_RATE``."""
     return {
         name.upper(): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in train.items()

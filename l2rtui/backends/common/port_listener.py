@@ -1,4 +1,4 @@
-"""Listener on the loopback address whose connections a backend carries to a port of a pod."""
+"""Listener on the loopback address; a backend forwards its connections to a port of a pod."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from l2rtui.errors import BackendError, L2RError
 
 Carry = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Carries one connection until its end; raises L2RError or OSError when it cannot."""
+"""Forwards one connection until it ends; raises L2RError or OSError on failure."""
 _HOST = "127.0.0.1"
 _BLOCK = 1 << 16
 
 
 def carry_to(address: Callable[[], Awaitable[str]], port: int) -> Carry:
-    """Return a carrier of connections to a TCP port that this machine can reach.
+    """Return a function that forwards connections to a TCP port that this machine can reach.
 
     Args:
-        address: Host of the port, asked for each connection; raises L2RError while there is none.
+        address: Returns the host, called for each connection; raises L2RError if there is none.
     """
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ def carry_to(address: Callable[[], Awaitable[str]], port: int) -> Carry:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry one direction until its end, and pass that end on: a half-closed connection stays one."""
+    """Copy one direction until its end, and pass the end on, so that half-closed connections stay half-closed."""
     while block := await reader.read(_BLOCK):
         writer.write(block)
         await writer.drain()
@@ -50,10 +50,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def listen_and_carry(pod: str, local: int, remote: int, carry: Carry) -> AsyncGenerator[str, None]:
-    """Listen until the generator is closed; yields as ``Inspector.forward`` does.
+    """Listen until the generator is closed; yields the sentences of ``Inspector.forward``.
 
     Raises:
-        BackendError: the port is taken.
+        BackendError: The port is taken.
     """
     sentences: asyncio.Queue[str] = asyncio.Queue()
     tasks: set[asyncio.Task[None]] = set()
@@ -82,14 +82,14 @@ async def listen_and_carry(pod: str, local: int, remote: int, carry: Carry) -> A
         sentence = f"Port {local} of this machine cannot be used: {error.strerror or error}."
         raise BackendError(sentence, "Choose another, or 0 for any.") from error
     try:
-        # With port 0 only the socket knows which one the system chose.
+        # With port 0 only the socket knows the port that the system chose.
         chosen = server.sockets[0].getsockname()[1]
         yield f"{_HOST}:{chosen} leads to port {remote} of {pod}"
         while True:
             yield await sentences.get()
     finally:
         server.close()
-        # Closing the server ends the listening alone; open connections have tasks of their own.
+        # Closing the server only stops listening; open connections have their own tasks.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

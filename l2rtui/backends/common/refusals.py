@@ -1,4 +1,4 @@
-"""Refusals that every backend raises in the same words."""
+"""Refusals that every backend raises with the same text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from l2rtui.errors import RefusedError
 
 
 class SlotTakenError(RefusedError):
-    """Slots of a plan went to another launch since the plan was made; nothing was created.
+    """Slots of a plan were taken by another launch after the plan was made; nothing was created.
 
     Attributes:
-        slots: Those that are known to be taken.
+        slots: The slots that are known to be taken.
     """
 
     def __init__(self, message: str, slots: Iterable[SlotId]) -> None:
@@ -34,7 +34,7 @@ def refuse_conflicts(conflicts: Sequence[str]) -> None:
     """Refuse a plan with replicas that could not be placed.
 
     Raises:
-        RefusedError: names each of them.
+        RefusedError: The message names each of them.
     """
     if conflicts:
         raise RefusedError(f"{'; '.join(conflicts)}.", "Plan again.")
@@ -49,5 +49,5 @@ def has_no_input(pod: str) -> RefusedError:
 
 
 def is_not_running(pod: str) -> RefusedError:
-    """Return the refusal to attach to a pod whose process does not run."""
+    """Return the refusal to attach to a pod whose process is not running."""
     return RefusedError(f"{pod} does not run.", f"See `l2rtui describe {pod}`.")

@@ -1,4 +1,4 @@
-"""Reservations of the slots of one machine: in a file of the state folder, or in memory."""
+"""Reservations of the slots of one machine, stored in a file of the state folder or in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MOST_BYTES: Final = 1 << 20
-"""Size from which on a file is not read: nobody's program has written it."""
+"""Size from which a file is not read: no version of this program writes files that large."""
 
 
 def refuse_unreservable(slots: Sequence[SlotId], ledger: Ledger, owner: str) -> None:
-    """Refuse slots that are another's, or that do not exist.
+    """Refuse slots that another user holds or has reserved, or that do not exist.
 
     Raises:
-        RefusedError: names the slot, and who has it.
+        RefusedError: The message names the slot, and its holder.
     """
     if problem := rules.obstacle(slots, ledger, owner):
         sentence = f"{problem[0].upper()}{problem[1:]}, so nothing was reserved."
@@ -40,8 +40,8 @@ class ReservationStore(ABC):
     """Reservations by node, whose texts are stored together.
 
     Args:
-        lock: Lock under which launches take slots too, so that a slot gets one of them alone.
-        snapshot: Returns the present state.
+        lock: Lock that launches also hold while they take slots, so that only one of both gets a slot.
+        snapshot: Returns the current state.
         owner: The user of this program.
     """
 
@@ -60,26 +60,26 @@ class ReservationStore(ABC):
 
     @abstractmethod
     def write(self, texts: Mapping[str, str]) -> None:
-        """Store the texts in place of the present ones. Raises BackendError."""
+        """Replace the stored texts. Raises BackendError."""
 
     def applied_to(self, node: Node) -> Node:
-        """Return a node with its reservations that are not over."""
+        """Return a node with its unexpired reservations."""
         text = self.read().get(node.name, "")
         reservations = read_reservations(text, self._clock(), self._owner) if text else ()
         return replace(node, reservations=reservations) if reservations else node
 
     async def reserve(self, slots: Sequence[SlotId], until: float, note: str = "") -> None:
-        """Reserve slots for the user, all or none; earlier reservations of the user's own on them are replaced.
+        """Reserve slots for the user, all or none; earlier reservations of the same user on them are replaced.
 
         Raises:
-            RefusedError: somebody else has reserved or uses one of them. BackendError: nothing can be stored.
+            RefusedError: Another user has reserved or uses one of them. BackendError: Nothing can be stored.
         """
         async with self._lock():
             refuse_unreservable(slots, (await self._snapshot()).ledger, self._owner)
             self._change(slots, lambda present, own: rules.with_added(present, own, self._owner, until, note))
 
     async def release(self, slots: Sequence[SlotId]) -> None:
-        """End the reservations of slots, whoever has made them. Raises BackendError."""
+        """End the reservations of slots, regardless of who has made them. Raises BackendError."""
         async with self._lock():
             self._change(slots, rules.without)
 
@@ -95,7 +95,7 @@ class ReservationStore(ABC):
 
 
 class MemoryReservations(ReservationStore):
-    """Reservations that end with this program; ``changed`` is called after each change of them."""
+    """Reservations that end with this program; ``changed`` is called after each change."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class MemoryReservations(ReservationStore):
 
 
 class ReservationFile(ReservationStore):
-    """Reservations in a file, which everybody shares who shares its folder."""
+    """Reservations in a file, shared by all users of its folder."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ReservationFile(ReservationStore):
         self._damage = ""
 
     def read(self) -> Mapping[str, str]:
-        """Return the texts by node; none where there is no file, or a damaged one, see `findings`."""
+        """Return the texts by node; empty if the file is missing or damaged, see `findings`."""
         try:
             status = self._path.stat()
         except OSError:
@@ -147,7 +147,7 @@ class ReservationFile(ReservationStore):
         return self._texts
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return a warning where the file is damaged, since slots that others have reserved then look free."""
+        """Return a warning if the file is damaged, since slots that others have reserved then look free."""
         self.read()
         if not self._damage:
             return ()
@@ -166,7 +166,7 @@ class ReservationFile(ReservationStore):
         return texts
 
     def write(self, texts: Mapping[str, str]) -> None:
-        """Replace the file as a whole; a damaged one is kept beside it."""
+        """Replace the whole file; a damaged file is kept under another name."""
         try:
             if self._damage:
                 self._path.replace(self._path.with_name(f"{self._path.name}.damaged-{self._clock():.0f}"))

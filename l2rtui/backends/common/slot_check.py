@@ -1,4 +1,4 @@
-"""Check that slots are free, and the file lock under which launches on a single node take them.
+"""Check that slots are free, and the file lock that launches on a single node hold while they take slots.
 
 A cluster claims slots with Leases of its API server instead; see ``kubernetes.actions.slot_leases``.
 """
@@ -23,14 +23,14 @@ _POLL_SECONDS = 0.02
 
 
 async def lock_file(descriptor: int, path: Path, timeout_seconds: float) -> None:
-    """Lock an open file or folder; closing the descriptor releases it.
+    """Lock an open file or folder; closing the descriptor releases the lock.
 
     Raises:
-        BackendError: another process has had the lock for so long.
-        OSError: its file system has no locks.
+        BackendError: Another process holds the lock for longer than the timeout.
+        OSError: The file system does not support locks.
     """
     until = time.monotonic() + timeout_seconds
-    # Polled: a blocking flock() would take a thread, and a cancelled thread would still get the lock later.
+    # Polled: a blocking flock() would need a thread, and a cancelled thread would still get the lock later.
     while not try_lock(descriptor):
         if time.monotonic() > until:
             sentence = f"Another l2rtui has held {path} for {timeout_seconds:g} s."
@@ -41,14 +41,14 @@ async def lock_file(descriptor: int, path: Path, timeout_seconds: float) -> None
 def refuse_taken_slots(
     pods: Iterable[PodPlan], snapshot: ClusterSnapshot, overcommitted: Iterable[SlotId] = ()
 ) -> None:
-    """Refuse when a slot of a plan does not exist or is not free.
+    """Refuse if a slot of a plan does not exist or is not free.
 
     Args:
-        overcommitted: Slots that may be taken, because the person asked for it.
+        overcommitted: Slots that may be taken because the user asked for it.
 
     Raises:
-        SlotTakenError: slots are not free; names the first, and the pod that holds it.
-        RefusedError: there is no such slot.
+        SlotTakenError: Slots are not free; the message names the first one and the pod that holds it.
+        RefusedError: A slot does not exist.
     """
     allowed = set(overcommitted)
     planned: dict[SlotId, str] = {}
@@ -56,7 +56,7 @@ def refuse_taken_slots(
     pods = tuple(pods)
     problems |= _uncounted(pods, snapshot)
     for pod in pods:
-        # Slots that stand for units of a resource may have anything on them.
+        # Slots that represent units of a resource may be in use by other pods.
         is_counted = pod.seat.resource and not pod.set_spec.pod.binding.chooses_gpu
         for slot_id in () if is_counted else pod.seat.slots:
             slot = snapshot.ledger.slots.get(slot_id)

@@ -1,4 +1,4 @@
-"""The spec of a run as it is stored: on a ConfigMap, a network, in the history."""
+"""Decoder of a run's stored spec: from a ConfigMap, a network, or the history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from runtime.base import bounded_json
 
 
 def decode(text: bytes | str) -> RunSpec:
-    """Return a stored spec whose fields of JSON text can be decoded too. Raises bounded_json.UndecodableError."""
+    """Decode a stored spec and check that its JSON text fields can be decoded. Raises
+    bounded_json.UndecodableError.
+    """
     spec = bounded_json.decode(text, RunSpec)
     trial = (spec.trial.values,) if spec.trial is not None else ()
     for part in spec.sets:

@@ -1,4 +1,4 @@
-"""The caller's standard streams and terminal, as a command elsewhere uses them."""
+"""The caller's standard streams and terminal, for use by a command that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STDIN_BYTES: Final = 65_536
 
 
 async def stdin_blocks() -> AsyncGenerator[bytes, None]:
-    """Yield our stdin as it comes."""
+    """Yield our stdin in blocks as they arrive."""
     descriptor = sys.stdin.fileno()
     while block := await _read_when_ready(descriptor):
         yield block
@@ -28,11 +28,13 @@ async def _read_when_ready(descriptor: int) -> bytes:
     try:
         loop.add_reader(descriptor, ready.set)
     except (PermissionError, NotImplementedError):
-        # epoll refuses regular files (EPERM), which are always readable; uvloop and others may have no readers.
+        # epoll refuses regular files (EPERM), which are always readable; some event loops, such as uvloop, may have
+        # no readers.
         return await asyncio.to_thread(os.read, descriptor, _STDIN_BYTES)
     try:
-        # A reader and not a thread that blocks in read(): a thread would swallow the first key after the command.
-        # A new one for each block: one that stays may report once more what was read meanwhile, and read() blocks.
+        # A reader, not a thread that blocks in read(): a thread would swallow the first key after the command.
+        # A new reader for each block: a persistent one may fire once more after the data was read, and read() would
+        # block.
         await ready.wait()
     finally:
         loop.remove_reader(descriptor)
@@ -40,7 +42,7 @@ async def _read_when_ready(descriptor: int) -> bytes:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, however long that takes."""
+    """Write all data, however long that takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -48,7 +50,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def raw_mode() -> Iterator[None]:
-    """Pass every key on to the command; afterwards the terminal is as it was."""
+    """Pass every key on to the command, and restore the terminal afterwards."""
     with _restored() as descriptor:
         tty.setraw(descriptor)
         yield
@@ -56,10 +58,10 @@ def raw_mode() -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_mode(*ends: bytes) -> Iterator[None]:
-    """Pass whole lines on, and at once what was typed before one of two ``ends``; no key raises a signal."""
+    """Pass whole lines on, or the text typed so far after one of two ``ends``; no key raises a signal."""
     with _restored() as descriptor:
         mode = termios.tcgetattr(descriptor)
-        mode[0] &= ~termios.IXON  # else ctrl+q never arrives
+        mode[0] &= ~termios.IXON  # otherwise ctrl+q never arrives
         mode[3] &= ~termios.ISIG
         mode[6][termios.VEOL], mode[6][termios.VEOL2] = ends
         termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)
@@ -73,7 +75,7 @@ def _restored() -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        # DRAIN: the command's last output is still translated as it expects before the mode changes.
+        # DRAIN: the command's last output is still translated before the mode changes.
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
@@ -81,11 +83,11 @@ def _restored() -> Iterator[int]:
 def forwarded_size(send: Callable[[int, int], Awaitable[None]]) -> Iterator[None]:
     """Send the columns and lines of the terminal, now and on every SIGWINCH."""
     loop = asyncio.get_running_loop()
-    # The loop keeps weak references to tasks only: without this set a resize could be collected unsent.
+    # The loop keeps only weak references to tasks: without this set a resize could be collected unsent.
     tasks: set[asyncio.Task[None]] = set()
 
     async def send_size() -> None:
-        # A size is no reason to fail: the connection ends, and with it the command.
+        # A failed resize must not end the command: if the connection is broken, the command ends anyway.
         with contextlib.suppress(Exception):
             size = os.get_terminal_size(sys.stdout.fileno())
             await send(size.columns, size.lines)

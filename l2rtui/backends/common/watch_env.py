@@ -1,4 +1,4 @@
-"""Limits and alerts of a run as variables of its learner, and the deadline for what supervises the run."""
+"""Limits and alerts of a run as variables of its learner, and the deadline for its supervisor."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from runtime.base import contract
 from runtime.base.alert_rules import rules_text
 
 _GRACES = 2.0
-"""Grace periods of a learner by which a backstop comes later: the learner ends itself, and writes a checkpoint."""
+"""Number of grace periods by which the supervisor's deadline is later than the learner's: the learner ends itself
+and writes a checkpoint.
+"""
 
 
 def watch_variables(spec: RunSpec, part: SetSpec, pods: Sequence[PodPlan]) -> dict[str, str]:
-    """Return limits and alerts for a learner; empty for any other process, and where there are none.
+    """Return the limits and alerts of a learner as variables; empty for other processes, or without limits and
+    alerts.
 
     Args:
-        pods: Of the whole run, for its number of GPUs.
+        pods: Pods of the whole run, for its number of GPUs.
     """
     if part.role is not Role.LEARNER:
         return {}
@@ -27,9 +30,9 @@ def watch_variables(spec: RunSpec, part: SetSpec, pods: Sequence[PodPlan]) -> di
 
 
 def backstop_seconds(spec: RunSpec, pods: Sequence[PodPlan]) -> float | None:
-    """Return the seconds after which whoever supervises a run ends it; None for a run without such a limit.
+    """Return the seconds after which the supervisor of a run ends it; None for a run without such a limit.
 
-    A learner ends the run by itself, so its supervisor waits longer: it ends one that hangs.
+    A learner ends the run on its own, so the supervisor waits longer and only ends a hung learner.
     """
     deadline = spec.limits.deadline_seconds(gpu_count(pods)) if spec.limits is not None else None
     if deadline is None:

@@ -1,4 +1,4 @@
-"""Backend that shows several contexts as one: rows of all of them, each named with its context; it changes nothing.
+"""Backend that shows several contexts as one. The rows of all are named with their context; it changes no context.
 
-It knows no other backend: its members are made and handed in by its caller.
+It knows no other backend: its caller creates the members and passes them in.
 """

@@ -1,8 +1,8 @@
 """Several contexts as one backend.
 
-Each context has its own watch and its own health: one that is away is a sentence, and its rows stay as they were;
-the rows of the others go on. What concerns a row is done by the backend of its context; what concerns the slots of
-a cluster as a whole (a launch, a scale) needs one context, and is refused here.
+Each context has its own watch and its own health. If one is unreachable, a sentence says so and its rows stay as
+they were, while the others stay current. The backend of a row's context performs actions on that row. An action
+that concerns the slots of a whole cluster (launch, scale) needs one context and is refused here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class ComposedBackend:
     """Nodes, slots, runs and pods of several contexts.
 
     Args:
-        members: Backends with their settings by the name of their context, in the order of the rows; closed with
-            this one.
+        members: Backends with their settings by context name, in the order of the rows; closed with this one.
     """
 
     adopt = records = renderer = reservations = results = kept_results = queue = secrets = volumes = None
@@ -49,7 +48,7 @@ class ComposedBackend:
 
     @property
     def location(self) -> str:
-        """Names of the contexts."""
+        """Names of the contexts, for display."""
         return ", ".join(member.rows.context for member in self._members)
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (a change is of one context)
@@ -58,10 +57,10 @@ class ComposedBackend:
 
     # --- observation -------------------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present rows of every context that answers; the others are problems of the snapshot.
+        """Return the current rows of every context that responds; the others become problems of the snapshot.
 
         Raises:
-            L2RError: none of them answers; that of the first.
+            L2RError: No context responds; this is the error of the first.
         """
         lists = await asyncio.gather(*(member.snapshot() for member in self._members), return_exceptions=True)
         errors = [answer for answer in lists if isinstance(answer, BaseException)]
@@ -73,10 +72,10 @@ class ComposedBackend:
         return apply(EMPTY_SNAPSHOT, [*changes, *facts(self._members)])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Yield changes of all contexts as they happen; the first batch comes with the first that answers.
+        """Yield changes of all contexts as they happen; the first batch comes with the first response.
 
         Raises:
-            BackendError: none of them has answered, and each has failed.
+            BackendError: No context has responded, and each has failed.
         """
         pending: list[Change] = []
         news = asyncio.Event()
@@ -95,11 +94,11 @@ class ComposedBackend:
                 news.clear()
                 for watch in watches:
                     if watch.done():
-                        watch.result()  # it never ends but by a defect, which must not look like a quiet cluster
+                        watch.result()  # it only ends by a defect, which must not look like a quiet cluster
                 if not has_yielded and all(member.problem for member in self._members):
                     raise BackendError("; ".join(facts(self._members)[0].problems))
                 if not has_yielded and all(member.problem or not member.has_answered for member in self._members):
-                    continue  # only failures so far: the others may answer
+                    continue  # only failures so far: the others may respond
                 batch, now = tuple(pending), facts(self._members)
                 pending.clear()
                 if batch or now != last:
@@ -118,18 +117,18 @@ class ComposedBackend:
                 yield line
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """Return what runs have left behind, of every context; one that does not answer is itself an entry."""
+        """Return leaked objects of every context; a context that does not respond is itself an entry."""
         leaks: list[Leak] = []
         for member, answer in await answers(self._members, lambda member: member.backend.leaks()):
             if isinstance(answer, str):
-                # Without it the list would read as "nothing is left there".
+                # Without it the list would read as "nothing is leaked there".
                 leaks.append(Leak("", "Context", member.rows.context, f"nothing is known of it: {answer}"))
             else:
                 leaks += map(member.rows.leak, answer)
         return tuple(leaks)
 
     async def denied(self) -> Mapping[str, str]:
-        """Return what needs one context, and what every context that answers denies; servers refuse the rest."""
+        """Return actions that need a single context, and actions denied by every context that responds."""
         lists = [answer for _, answer in await answers(self._members, lambda member: member.backend.denied())]
         denials = [answer for answer in lists if not isinstance(answer, str)] or [{}]
         common = {action: reason for action, reason in denials[0].items() if all(action in own for own in denials)}
@@ -153,7 +152,7 @@ class ComposedBackend:
         """Stop pods of one context.
 
         Raises:
-            RefusedError: they are of several, or theirs is read-only; nothing was stopped.
+            RefusedError: They belong to several contexts, or their context is read-only; nothing was stopped.
         """
         if len(names := sorted({pod.context for pod in pods})) > 1:
             raise RefusedError(
@@ -166,7 +165,7 @@ class ComposedBackend:
     async def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Remove a run from its context, and prove it there; the last item is the Receipt."""
+        """Remove a run from its context and verify the removal; the last item is the Receipt."""
         member = owner_of(self._members, run)
         member.require_writable(f"Destroying {run.name}")
         own = member.rows.original(run)
@@ -200,7 +199,7 @@ class ComposedBackend:
         raise RefusedError(f"{what} needs one context.", f"Name it: {contexts}.")
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:  # noqa: ARG002
-        """Refuse a plan: its slots and objects are of one cluster."""
+        """Refuse a plan: its slots and objects must be in one cluster."""
         self._refuse("A plan")
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:  # noqa: ARG002
@@ -209,7 +208,7 @@ class ComposedBackend:
         yield  # type: ignore[unreachable]  # makes it a generator
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:  # noqa: ARG002
-        """Refuse to scale by a plan over the slots of several clusters."""
+        """Refuse to scale, as a plan needs the slots of one cluster."""
         self._refuse(f"Scaling {plan.run}")
 
     async def doctor(self) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Descriptions, events and ports in several contexts, and the choice of other contexts and namespaces."""
+"""Descriptions, events and port forwarding in several contexts, and switching of contexts and namespaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def owner_of(members: Sequence[ComposedContext], row: PodView | RunView | Node) 
     """Return the context of a row.
 
     Raises:
-        NotFoundError: it is shown no more.
+        NotFoundError: The context is no longer shown.
     """
     for member in members:
         if member.rows.context == row.context:
@@ -33,7 +33,7 @@ def owner_of(members: Sequence[ComposedContext], row: PodView | RunView | Node) 
 async def answers(
     members: Sequence[ComposedContext], ask: Callable[[ComposedContext], Awaitable[T]]
 ) -> list[tuple[ComposedContext, T | str]]:
-    """Return the answer of each context, or the reason why it has none; a slow one delays this and nothing else."""
+    """Return the result of each context, or the reason for its failure; a slow context only delays this call."""
 
     async def answer(member: ComposedContext) -> T | str:
         try:
@@ -48,18 +48,18 @@ async def answers(
 
 
 class ComposedInspector:
-    """Inspector that asks the context of a row, or all of them."""
+    """Inspector that queries the context of a row, or all contexts."""
 
     def __init__(self, members: Sequence[ComposedContext]) -> None:
         self._members = members
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return the description that its own context has."""
+        """Return the description from the row's own context."""
         member = owner_of(self._members, target)
         return await _inspector(member).describe(member.rows.original(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """Return the events of an object, or of all contexts, each object under its context; newest last."""
+        """Return the events of an object, or of all contexts with qualified object names; newest last."""
         if target is not None:
             member = owner_of(self._members, target)
             return await _inspector(member).events(member.rows.original(target))
@@ -67,14 +67,14 @@ class ComposedInspector:
         for member, answer in await answers(self._members, lambda member: _inspector(member).events()):
             context = member.rows.context
             if isinstance(answer, str):
-                # A list without a word of it would read as "nothing happened there".
+                # Without an entry for the failure, the list would read as "nothing happened there".
                 events.append(KubeEvent(0.0, "Warning", "NoAnswer", f"Context {context}", answer))
             else:
                 events += (replace(event, object=_qualified(event.object, member)) for event in answer)
         return tuple(sorted(events, key=lambda event: event.time))
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
-        """Carry connections to a port of a pod of any of the contexts."""
+        """Forward connections to a port of a pod in any of the contexts."""
         member = owner_of(self._members, pod)
         async with aclosing(_inspector(member).forward(member.rows.original(pod), local, remote)) as sentences:
             async for sentence in sentences:
@@ -93,14 +93,14 @@ def _qualified(kind_and_name: str, member: ComposedContext) -> str:
 
 
 class ComposedContexts:
-    """Contexts of the kubeconfig, and the namespaces of all that are shown."""
+    """Contexts of the kubeconfig, and the namespaces of all contexts that are shown."""
 
     def __init__(self, members: Sequence[ComposedContext]) -> None:
         self._members = members
 
     @property
     def current(self) -> str:
-        """Names of those that are shown, as ``--context`` takes them."""
+        """Names of the shown contexts, in the format of ``--context``."""
         return ",".join(member.settings.context for member in self._members)
 
     @property
@@ -114,7 +114,7 @@ class ComposedContexts:
         return contexts.names() if contexts is not None else ()
 
     async def namespaces(self) -> tuple[str, ...]:
-        """Return the namespaces of every context that lists them, sorted; BackendError where none does."""
+        """Return the namespaces of every context that lists them, sorted; BackendError if none does."""
 
         async def listed(member: ComposedContext) -> tuple[str, ...]:
             contexts = member.backend.contexts
@@ -127,8 +127,8 @@ class ComposedContexts:
         return tuple(sorted(names))
 
     async def open(self) -> None:
-        """Connect to none yet: each is connected to by its own watch, and one that is away is shown as away."""
+        """Do nothing: each context's own watch connects, and an unreachable context is shown as such."""
 
     def member(self, row: PodView | RunView | Node) -> ContextMember | None:
-        """Return the context of a row; None where it is shown no more."""
+        """Return the context of a row; None if it is no longer shown."""
         return next((member.member for member in self._members if member.rows.context == row.context), None)

@@ -1,4 +1,4 @@
-"""One context of several: its watch, tried again for ever, and what it says of itself."""
+"""One of several contexts: its watch with endless retries, and its health."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from l2rtui.errors import BackendError, L2RError, RefusedError
 
 FIRST_BACKOFF_SECONDS: Final = 0.8
 LAST_BACKOFF_SECONDS: Final = 30.0
-"""As client-go: doubled from the first to the last while a server is away."""
+"""As in client-go: doubled from the first to the last while a server is unreachable."""
 SNAPSHOT_SECONDS: Final = 15.0
-"""Longest wait for an answer that is shown once: a server behind a firewall never refuses."""
+"""Timeout of a context in a one-time snapshot: a server behind a firewall never refuses."""
 
 
 class ComposedContext:
-    """A backend under the name of its context.
+    """A backend with the name of its context.
 
     Attributes:
-        rows: The name before its rows.
-        problem: Reason why its rows are old; empty while its watch works.
-        has_answered: It has given a first batch, or a first failure.
+        rows: Qualifies its rows with the context name.
+        problem: Why its rows are old; empty while its watch works.
+        has_answered: It has delivered a first batch, or a first failure.
     """
 
     def __init__(self, context: str, backend: Backend, settings: Settings) -> None:
@@ -49,7 +49,7 @@ class ComposedContext:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Sentences on what of this context cannot be read, each with its name."""
+        """Sentences on the parts of this context that cannot be read, each with the context name."""
         since = self._latest.silent_since
         clock = time.strftime("%H:%M:%S", time.localtime(since)) if since is not None else ""
         silence = (f"nothing answers since {clock}",) if since is not None else ()
@@ -73,7 +73,7 @@ class ComposedContext:
         )
 
     async def watch(self, report: Callable[[tuple[Change, ...]], None]) -> None:
-        """Report changes of its qualified rows until cancelled; an outage keeps the rows, and is reported once."""
+        """Report changes of its qualified rows until cancelled; rows survive an outage, which is reported once."""
         self._is_watched = True
         backoff = FIRST_BACKOFF_SECONDS
         while True:
@@ -81,7 +81,8 @@ class ComposedContext:
             try:
                 async with aclosing(self.backend.watch()) as batches:
                     async for changes in batches:
-                        # A new watch begins with everything: rows that went during the outage must go here too.
+                        # A new watch begins with all rows: rows that were deleted during the outage must be deleted
+                        # here too.
                         news = difference(self._latest, apply(EMPTY_SNAPSHOT, changes)) if is_new else changes
                         self.problem, is_new, backoff = "", False, FIRST_BACKOFF_SECONDS
                         self._take(news, report)
@@ -110,23 +111,23 @@ class ComposedContext:
         self.has_answered, self.problem = True, problem
 
     async def snapshot(self) -> tuple[Change, ...]:
-        """Return everything that it has now, as changes of qualified rows.
+        """Return all its current rows as changes.
 
-        While it is watched and does not answer, its last rows: the watch says how old they are.
+        If it is being watched and does not respond, return its last rows; the watch reports how old they are.
 
         Raises:
-            L2RError: it does not answer, and is not watched.
+            L2RError: It does not respond, and is not being watched.
         """
         is_away = self._is_watched and (self.problem or self._latest.silent_since is not None)
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
-                # Of one that is known to be away the others do not wait for a time-out.
+                # Do not make the others wait for the timeout of a context that is known to be unreachable.
                 latest = self._latest if is_away else await self.backend.snapshot()
         except (L2RError, TimeoutError) as error:
             if not self._is_watched:
                 raise self._failure(error) from error
             latest = self._latest
-        if not self._is_watched:  # else the next change of the watch would be applied to other rows than its own
+        if not self._is_watched:  # otherwise the next change of the watch would apply to other rows
             self._accept(latest)
         changes = (self.rows.change(change) for change in difference(EMPTY_SNAPSHOT, latest))
         return tuple(change for change in changes if change is not None)
@@ -139,16 +140,18 @@ class ComposedContext:
         return BackendError(f"The context {self.rows.context} gave no answer.", "Try again.")
 
     def require_writable(self, what: str) -> None:
-        """Refuse a change where the settings of this context say readonly.
+        """Refuse a change if the settings of this context say readonly.
 
         Raises:
-            RefusedError: they do.
+            RefusedError: The context is read-only.
         """
         if self.settings.readonly:
             raise RefusedError(f"{what} changes something, and the context {self.rows.context} is read-only here.")
 
 
 def facts(members: tuple[ComposedContext, ...]) -> tuple[ProblemsChanged, ContextsChanged]:
-    """Return the problems and states of all contexts; each is named, and none makes the rows of another old."""
+    """Return the problems and states of all contexts, each with its name; one context never makes another's rows
+    old.
+    """
     problems = tuple(problem for member in members for problem in member.problems)
     return ProblemsChanged(problems), ContextsChanged(tuple(member.health for member in members))

@@ -1,4 +1,4 @@
-"""Rows of one context among those of several: every name and uid begins with the context, ``lab:n1``."""
+"""Rows of one of several contexts: every name and uid starts with the context, ``lab:n1``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from l2rtui.domain.snapshot import PodView, RunView
 
 
 def short_names(contexts: Sequence[str]) -> tuple[str, ...]:
-    """Return a name for each context: what follows its last slash, of an ARN the cluster, where that is unique."""
-    # A slash would end the name of a node in NODE/GPU.SLOT, and that of a run in RUN/SET.
+    """Return a short name for each context: the part after its last slash (in an ARN, the cluster) if that is
+    unique.
+    """
+    # A slash would end the name of a node in NODE/GPU.SLOT, and the name of a run in RUN/SET.
     last = [context.rpartition("/")[2] for context in contexts]
     full = [context.replace("/", "_") for context in contexts]
     return tuple(
@@ -34,7 +36,7 @@ def short_names(contexts: Sequence[str]) -> tuple[str, ...]:
 
 
 class QualifiedRows:
-    """Rows of one context with its name before theirs, and back.
+    """Adds the context name to the rows of one context, and removes it again.
 
     Args:
         context: Name of the context, without a slash.
@@ -45,7 +47,7 @@ class QualifiedRows:
         self.prefix = f"{context}:"
 
     def change(self, change: Change) -> Change | None:
-        """Return a change of a row as one of the qualified row; None for facts of the whole context."""
+        """Return a change with a qualified row; None for facts of the whole context."""
         match change:
             case NodeChanged(node):
                 return NodeChanged(self.node(node))
@@ -69,7 +71,9 @@ class QualifiedRows:
         return _renamed(node, self._named(node.name), self.context)
 
     def pod(self, pod: PodView) -> PodView:
-        """Return a pod under its qualified name; uids too, as two contexts may lead to one cluster."""
+        """Return a pod under its qualified name. The uid is qualified too, as two contexts may refer to one
+        cluster.
+        """
         return replace(
             pod,
             uid=self._named(pod.uid),
@@ -84,7 +88,7 @@ class QualifiedRows:
         return replace(run, uid=self._named(run.uid), name=self._named(run.name), context=self.context)
 
     def leak(self, leak: Leak) -> Leak:
-        """Return an object that was left behind, under its qualified name."""
+        """Return a leaked object under its qualified name."""
         return replace(leak, run=self._named(leak.run), name=self._named(leak.name))
 
     def receipt(self, receipt: Receipt) -> Receipt:
@@ -99,7 +103,7 @@ class QualifiedRows:
     def original(self, row: Node) -> Node: ...
 
     def original(self, row: PodView | RunView | Node) -> PodView | RunView | Node:
-        """Return the row that its context knows."""
+        """Return the row as its own context names it."""
         name = self._own(row.name)
         if isinstance(row, Node):
             return _renamed(row, name, "")
@@ -109,7 +113,7 @@ class QualifiedRows:
         return replace(row, uid=self._own(row.uid), name=name, node=node, run=run, context="")
 
     def _named(self, name: str) -> str:
-        return f"{self.prefix}{name}" if name else ""  # a pod that waits has no node, a foreign one no run
+        return f"{self.prefix}{name}" if name else ""  # a waiting pod has no node, a foreign pod has no run
 
     def _own(self, name: str) -> str:
         return name.removeprefix(self.prefix)

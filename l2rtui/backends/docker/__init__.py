@@ -1,1 +1,1 @@
-"""One Docker Engine as the cluster: runs are networks, pods are containers, and the Engine's own books are ours."""
+"""One Docker Engine as the cluster: runs are networks, pods are containers, and the Engine stores all state."""

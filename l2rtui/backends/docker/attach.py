@@ -34,7 +34,7 @@ class AttachedContainer:
 
     async def output(self) -> AsyncGenerator[tuple[bool, bytes], None]:
         """Yield the output until the container ends; True marks standard error."""
-        if not self.has_terminal:  # the Engine multiplexes only where there is no terminal
+        if not self.has_terminal:  # the Engine multiplexes the streams only without a terminal
             async with contextlib.aclosing(frames(self._reader)) as blocks:
                 async for stream, content in blocks:
                     yield stream == STDERR, content
@@ -44,17 +44,17 @@ class AttachedContainer:
                 yield False, block
 
     async def send(self, data: bytes) -> None:
-        """Type it."""
+        """Send input to the process."""
         self._writer.write(data)
         await self._writer.drain()
 
     async def end_input(self) -> None:
-        """Close the input of the process, where its container was created so."""
+        """Close the input of the process, if its container was created to allow that."""
         if self._writer.can_write_eof():
             self._writer.write_eof()
 
     async def resize(self, columns: int, lines: int) -> None:
-        """Give its terminal a size."""
+        """Set the size of its terminal."""
         await self._engine.request("POST", f"/containers/{self._uid}/resize", w=columns, h=lines)
 
 
@@ -63,7 +63,7 @@ async def attached(engine: DockerEngine, pod: PodView) -> AsyncIterator[Attached
     """Attach to a running container.
 
     Raises:
-        RefusedError: its process has no standard input, or does not run.
+        RefusedError: Its process has no standard input, or is not running.
     """
     details = await engine.request_json("GET", f"/containers/{pod.uid}/json")
     config, state = details.get("Config") or {}, details.get("State") or {}

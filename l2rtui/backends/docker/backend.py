@@ -1,4 +1,4 @@
-"""The Backend over one Docker Engine of this machine: containers, logs, commands and events joined."""
+"""Backend for one Docker Engine on this machine: containers, logs, commands and events."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
 from runtime.base.docker_endpoint import DockerEndpoint
 
 _GATHER_SECONDS: Final = 0.1
-"""Events come in bursts: one snapshot for all of them."""
+"""Events come in bursts: one snapshot covers all of them."""
 _ROUND_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 5.5
-"""A little longer than a round: as long as the Engine responds, no request is sent to check that it does."""
+"""Slightly longer than a polling round: while the Engine responds, no extra health check is sent."""
 _PING_SECONDS: Final = 3.5
 _NODE_SECONDS: Final = 30.0
 _LOAD_SECONDS: Final = 5.0
-"""Age at which load and GPUs are read again; the rest of a node changes seldom."""
+"""Age at which load and GPUs are read again; the rest of a node changes rarely."""
 
 
 class DockerBackend:
-    """One Engine of this machine as the one node; see ``backends.base.Backend`` for what each method promises.
+    """One Engine of this machine as the only node; see ``backends.base.Backend`` for the methods.
 
     Args:
-        nvml: The module ``pynvml``, or a stand-in; None imports it when it is first needed.
-        liveness: Waits of the check whether a quiet Engine still responds.
+        nvml: The module ``pynvml``, or a replacement; None imports it when it is first needed.
+        liveness: Timeouts of the health check of a quiet Engine.
 
     Raises UsageError where the Engine is on another machine.
     """
@@ -79,18 +79,18 @@ class DockerBackend:
         self._gpus = GpuReport()
         self._node_expires = self._load_expires = 0.0
         self._ending: set[str] = set()
-        """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
+        """Containers and runs that this process is stopping; the Engine itself only shows that they still run."""
         self._has_news = asyncio.Event()
         path = state_dir() / "docker-reservations.json"
         self.reservations = ReservationFile(path, containers.launch_lock, self.snapshot, user_name())
         self._liveness_timing = liveness or LivenessTiming(quiet=_QUIET_SECONDS, answer=_PING_SECONDS)
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
-        """Return where a change acts, for its question."""
+        """Return the place of a change, for its confirmation."""
         return "on the Docker Engine of this machine"
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present state of the node and of every run."""
+        """Return the current state of the node and of every run."""
         node = await self._node()
         scanned = await containers.scan(self._engine)
         runs: dict[str, RunView] = {}
@@ -110,7 +110,7 @@ class DockerBackend:
         return ClusterSnapshot(*tables, problems=tuple(problems))
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Yield changes soon after the Engine's events, and every five seconds also without one."""
+        """Yield changes soon after the Engine's events, and also every five seconds."""
         is_changed = asyncio.Event()
         liveness = Liveness(self._responds, is_changed.set, self._liveness_timing)
         tasks: list[asyncio.Task[Any]] = [
@@ -120,11 +120,11 @@ class DockerBackend:
         previous, is_first = EMPTY_SNAPSHOT, True
         try:
             while True:
-                # Cleared before the snapshot: an event during it leads to another one.
+                # Cleared before the snapshot: an event during it leads to another snapshot.
                 self._has_news.clear()
                 scan = asyncio.create_task(self.snapshot())
                 tasks[2:] = [scan]
-                # An Engine that hangs keeps a snapshot waiting for a minute: its silence is reported meanwhile.
+                # A hung Engine blocks a snapshot for a minute: its silence is reported meanwhile.
                 while not await _is_done(scan, is_changed):
                     is_changed.clear()
                     silent = replace(previous, silent_since=liveness.silent_since)
@@ -146,7 +146,7 @@ class DockerBackend:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Check that the Engine has the images and can do what the spec asks for."""
+        """Check that the Engine has the images and supports the settings of the spec."""
         await self._node()
         return (*await preflight.check_plan(self._engine, self._info, plan), *self.reservations.findings())
 
@@ -162,7 +162,7 @@ class DockerBackend:
             for run in plan.runs:
                 if snapshot.run_named(run.spec.name) is not None:
                     raise run_exists(run.spec.name)
-            # Containers that exist hold their slots and names, so the lock is not needed for starting them.
+            # Existing containers hold their slots and names, so starting them needs no lock.
             try:
                 for run in plan.runs:
                     await containers.create_run(self._engine, run)
@@ -207,7 +207,7 @@ class DockerBackend:
         await self._stop(removed, self._settings.grace(grace_seconds))
 
     async def _keep_unshared(self, created: Sequence[str], plan: ScalePlan) -> None:
-        """Remove what a scale has created where another user has taken one of its slots at the same time."""
+        """Remove the containers of a scale if another user has taken one of its slots at the same time."""
         try:
             names = {pod.name for pod in plan.added}
             await containers.refuse_shared_slots(self._engine, names, plan.overcommitted)
@@ -217,14 +217,14 @@ class DockerBackend:
             raise
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-        """Stop these pods and create others on their slots; returns when those have been started."""
+        """Stop these pods and create replacements on their slots; returns when those have started."""
         scanned = await containers.scan(self._engine)
         by_id = {container["Id"]: container for container in scanned.containers}
         for pod in pods:
             if pod.uid not in by_id:
                 raise NotFoundError(f"The pod {pod.name} is gone.", "Look at the pods again.")
         targets = [by_id[pod.uid] for pod in pods]
-        # Finished even when cancelled: a replica that was stopped and not replaced would be missing for ever.
+        # Finished even if cancelled: a replica that was stopped and not replaced would be missing permanently.
         work = asyncio.ensure_future(self._replace(scanned, targets, self._settings.grace(grace_seconds)))
         try:
             await asyncio.shield(work)
@@ -240,7 +240,7 @@ class DockerBackend:
         purge: bool = False,  # noqa: ARG002  (results lie in volumes that the spec names, which are the user's)
         force: bool = False,  # noqa: ARG002  (the Engine's SIGKILL follows the grace)
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Remove a run and prove it; the last item is the Receipt."""
+        """Remove a run and verify the removal; the last item is the Receipt."""
         self._ending.add(run.uid)
         self._has_news.set()
         try:
@@ -253,7 +253,7 @@ class DockerBackend:
             self._has_news.set()
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """List containers whose run is gone."""
+        """List containers whose run no longer exists."""
         return await destroy.leaks(self._engine)
 
     def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
@@ -261,7 +261,7 @@ class DockerBackend:
         return ContainerLog(self._engine, pod.uid, pod.name).read(query)
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Run a command in the container, on the caller's own terminal; its exit code."""
+        """Run a command in the container on the caller's terminal; return its exit code."""
         return await attach_command(self._engine, pod.uid, argv)
 
     def attach(self, pod: PodView) -> AbstractAsyncContextManager[AttachedProcess]:
@@ -269,20 +269,20 @@ class DockerBackend:
         return attached(self._engine, pod)
 
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
-        """Run a command in the container without input, and return its output."""
+        """Run a command in the container without input and return its output."""
         return await capture_command(self._engine, pod.uid, argv)
 
     async def denied(self) -> Mapping[str, str]:
-        """Permit everything: who may open the Engine's socket may do everything with it."""
+        """Permit everything: access to the Engine's socket allows all actions."""
         return {}
 
     @property
     def inspector(self) -> Inspector:
-        """Descriptions, events and ports: the three methods below."""
+        """Descriptions, events and port forwarding, implemented by the three methods below."""
         return self
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return everything that the Engine says of one object, its events last."""
+        """Return the Engine's facts about one object, its events last."""
         await self._node()
         return await describe.describe(self._engine, target, self._info)
 
@@ -291,7 +291,7 @@ class DockerBackend:
         return await describe.events(self._engine, target)
 
     def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
-        """Carry connections from a port of the loopback address to one of a container."""
+        """Forward connections from a port of the loopback address to a port of a container."""
         return describe.forward(self._engine, pod, local, remote)
 
     async def doctor(self) -> tuple[Finding, ...]:
@@ -301,7 +301,7 @@ class DockerBackend:
         return (*findings, *self.reservations.findings())
 
     async def close(self) -> None:
-        """Close the connections; runs go on."""
+        """Close the connections; runs continue."""
         await self._engine.close()
         await asyncio.to_thread(self._gpu_reader.close)
 
@@ -329,7 +329,7 @@ class DockerBackend:
         return True
 
     async def _listen(self) -> None:
-        """Note each event; while the Engine sends none, the rounds of watch() replace them."""
+        """Record each event; while the event stream is down, the polling rounds of watch() replace it."""
         filters = {"type": ["container", "network"], **labels.ALL}
         while True:
             with contextlib.suppress(DockerError):
@@ -376,7 +376,7 @@ class DockerBackend:
 
 
 async def _is_done(task: asyncio.Task[Any], news: asyncio.Event) -> bool:
-    """Wait for a task, or for an event; True when the task has ended."""
+    """Wait for a task or an event; return True if the task has ended."""
     waiter = asyncio.create_task(news.wait())
     try:
         await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
@@ -386,8 +386,8 @@ async def _is_done(task: asyncio.Task[Any], news: asyncio.Event) -> bool:
 
 
 def _require_local(endpoint: DockerEndpoint) -> None:
-    # GPUs are read by this machine's driver, and ports are forwarded to addresses of containers: none of that
-    # reaches another machine.
+    # GPUs are read by this machine's driver, and ports are forwarded to addresses of containers: neither works for
+    # an Engine on another machine.
     if not endpoint.socket_path:
         raise UsageError(
             f"{endpoint.source} is {endpoint.url}: the docker backend speaks to an Engine of this machine alone.",
@@ -396,13 +396,13 @@ def _require_local(endpoint: DockerEndpoint) -> None:
 
 
 def _run_plan(network: Mapping[str, Any]) -> RunPlan:
-    """Return the run of a network, for creating more of its pods."""
+    """Return the plan of a run from its network, for creating more of its pods."""
     marks = network["Labels"]
     return RunPlan(marks[labels.RUN_ID], views.spec_of(network), marks.get(labels.OWNER, ""), ())
 
 
 def _replicas(scanned: containers.EngineScan, uid: str) -> Counter[str]:
-    """Count the containers of each set of a run; those with an unreadable plan belong to no set."""
+    """Count the containers of each set of a run; containers with an unreadable plan belong to no set."""
     replicas: Counter[str] = Counter()
     for container in scanned.containers_of(uid):
         with contextlib.suppress(BackendError):

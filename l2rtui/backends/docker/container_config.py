@@ -1,7 +1,8 @@
-"""From a planned pod to the body of ``POST /containers/create`` and to its first files (pure).
+"""Converts a planned pod to the body of ``POST /containers/create`` and to its initial files. Pure.
 
-The container is as narrow as a pod under Kubernetes' ``restricted``: an ordinary user, no capabilities, no gain of
-privileges. The token is a file that only that user reads; it stands in no variable, label or command line.
+The container has the restrictions of a pod under Kubernetes' ``restricted``: an unprivileged user, no capabilities,
+no privilege escalation. The token is a file that only that user can read; it is in no variable, label or command
+line.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from runtime.base import contract
 
 TOKEN_FILE: Final = "/run/l2r/token"  # noqa: S105  (a path)
 DATA_DIR: Final = "/l2r"
-"""L2R_DIR: a mount of the spec at this path, or a folder that goes with the container."""
+"""L2R_DIR: a mount of the spec at this path, or a folder that is deleted with the container."""
 PROGRAM_DIR: Final = "/run/l2r/program"
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own)
 _RESTARTS: Final = {
-    # Not `always`: that would start again what was stopped by hand when the Engine starts anew.
+    # Not `always`: that would restart containers that were stopped by hand when the Engine restarts.
     RestartPolicy.ALWAYS: "unless-stopped",
     RestartPolicy.ON_FAILURE: "on-failure",
     RestartPolicy.NEVER: "no",
@@ -59,7 +60,7 @@ def unsupported(spec: RunSpec) -> Iterator[str]:
 
 
 def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
-    """Return the body that creates one pod; the uid identifies this container of it."""
+    """Return the body that creates one pod; the uid identifies this container."""
     settings = pod.set_spec.pod
     program = f"{PROGRAM_DIR}/{_program(pod.set_spec)}"
     argv = [program if argument == PROGRAM_WORD else argument for argument in pod.set_spec.command]
@@ -94,7 +95,7 @@ def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
 def initial_files(pod: PodPlan, token: bytes, owned_folders: Iterable[str] = ()) -> bytes:
     """Return the files of a container before its first start, as a tar archive for its root folder.
 
-    ``owned_folders`` exist already and shall belong to the container's user from now on.
+    ``owned_folders`` already exist and will be owned by the container's user.
     """
     settings, user = pod.set_spec.pod, user_of(pod)
     packed = io.BytesIO()
@@ -113,13 +114,13 @@ def initial_files(pod: PodPlan, token: bytes, owned_folders: Iterable[str] = ())
 
 
 def user_of(pod: PodPlan) -> int:
-    """Return the numeric user of a container; 0 where the image decides."""
+    """Return the user id of a container; 0 if the image decides."""
     settings = pod.set_spec.pod
     return settings.user if settings.security is Security.RESTRICTED else 0
 
 
 def volumes_of(pod: PodPlan) -> tuple[str, ...]:
-    """Return the paths of writable volumes of the Engine."""
+    """Return the mount paths of writable Engine volumes."""
     mounts = pod.set_spec.pod.mounts
     return tuple(mount.path for mount in mounts if not (mount.host_path or mount.in_memory or mount.read_only))
 
@@ -130,7 +131,7 @@ def image_of(spec: RunSpec, set_spec: SetSpec) -> str:
 
 
 def _variables(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, str]:
-    """Return the environment: common variables, addresses of peers, the spec's, the device's; later ones win."""
+    """Return the environment: common variables, peer addresses, the spec's, the device's; later ones win."""
     learner = next((row for row in run.spec.sets if row.role is Role.LEARNER), None)
     variables = {
         "HOME": _HOME,
@@ -170,7 +171,7 @@ def _limits(pod: PodPlan) -> dict[str, Any]:
     resources, shm = pod.set_spec.resources, pod.set_spec.pod.shm_bytes
     limits: dict[str, Any] = {"Memory": resources.memory_bytes, "ShmSize": shm}
     if resources.cpu_cores is not None:
-        limits["CpuShares"] = max(2, round(resources.cpu_cores * 1024))  # a share where cores are short, no ceiling
+        limits["CpuShares"] = max(2, round(resources.cpu_cores * 1024))  # relative share, not a limit
     return {name: value for name, value in limits.items() if value is not None}
 
 

@@ -1,8 +1,8 @@
 """Networks and containers of runs on an Engine: list, create, start, stop, remove.
 
-The Engine is the only record. A run is a labelled network that carries its spec; its pods are labelled containers
-that carry their plans. The number of replicas of a set is the number of its containers: the Engine removes none by
-itself.
+The Engine stores all state. A run is a labelled network that carries its spec; its pods are labelled containers
+that carry their plans. The number of replicas of a set is the number of its containers: the Engine removes none on
+its own.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from runtime.base.docker_client import CONFLICT
 _LOCK_SECONDS: Final = 60.0
 _UNFINISHED: Final = frozenset({"created", "running", "restarting", "paused"})
 _STOP_MARGIN_SECONDS: Final = 60.0
-"""From the end of a grace period to the Engine's response: it kills the process and writes its log first."""
+"""Extra time after a grace period for the Engine's response: it kills the process and writes its log first."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineScan:
-    """Networks and inspected containers of all runs, oldest first, as the Engine writes them."""
+    """Networks and inspected containers of all runs, oldest first, as decoded JSON of the Engine."""
 
     networks: tuple[Mapping[str, Any], ...]
     containers: tuple[Mapping[str, Any], ...]
@@ -63,7 +63,7 @@ async def scan(engine: DockerEngine) -> EngineScan:
         engine.request_json("GET", "/networks", filters=labels.ALL),
         engine.request_json("GET", "/containers/json", all=1, filters=labels.ALL),
     )
-    # A summary has neither exit code nor restarts nor times. A container that has gone since then gives None.
+    # A summary has no exit code, restart count or times. A container that was removed meanwhile gives None.
     details = await engine.request_each([f"/containers/{summary['Id']}/json" for summary in summaries])
     containers = sorted(filter(None, details), key=lambda container: str(container["Created"]))
     return EngineScan(tuple(sorted(networks, key=lambda network: str(network["Created"]))), tuple(containers))
@@ -73,10 +73,10 @@ async def scan(engine: DockerEngine) -> EngineScan:
 async def launch_lock() -> AsyncIterator[None]:
     """Hold the lock under which this user's launches take slots and names, one at a time.
 
-    Raises BackendError where another process has held it for a minute, or the file cannot be made.
+    Raises BackendError if another process has held it for a minute, or the file cannot be created.
     """
-    # A file of this user's own: whatever all users can open, any of them could lock for ever. Launches of several
-    # users at once are told apart afterwards, by `refuse_shared_slots`.
+    # A file of this user: any user could lock a shared file forever. `refuse_shared_slots` later resolves conflicts
+    # between concurrent launches of several users.
     path = state_dir() / "docker.lock"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,20 +87,20 @@ async def launch_lock() -> AsyncIterator[None]:
         await lock_file(descriptor, path, _LOCK_SECONDS)
         yield
     finally:
-        os.close(descriptor)  # which also unlocks
+        os.close(descriptor)  # also unlocks
 
 
 async def refuse_shared_slots(engine: DockerEngine, made: Collection[str], allowed: Collection[SlotId]) -> None:
-    """Refuse when another user's launch has taken a slot of containers that were just created, and are not started.
+    """Refuse if another user's launch has taken a slot of containers that were just created but not started.
 
-    Of two launches at the same time at least the later sees both, since each looks after it has created its own;
-    the container that was created first keeps the slot.
+    Each of two concurrent launches checks after it has created its containers, so at least the later one sees both.
+    The container that was created first keeps the slot.
 
     Args:
         made: Names of the created containers. allowed: Slots that may be shared.
 
     Raises:
-        SlotTakenError: names the slot and who has it.
+        SlotTakenError: The message names the slot and its holder.
     """
     holders: dict[SlotId, Mapping[str, Any]] = {}
     for container in (await scan(engine)).containers:  # oldest first
@@ -117,7 +117,7 @@ async def refuse_shared_slots(engine: DockerEngine, made: Collection[str], allow
 
 
 async def create_run(engine: DockerEngine, run: RunPlan) -> None:
-    """Create the network of a run, and its containers, which do not run yet."""
+    """Create the network of a run and its containers, without starting them."""
     marks = {**labels.of_plan(run), labels.RECORD: msgspec.json.encode(run.spec).decode()}
     name = labels.network_name(run.spec.name)
     body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": marks}
@@ -130,7 +130,7 @@ async def create_run(engine: DockerEngine, run: RunPlan) -> None:
 async def create_container(engine: DockerEngine, run: RunPlan, pod: PodPlan, token: bytes) -> str:
     """Create one container with its files; return its id.
 
-    Raises RefusedError where there is a container of this name, BackendError where the Engine refuses it.
+    Raises RefusedError if a container of this name exists, BackendError if the Engine refuses it.
     """
     body = container_config.container_body(run, pod, secrets.token_hex(16))
     try:
@@ -144,7 +144,7 @@ async def create_container(engine: DockerEngine, run: RunPlan, pod: PodPlan, tok
             raise RefusedError(f"A container named {pod.name} exists.", hint) from error
         raise
     container = str(created["Id"])
-    # A new volume belongs to root. Kubernetes hands it over by fsGroup; here an archive with that folder does.
+    # A new volume belongs to root. Kubernetes changes that by fsGroup; here an archive with that folder does.
     root_only = [
         path
         for path in container_config.volumes_of(pod)
@@ -156,8 +156,8 @@ async def create_container(engine: DockerEngine, run: RunPlan, pod: PodPlan, tok
 
 
 async def _is_root_only(engine: DockerEngine, container: str, path: str) -> bool:
-    """Return whether only root can write to a folder of a container, as to that of a new volume."""
-    # The first block of the archive is the folder's own header; a volume may hold terabytes after it.
+    """Return whether only root can write to a folder of a container, as in a new volume."""
+    # The first block of the archive is the folder's own header; a volume may have terabytes after it.
     async with aclosing(engine.stream(f"/containers/{container}/archive", path=path)) as blocks:
         head = b""
         async for block in blocks:
@@ -169,14 +169,14 @@ async def _is_root_only(engine: DockerEngine, container: str, path: str) -> bool
 
 
 async def inspect(engine: DockerEngine, container: str) -> Mapping[str, Any] | None:
-    """Return the Engine's details of a container; None where it is gone."""
+    """Return the Engine's details of a container; None if it no longer exists."""
     with contextlib.suppress(DockerMissingError):
         return dict(await engine.request_json("GET", f"/containers/{container}/json"))
     return None
 
 
 async def start_container(engine: DockerEngine, container: str) -> str:
-    """Start a container; return the reason why it did not start, empty when it did."""
+    """Start a container; return the reason if it did not start, otherwise empty."""
     try:
         await engine.request("POST", f"/containers/{container}/start")
     except DockerError as error:
@@ -185,9 +185,9 @@ async def start_container(engine: DockerEngine, container: str) -> str:
 
 
 async def stop_container(engine: DockerEngine, container: Mapping[str, Any], grace_seconds: float | None) -> None:
-    """Send SIGTERM, after the grace SIGKILL, and remove the container; one that is gone already does not matter."""
+    """Send SIGTERM, after the grace SIGKILL, and remove the container; a missing container is not an error."""
     grace = views.plan_of(container).set_spec.grace_seconds if grace_seconds is None else grace_seconds
-    seconds = math.ceil(grace)  # the Engine takes whole seconds
+    seconds = math.ceil(grace)  # the Engine accepts whole seconds
     with contextlib.suppress(DockerMissingError):
         path = f"/containers/{container['Id']}/stop"
         await engine.request("POST", path, seconds=seconds + _STOP_MARGIN_SECONDS, t=seconds)
@@ -199,12 +199,14 @@ async def remove_container(engine: DockerEngine, container: str) -> None:
     try:
         await engine.request("DELETE", f"/containers/{container}", force=1, v=1)
     except DockerError as error:
-        if error.status not in (404, CONFLICT):  # gone, or being removed by the Engine itself
+        if error.status not in (404, CONFLICT):  # already removed, or being removed by the Engine itself
             raise
 
 
 async def read_token(engine: DockerEngine, containers: Sequence[Mapping[str, Any]]) -> bytes:
-    """Read the token of a run from one of its containers; a new one where no container is left to share it with."""
+    """Read the token of a run from one of its containers; create a new one if no container is left to share it
+    with.
+    """
     for container in containers:
         with contextlib.suppress(DockerError):
             path = f"/containers/{container['Id']}/archive"

@@ -1,4 +1,4 @@
-"""Descriptions, events and port forwarding: of a container, a run or the Engine's own machine."""
+"""Descriptions, events and port forwarding for a container, a run or the Engine's own machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _REASONS: Final = {
     "pause": "Paused",
     "unpause": "Unpaused",
 }
-"""Actions that are shown; commands inside a container and copies of files are not."""
+"""Actions that are shown; commands inside a container and file copies are not."""
 
 
 async def describe(
     engine: DockerEngine, target: PodView | RunView | Node, info: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return everything that is known of one object, its events last. Raises NotFoundError where it is gone."""
+    """Return everything that is known about one object, its events last. Raises NotFoundError if it is gone."""
     match target:
         case PodView():
             lines = await _pod(engine, target)
@@ -59,7 +59,7 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
     elif isinstance(target, RunView):
         filters |= labels.of_run(target.uid)
     raw = bytearray()
-    # With `until` the stream ends by itself. Nine digits: the Engine compares nanoseconds.
+    # With `until` the stream ends. Nine digits: the Engine compares nanoseconds.
     stream = engine.stream("/events", since=f"{now - _HISTORY_SECONDS:.0f}", until=f"{now:.9f}", filters=filters)
     async with aclosing(stream) as blocks:
         async for block in blocks:
@@ -69,10 +69,10 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
 
 
 def forward(engine: DockerEngine, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
-    """Carry connections to the container's address in its run's network; see ``Inspector.forward``."""
+    """Forward connections to the container's address in its run's network; see ``Inspector.forward``."""
 
     async def address() -> str:
-        # Anew for each connection: a restart may change it.
+        # Read for each connection: a restart may change the address.
         if not (current := _address(await _inspected(engine, pod))):
             raise BackendError("it has no address while it does not run.")
         return current
@@ -113,7 +113,7 @@ async def _pod(engine: DockerEngine, view: PodView) -> list[str]:
         + ("" if mount["RW"] else ", read only")
         for mount in details["Mounts"]
     ]
-    # Cut at the first sign of equality: a value may hold more of them.
+    # Split at the first equals sign: a value may contain more of them.
     pairs = (variable.partition("=") for variable in config["Env"])
     return [*lines, *variables_text((name, value) for name, _, value in pairs)]
 
@@ -151,7 +151,7 @@ def _node(node: Node, info: Mapping[str, Any]) -> list[str]:
 
 
 def _address(container: Mapping[str, Any]) -> str:
-    """Return the address of its ports from this machine; empty while it does not run."""
+    """Return the container's address, reachable from this machine; empty while it is not running."""
     if container["State"]["Status"] != "running":
         return ""
     if container["HostConfig"]["NetworkMode"] == "host":

@@ -1,6 +1,7 @@
-"""Destroy: stop everything, then prove by the Engine's own lists that nothing with the run's label is left.
+"""Destroy: stop and remove everything, then verify by the Engine's own lists that nothing with the run's label is
+left.
 
-``Receipt.objects`` counts the network and each container. Volumes that the spec names existed before and stay.
+``Receipt.objects`` counts the network and each container. Volumes that the spec names existed before and are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PATIENCE_SECONDS: Final = 60.0
 async def destroy(
     engine: DockerEngine, run: RunView, grace_seconds: float | None
 ) -> AsyncGenerator[DestroyProgress | Receipt]:
-    """Remove a run; the last item is the receipt. Raises NotFoundError where nothing carries its label."""
+    """Remove a run; the last item is the receipt. Raises NotFoundError if nothing has its label."""
     began = time.monotonic()
     objects = left = await _remaining(engine, run.uid)
     if not left.count:
@@ -42,7 +43,7 @@ async def destroy(
             stop.cancel()
         await asyncio.gather(*stops, return_exceptions=True)
     errors += await _remove_all(engine, run.uid)
-    # Asked once more: the receipt states what the Engine lists now, not what the requests above should have done.
+    # Listed again: the receipt states the Engine's current list, not the expected effect of the requests above.
     left = await _remaining(engine, run.uid)
     reason = errors[-1] if errors else "the Engine does not remove it"
     leftovers = [Leftover("Pod", pod["Names"][0].removeprefix("/"), reason) for pod in left.pods]
@@ -51,7 +52,7 @@ async def destroy(
 
 
 async def leaks(engine: DockerEngine) -> tuple[Leak, ...]:
-    """List containers whose run has no network any more."""
+    """List containers whose run has no network."""
     scanned = await containers.scan(engine)
     uids = {network["Labels"][labels.RUN_ID] for network in scanned.networks}
     return tuple(
@@ -62,7 +63,7 @@ async def leaks(engine: DockerEngine) -> tuple[Leak, ...]:
 
 
 async def _remove_all(engine: DockerEngine, uid: str) -> list[str]:
-    """Remove until nothing is left, nothing goes any more, or patience ends; return the Engine's refusals."""
+    """Remove until nothing is left, no progress is made, or time runs out; return the Engine's refusals."""
     errors: list[str] = []
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -70,8 +71,8 @@ async def _remove_all(engine: DockerEngine, uid: str) -> list[str]:
         if not left.count:
             return errors
         errors += await _remove_once(engine, left)
-        # After a refusal it goes on only while objects disappear: the Engine refuses a network until the last
-        # container has left it, which settles by itself; a stuck mount does not.
+        # After a refusal, continue only while objects disappear. The Engine refuses to remove a network until the
+        # last container has left it, which resolves with time; a stuck mount does not.
         if time.monotonic() > deadline or (errors and not await _has_shrunk(engine, uid, left.count)):
             return errors
 
@@ -93,7 +94,7 @@ async def _remove_once(engine: DockerEngine, left: _Remaining) -> list[str]:
 
 
 async def _has_shrunk(engine: DockerEngine, uid: str, before: int) -> bool:
-    """Give the Engine a moment; return whether fewer objects are left than before."""
+    """Wait a moment; return whether fewer objects are left than before."""
     await asyncio.sleep(_ROUND_SECONDS)
     return (await _remaining(engine, uid)).count < before
 

@@ -1,4 +1,4 @@
-"""Commands inside a running container: on the caller's own terminal, or with their output captured."""
+"""Commands inside a running container: on the caller's terminal, or with captured output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l2rtui.domain.log import CommandOutput
 from runtime.base.docker_client import BLOCK_BYTES, STDERR, take_frames
 
 MAX_BYTES: Final = 16 << 20
-"""Limit for each stream of a captured command; what exceeds it is read and dropped."""
+"""Limit for each stream of a captured command; the excess is read and dropped."""
 
 
 async def capture_command(engine: DockerEngine, container: str, argv: Sequence[str]) -> CommandOutput:
@@ -33,12 +33,12 @@ async def capture_command(engine: DockerEngine, container: str, argv: Sequence[s
 
 
 async def attach_command(engine: DockerEngine, container: str, argv: Sequence[str]) -> int:
-    """Run a command on our terminal and return its exit code; without a terminal of ours it gets none either."""
+    """Run a command on our terminal and return its exit code; if we have no terminal, it gets none either."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     exec_id = await _create(engine, container, argv, is_terminal=is_terminal, has_input=True)
     async with _started(engine, exec_id, is_terminal=is_terminal) as (reader, writer):
         with _raw_terminal(engine, exec_id) if is_terminal else contextlib.nullcontext(), _input_to(writer):
-            if is_terminal:  # the Engine multiplexes only where there is no terminal
+            if is_terminal:  # the Engine multiplexes the streams only without a terminal
                 while block := await reader.read(BLOCK_BYTES):
                     _write(sys.stdout.fileno(), block)
             else:
@@ -71,7 +71,7 @@ async def _started(
 async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, bytes], None]:
     """Yield the frames of a multiplexed stream until its end."""
     buffer = bytearray()
-    with contextlib.suppress(ConnectionError):  # an end like any other: the exit code says how it went
+    with contextlib.suppress(ConnectionError):  # a normal end: the exit code tells the outcome
         while block := await reader.read(BLOCK_BYTES):
             buffer += block
             for frame in take_frames(buffer):
@@ -80,7 +80,7 @@ async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, byte
 
 async def _exit_code(engine: DockerEngine, exec_id: str) -> int:
     details = await engine.request_json("GET", f"/exec/{exec_id}/json")
-    # There is none while the command still runs: its streams have ended because the container was killed.
+    # None while the command still runs: its streams ended because the container was killed.
     return int(details["ExitCode"] if details["ExitCode"] is not None else 128 + signal.SIGKILL)
 
 
@@ -99,7 +99,7 @@ def _input_to(writer: asyncio.StreamWriter) -> Iterator[None]:
 
     try:
         loop.add_reader(descriptor, read)
-    except PermissionError:  # a plain file or /dev/null: epoll takes none, and reading it never waits
+    except PermissionError:  # a plain file or /dev/null: epoll refuses them, and reading them never blocks
         while block := os.read(descriptor, BLOCK_BYTES):
             writer.write(block)
         writer.write_eof()
@@ -115,7 +115,7 @@ def _input_to(writer: asyncio.StreamWriter) -> Iterator[None]:
 def _raw_terminal(engine: DockerEngine, exec_id: str) -> Iterator[None]:
     """Put the terminal into raw mode, so that every key reaches the command, and follow its size."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+    tasks: set[asyncio.Task[None]] = set()  # the loop holds tasks only weakly
 
     async def send_size() -> None:
         size = shutil.get_terminal_size()

@@ -7,24 +7,26 @@ from typing import Any, Final
 from l2rtui.domain.plan import RunPlan
 
 PREFIX: Final = "docker.l2rtui.io/"
-"""Not `l2rtui.io/`: the containers of a kubelet on this Engine carry the labels of their pods."""
+"""Not `l2rtui.io/`: the containers of a kubelet on this Engine have the labels of their pods."""
 RUN: Final = f"{PREFIX}run"
 RUN_ID: Final = f"{PREFIX}run-id"
 OWNER: Final = f"{PREFIX}owner"
 CREATED: Final = f"{PREFIX}created"
 RECORD: Final = f"{PREFIX}spec"
-"""On the network: the spec of the run, JSON. It holds no secret, since everybody who may list networks reads it."""
+"""On the network: the spec of the run as JSON. It holds no secret, since everyone who may list networks can read
+it.
+"""
 POD: Final = f"{PREFIX}pod"
 """On a container: its plan, JSON."""
 
 
 def network_name(run: str) -> str:
-    """Return the name of the network in which the processes of a run reach each other."""
+    """Return the name of the network that connects the processes of a run."""
     return f"l2rtui-{run}"
 
 
 def of_plan(run: RunPlan) -> dict[str, str]:
-    """Return the labels that every object of a planned run carries."""
+    """Return the labels of every object of a planned run."""
     return {RUN: run.spec.name, RUN_ID: run.uid, OWNER: run.owner}
 
 

@@ -1,6 +1,6 @@
 """The machine of the Engine as one node: cores and memory from the Engine, GPUs from NVIDIA's driver.
 
-The Engine API does not list GPUs. Its socket is a file, so the Engine runs on this machine and so does the driver.
+The Engine API does not list GPUs. Its socket is a file, so Engine and driver both run on this machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _CONTAINER_ID: Final = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def node_name(info: Mapping[str, Any]) -> str:
-    """Return the Engine's host name as a DNS label, as names of slots need it."""
+    """Return the Engine's host name as a DNS label, as slot names require."""
     return dns_label(str(info.get("Name", ""))) or "docker"
 
 
 def container_of(process: GpuProcess, proc: Path = _PROC) -> str:
-    """Return the id of the container that a process runs in, by its control group; empty for none.
+    """Return the id of the container that a process runs in, from its control group; empty outside of containers.
 
     The Engine names the group after the container: ``docker-ID.scope`` with systemd, ``docker/ID`` without.
     """
     try:
         groups = (proc / str(process.pid) / "cgroup").read_text("utf-8", "replace")
-    except OSError:  # ended, or not a process of our machine's own numbers
+    except OSError:  # already ended, or not in our PID namespace
         return ""
     match = _CONTAINER_ID.search(groups)
     return match[0] if match else ""
@@ -46,15 +46,15 @@ def has_gpu_runtime(info: Mapping[str, Any]) -> bool:
 
 
 class EngineLoad:
-    """CPU cores and memory in use on the machine of the Engine, in a process of that machine."""
+    """CPU cores and memory in use on the Engine's machine, measured by a process of that machine."""
 
     def __init__(self) -> None:
-        self._cpu = CpuLoad(has_quota=False)  # we may sit in a container of the Engine ourselves
+        self._cpu = CpuLoad(has_quota=False)  # this process may itself run in a container of the Engine
 
     def read(self, info: Mapping[str, Any]) -> tuple[float | None, int | None]:
-        """Return cores and bytes; None for both where the Engine runs in a virtual machine (Docker Desktop)."""
+        """Return cores and bytes; None for both if the Engine runs in a virtual machine (Docker Desktop)."""
         memory = psutil.virtual_memory()
-        # Both come from the kernel's own count: a virtual machine never has exactly the memory of its host.
+        # Both come from the kernel: a virtual machine never has exactly the memory of its host.
         if info.get("MemTotal") != memory.total:
             return None, None
         return round(self._cpu.read(), 2), memory.total - memory.available
@@ -68,7 +68,7 @@ def node(
     cpu_used: float | None = None,
     memory_used_bytes: int | None = None,
 ) -> Node:
-    """Return the one node; its cpu device stands beside its GPUs, or alone where it has none."""
+    """Return the only node; it has a CPU device, plus its GPUs if any."""
     name, cores = node_name(info), float(info.get("NCPU", 1))
     cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if report.gpus else 0)
     return Node(
@@ -81,6 +81,6 @@ def node(
         gpu_use=shares_of(report, container_of),
         cpu_used=cpu_used,
         memory_used_bytes=memory_used_bytes,
-        # Of a machine whose load is not ours to read, our start says nothing.
+        # If the machine's load is not readable, our boot time does not apply to it.
         created=0.0 if cpu_used is None else boot_time(),
     )

@@ -1,4 +1,4 @@
-"""Findings before a launch, and findings of an Engine's own health."""
+"""Findings before a launch, and findings about an Engine's health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a snapshot from the Engine's JSON of networks and containers (pure)."""
+"""Rows of a snapshot from the Engine's JSON for networks and containers. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OUT_OF_MEMORY = "OOMKilled"
 
 
 def seconds_of(text: str) -> float:
-    """Return seconds since the epoch of a time of the Engine (RFC 3339 with nanoseconds)."""
+    """Parse a time of the Engine (RFC 3339 with nanoseconds) into seconds since the epoch."""
     return nanoseconds_of(text) / 1e9
 
 
 def nanoseconds_of(text: str) -> int:
-    """Return nanoseconds since the epoch of a time of the Engine."""
-    # Not as a float: it would merge log lines that were written within a tenth of a microsecond. And not
-    # datetime.fromisoformat alone: it drops what is finer than a microsecond.
+    """Parse a time of the Engine into nanoseconds since the epoch."""
+    # Not as a float: it would merge log lines that were written within a tenth of a microsecond. And not by
+    # datetime.fromisoformat, which drops digits beyond microseconds.
     head, _, rest = text.partition(".")
     digits = rest.rstrip("Z").partition("+")[0] if rest else ""
     moment = datetime.fromisoformat(head.rstrip("Z").partition("+")[0]).replace(tzinfo=UTC)
@@ -37,7 +37,7 @@ def nanoseconds_of(text: str) -> int:
 
 
 def spec_of(network: Mapping[str, Any]) -> RunSpec:
-    """Decode the spec on a run's network. Raises BackendError where it cannot be read."""
+    """Decode the spec on a run's network. Raises BackendError if it cannot be read."""
     try:
         return stored_spec.decode(network["Labels"][labels.RECORD])
     except (KeyError, ValueError) as error:
@@ -47,7 +47,7 @@ def spec_of(network: Mapping[str, Any]) -> RunSpec:
 
 
 def plan_of(container: Mapping[str, Any]) -> PodPlan:
-    """Decode the plan on a container. Raises BackendError where it cannot be read."""
+    """Decode the plan on a container. Raises BackendError if it cannot be read."""
     try:
         return bounded_json.decode(container["Config"]["Labels"][labels.POD], PodPlan)
     except (KeyError, ValueError) as error:
@@ -55,12 +55,14 @@ def plan_of(container: Mapping[str, Any]) -> PodPlan:
 
 
 def name_of(container: Mapping[str, Any]) -> str:
-    """Return the name of a container as people write it; the Engine puts a slash before it."""
+    """Return the name of a container without the slash that the Engine puts before it."""
     return str(container["Name"]).removeprefix("/")
 
 
 def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_terminating: bool) -> RunView:
-    """Return the row of a run. ``replicas`` (containers of each set) are desired too: the Engine removes none."""
+    """Return the row of a run. ``replicas`` (containers per set) is also the desired number: the Engine removes
+    none.
+    """
     marks = network["Labels"]
     uid, name, owner = marks[labels.RUN_ID], marks.get(labels.RUN, ""), marks.get(labels.OWNER, "")
     created = seconds_of(network["Created"])
@@ -88,7 +90,7 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
     marks, state = container["Config"]["Labels"], container["State"]
     plan = plan_of(container)
     phase, reason, message = _phase(container)
-    # While one runs, the Engine has forgotten how the last one ended.
+    # While a process runs, the Engine no longer knows how the previous one ended.
     has_ended = state["Status"] != "running" and not state["FinishedAt"].startswith(_NEVER)
     return PodView(
         uid=container["Id"],
@@ -116,7 +118,7 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
 
 
 def _address(container: Mapping[str, Any]) -> str:
-    """Return its address in the network of its run; empty while it does not run."""
+    """Return its address in the network of its run; empty while it is not running."""
     networks = (container.get("NetworkSettings") or {}).get("Networks") or {}
     return next((str(item["IPAddress"]) for item in networks.values() if item.get("IPAddress")), "")
 

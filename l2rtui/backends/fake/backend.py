@@ -1,4 +1,4 @@
-"""Backend over values in memory. Pods start, stop and come back as the given clock moves."""
+"""Backend over values in memory. Pods start, stop and restart as the given clock advances."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from l2rtui.errors import BackendError, NotFoundError
 EPOCH = 1_750_000_000.0
 """Start of the default clock, seconds since the epoch: 15 June 2025, 15:06:40 UTC."""
 START_SECONDS = 1.0
-"""Time from the creation of a pod to its start; shorter than on any cluster, for tests wait for it."""
+"""Time from the creation of a pod to its start; shorter than on any cluster, as tests wait for it."""
 STOP_SECONDS = 0.6
 JOB_SECONDS = 60.0
 TICK_SECONDS = 0.1
-"""Polling period of a clock that runs by itself."""
+"""Polling period with a real clock."""
 
 
 @dataclass(slots=True)
@@ -48,19 +48,19 @@ class _Run:
 
 
 class FakeBackend:
-    """An in-memory cluster; see the package for what it is not.
+    """An in-memory cluster; see the package docstring for its limits.
 
     Args:
-        clock: Seconds since the epoch; None stands for a clock that moves by advance() alone.
+        clock: Returns seconds since the epoch; None for a clock that only advance() moves.
         owner: Name of the user; two of the runs of the demo cluster are theirs.
         slots_per_gpu: Slots of each device of the demo cluster.
         is_empty: Open without nodes, runs and pods; put_node() and put_pod() then fill it.
         step_seconds: Duration of each step of a launch.
 
     Attributes:
-        silent_since: Time since which the cluster is said not to answer; shown from the next change on.
-        outage: When set to a sentence, every read of the cluster raises BackendError with it.
-        broken_pods: Name of a pod → sentence with which its step of a launch fails.
+        silent_since: Time since which the cluster pretends not to respond; shown from the next change on.
+        outage: If set to a sentence, every read of the cluster raises BackendError with it.
+        broken_pods: Name of a pod → sentence with which its launch step fails.
         leaked: Result of leaks().
     """
 
@@ -109,7 +109,7 @@ class FakeBackend:
         return (self._clock() if self._clock else EPOCH) + self._moved
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; pods that are due start, end or come back."""
+        """Move the clock; pods that are due start, end or restart."""
         self._moved += seconds
         self._wake()
 
@@ -120,23 +120,23 @@ class FakeBackend:
         self._wake()
 
     def put_pod(self, pod: PodView) -> None:
-        """Add a pod, or replace the one with its uid: a failure, a restart, a pod of another user."""
+        """Add a pod, or replace the pod with its uid: a failure, a restart, another user's pod."""
         self._pods[pod.uid] = pod
         self._wake()
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a pod at once, as when its node dies."""
+        """Remove a pod immediately, as when its node dies."""
         self._pods.pop(uid, None)
         self._stops.pop(uid, None)
         self._wake()
 
     # --- the Backend protocol ---------------------------------------------------------------------------------
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
-        """Return where a change acts, for its question."""
+        """Return the place of a change, for its confirmation."""
         return "on the demo cluster"
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present state of the cluster."""
+        """Return the current state of the cluster."""
         return self._present()
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...], None]:
@@ -152,13 +152,13 @@ class FakeBackend:
                 await self._wait_for_change()
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Return the one warning that nothing of a plan will really run."""
+        """Return a warning that nothing of a plan will really run."""
         names = ", ".join(run.spec.name for run in plan.runs)
         sentence = "the demo cluster runs nothing: it only shows"
         return (Finding(Severity.WARNING, names, sentence, "Use --backend local."),)
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
-        """Carry out a plan; slots and names are checked before the first step."""
+        """Execute a plan; slots and names are checked before the first step."""
         self._refuse_taken(plan)
         self._launching.append(plan)
         try:
@@ -174,7 +174,7 @@ class FakeBackend:
             yield await self._step(next(steps))
             for pod in run.pods:
                 step = next(steps)
-                # A failed step makes no pod.
+                # A failed step creates no pod.
                 if sentence := self.broken_pods.get(pod.name):
                     yield StepDone(step, sentence)
                     continue
@@ -182,7 +182,7 @@ class FakeBackend:
                 yield await self._step(step)
 
     async def spec(self, run: str) -> RunSpec:
-        """Return the spec of a run with its present replicas."""
+        """Return the spec of a run with the current numbers of replicas."""
         return self._named(run).spec
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
@@ -196,7 +196,7 @@ class FakeBackend:
         self._stop((pod for pod in self._pods.values() if pod.name in names), grace_seconds)
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-        """Stop these pods; those of a run come back under a new uid."""
+        """Stop these pods; pods of a run are replaced under a new uid."""
         for pod in pods:
             if pod.uid not in self._pods:
                 raise NotFoundError(f"pod {pod.name} is gone.", "Look at the pods again.")
@@ -243,7 +243,7 @@ class FakeBackend:
             if not query.follow or pod.uid not in self._pods:
                 return
             await self._wait_for_change()
-            # One line later than the last: `since` is exclusive, so nothing is yielded twice.
+            # One line later than the last: `since` is exclusive, so nothing is repeated.
             newer = LogQuery(since=max(last, query.since or 0.0))
             lines = self._log_lines(pod, newer)
 
@@ -274,7 +274,7 @@ class FakeBackend:
         return {}
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """Return the one finding that describes this cluster."""
+        """Return one finding that describes this cluster."""
         return (Finding(Severity.OK, "demo", "an in-memory cluster of invented nodes, gone when the program ends"),)
 
     async def close(self) -> None:
@@ -322,13 +322,13 @@ class FakeBackend:
         return self._snapshot
 
     def _with_load(self, node: Node) -> Node:
-        # Nodes that a caller has put here stay as they are.
+        # Nodes that a caller has added stay as they are.
         if node.name in self._demo_nodes:
             node = demo_cluster.with_gpu_use(node, self._pods.values())
         return self.reservations.applied_to(node)
 
     def _advance_pods(self) -> bool:
-        """Move every pod that is due to its next state; True when one was."""
+        """Move every pod that is due to its next state; return True if there was one."""
         now, has_moved = self.now(), False
         for pod in tuple(self._pods.values()):
             if pod.is_terminating:
@@ -361,7 +361,7 @@ class FakeBackend:
     def _stop(self, pods: Iterable[PodView], grace_seconds: float | None) -> None:
         due = self.now() + (STOP_SECONDS if grace_seconds is None else min(STOP_SECONDS, grace_seconds))
         for pod in tuple(pods):
-            # setdefault: a second kill does not put off the first.
+            # setdefault: a second kill does not postpone the first.
             self._stops.setdefault(pod.uid, due)
             self._pods[pod.uid] = replace(self._pods[pod.uid], is_terminating=True, ready=False)
         self._wake()
@@ -411,7 +411,7 @@ class FakeBackend:
             event.set()
 
     async def _wait_for_change(self) -> None:
-        """Wait until the state may have changed: a call, advance(), or a tick of a clock that runs by itself."""
+        """Wait until the state may have changed: a call, advance(), or a tick of a real clock."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:

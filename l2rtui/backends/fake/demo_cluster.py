@@ -18,7 +18,7 @@ from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 GIB = 2**30
 CORDONED = "phortx3"
 CRASHING = "racing-sac-s1-w-3"
-"""Pod of the demo that runs out of memory again and again."""
+"""Demo pod that repeatedly runs out of memory."""
 
 
 _LOADS: Mapping[Role | None, tuple[int, int]] = {
@@ -26,7 +26,7 @@ _LOADS: Mapping[Role | None, tuple[int, int]] = {
     Role.WORKER: (11, 2),
     Role.EVALUATOR: (4, 1),
 }
-"""Percent and GiB of a GPU that a process of ours takes, a slot."""
+"""GPU utilisation in percent and memory in GiB per slot of one process."""
 _FOREIGN_LOAD = (21, 14)
 _IDLE_BYTES = 437 << 20
 _IDLE_WATTS = 61.0
@@ -59,7 +59,7 @@ def demo_cluster(owner: str, now: float, slots_per_gpu: int = 4) -> DemoCluster:
         now: Seconds since the epoch; ages are counted back from it.
     """
     nodes = tuple(_node(number, slots_per_gpu, now - _NODE_SECONDS / number) for number in (1, 2, 3))
-    # Placed like real runs, so that the demo shows what the placement policy does.
+    # Placed like real runs, so that the demo shows the effect of the placement policy.
     open_nodes = ClusterSnapshot({node.name: node for node in nodes})
     mine = with_seeds(_racing("racing-sac", workers=4), (0, 1))
     theirs = (_racing("lidar-ppo", workers=7),)
@@ -79,7 +79,7 @@ def demo_cluster(owner: str, now: float, slots_per_gpu: int = 4) -> DemoCluster:
 
 
 def _plan(specs: tuple[RunSpec, ...], placement: Placement, nodes: ClusterSnapshot, owner: str) -> LaunchPlan:
-    # uuid5 of names instead of random ones: screenshots of two runs of the demo are equal.
+    # uuid5 of names instead of random ids: screenshots of two demo runs are equal.
     uids = [str(uuid5(NAMESPACE_DNS, f"{spec.name}.{owner}.demo")) for spec in specs]
     return plan_launch(specs, placement, nodes.nodes, owner=owner, uids=uids)
 
@@ -113,7 +113,7 @@ def _node(number: int, slots_per_gpu: int, created: float) -> Node:
 
 
 def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
-    """Return a node whose GPUs are as busy as the running pods on it would make them."""
+    """Return a node whose GPUs are as busy as its running pods would make them."""
     percent: Counter[int] = Counter()
     memory: Counter[int] = Counter()
     shares: dict[int, list[GpuShare]] = {}
@@ -122,7 +122,7 @@ def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
             busy, gibibytes = (figure * usage.count for figure in _LOADS.get(pod.role, _FOREIGN_LOAD))
             percent[usage.gpu or 0] += busy
             memory[usage.gpu or 0] += gibibytes
-            # Like a cluster in which only runs of l2rtui report what their own processes use.
+            # Like a cluster in which only runs of l2rtui report the use of their own processes.
             if pod.run:
                 shares.setdefault(usage.gpu or 0, []).append(GpuShare(pod.uid, float(busy), gibibytes * GIB))
     uses = (

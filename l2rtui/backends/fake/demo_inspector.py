@@ -21,7 +21,7 @@ class DemoInspector:
     """Inspector of the demo cluster; see ``backends.base.Inspector``.
 
     Args:
-        snapshot: Returns the present state of the cluster.
+        snapshot: Returns the current state of the cluster.
     """
 
     def __init__(self, snapshot: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
@@ -29,7 +29,7 @@ class DemoInspector:
         self._events: deque[tuple[str, KubeEvent]] = deque(maxlen=MAX_EVENTS)
 
     def note(self, before: ClusterSnapshot, changes: Iterable[Change], now: float) -> None:
-        """Write down what has changed since the snapshot before."""
+        """Record the changes since the snapshot ``before`` as events."""
         for change in changes:
             match change:
                 case PodChanged(pod):
@@ -44,7 +44,7 @@ class DemoInspector:
                     pass  # nodes come and go without an event here
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return the values of one object, its events last. Raises NotFoundError where it is gone."""
+        """Return the values of one object, its events last. Raises NotFoundError if it is gone."""
         snapshot = await self._snapshot()
         match target:
             case PodView():
@@ -58,8 +58,8 @@ class DemoInspector:
         return with_events(lines, await self.events(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """Return the changes since the cluster was made, newest last."""
-        snapshot = await self._snapshot()  # which also moves what is due
+        """Return the changes since the cluster was created, newest last."""
+        snapshot = await self._snapshot()  # also advances everything that is due
         match target:
             case PodView():
                 chosen = [event for _, event in self._events if event.object == f"Pod {target.name}"]
@@ -75,7 +75,7 @@ class DemoInspector:
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:  # noqa: ARG002
         """Refuse: there are no processes that could listen."""
         sentences: tuple[str, ...] = ()
-        for sentence in sentences:  # this makes it a generator, as the protocol has it
+        for sentence in sentences:  # makes this a generator, as the protocol requires
             yield sentence
         raise BackendError(
             f"Port {remote} of {pod.name} leads nowhere: the demo cluster has no processes.", "Use --backend local."

@@ -24,10 +24,10 @@ UPDATES_PER_SECOND = 11.2
 
 
 def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) -> list[LogLine]:
-    """Return the lines of one pod up to a time that match the query, oldest first.
+    """Return the lines of one pod up to ``now`` that match the query, oldest first.
 
     Args:
-        peers: Names of the pods that are connected to it, of a learner.
+        peers: Names of the pods connected to a learner.
     """
     if pod.started is None or query.previous:
         all_lines = list(_before(pod)) if query.previous else []
@@ -35,7 +35,7 @@ def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) 
         all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since, peers)]
     if query.since is not None:
         all_lines = [line for line in all_lines if line.time > query.since]
-    # Not all_lines[-tail:], which for a tail of 0 would be everything.
+    # Not all_lines[-tail:], which would be everything for a tail of 0.
     return all_lines if query.tail is None else all_lines[max(0, len(all_lines) - query.tail) :]
 
 
@@ -57,7 +57,7 @@ def _steady(
 ) -> Iterator[LogLine]:
     period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
     last = int((now - started) / period)
-    # Lines before `since` are not made at all: a follower calls this ten times a second.
+    # Lines before `since` are not generated: a follower calls this ten times a second.
     first = 0 if since is None else int((since - started) / period)
     for number in range(max(1, last - MAX_LINES, first), last + 1):
         age = number * period
@@ -88,7 +88,7 @@ def _text(pod: PodView, age: float, at: float, peers: Sequence[str]) -> str:
 
 
 def _simulator(pod: PodView, age: float) -> dict[str, object]:
-    """Return a worker's values of its simulator: in each set the third worker lost it once."""
+    """Return the simulator values of a worker: in each set the third worker lost its simulator once."""
     was_lost = pod.index == 2
     return {
         "simulator_state": "ready",
@@ -122,7 +122,7 @@ def learner_values(pod: PodView, age: float) -> dict[str, object]:
 
 
 def _exchange(pod: PodView, age: float, peers: Sequence[str]) -> dict[str, object]:
-    """Return the values of a learner's exchange: segments of 64 transitions of 200 bytes."""
+    """Return the exchange values of a learner: segments of 64 transitions of 200 bytes."""
     rate = (STEPS_PER_SECOND + 60 * _wobble(pod, age)) / 64
     return {
         "replay": 1_000_000,
@@ -153,5 +153,5 @@ def _progress(age: float) -> float:
 
 def _wobble(pod: PodView, age: float) -> float:
     """Return noise between -1 and 1 that depends only on the pod's name and the second."""
-    # A checksum instead of hash(): that differs from process to process, and screenshots would too.
+    # A checksum instead of hash(), which differs between processes and would change screenshots.
     return (crc32(f"{pod.name} {int(age)}".encode()) % 2001 - 1000) / 1000.0

@@ -1,4 +1,4 @@
-"""Simulators of the demo's workers: status, restart and camera image, as ``l2r-runtime simulators`` gives them."""
+"""Simulators of the demo's workers: output of ``l2r-runtime simulators`` for status, restart and camera image."""
 
 from __future__ import annotations
 

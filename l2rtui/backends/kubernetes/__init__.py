@@ -1,1 +1,1 @@
-"""Runs as Kubernetes objects: a ConfigMap for each run, which owns its Secret, Service, Jobs and ReplicaSets."""
+"""Runs as Kubernetes objects: each run has a ConfigMap, which owns its Secret, Service, Jobs and ReplicaSets."""

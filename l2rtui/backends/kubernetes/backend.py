@@ -1,8 +1,8 @@
 """Kubernetes backend: the modules of this package behind the Backend protocol, over one connection.
 
 The first call opens the connection, not the constructor: the app must draw its first frame before a credential
-plugin has answered. A run is identified by its name in the namespace where runs are launched (the first of the
-settings, else the kubeconfig context's own). Pods of every visible namespace hold slots.
+plugin has responded. A run is identified by its name in the namespace of new runs (the first of the settings,
+otherwise the kubeconfig context's own). Pods of every visible namespace hold slots.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KubernetesBackend:
     """Runs as objects of one cluster.
 
     Args:
-        kubeconfig: Path, or several joined; None means KUBECONFIG, ~/.kube/config, or the pod's own account.
+        kubeconfig: Path, or several joined; None for KUBECONFIG, ~/.kube/config, or the pod's own account.
         eks_token: Signs tokens for EKS, see ``credentials.make_credentials``; None runs the kubeconfig's plugin.
     """
 
@@ -78,12 +78,12 @@ class KubernetesBackend:
         if self._context is None:
             return ""
         api = self._context.api
-        # Many tools name the user as the context: one of the two is then enough.
+        # Many tools name user and context alike: then one of the two is enough.
         user = f"as {api.user}" if api.user not in ("", api.context) else ""
         return " · ".join(filter(None, (api.context, ",".join(api.namespaces or (api.namespace,)), user)))
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:
-        """Return context, namespaces and user, for questions; before the connection, the context alone."""
+        """Return context, namespaces and user for confirmations; before connecting, only the context."""
         if self._context is None:
             return f"on context {self._settings.context}" if self._settings.context else "on the cluster"
         api = self._context.api
@@ -98,12 +98,12 @@ class KubernetesBackend:
 
     @property
     def reservations(self) -> KubernetesReservations:
-        """Reservations of slots, beside their claims."""
+        """Reservations of slots, stored separately from claims."""
         return KubernetesReservations(self.context, user_name())
 
     @property
     def inspector(self) -> Inspector:
-        """Descriptions, events and ports: ``describe``, ``events`` and ``forward`` of this class."""
+        """Descriptions, events and port forwarding: ``describe``, ``events`` and ``forward`` of this class."""
         return self
 
     @property
@@ -113,11 +113,11 @@ class KubernetesBackend:
 
     # --- observation -------------------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
-        """Return everything that the user may see, listed anew."""
+        """Return everything that the user may see, from fresh lists."""
         return await (await self.context()).snapshot()
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Yield changes as they happen, for ever; the first batch builds everything."""
+        """Yield changes as they happen, without end; the first batch builds everything."""
         shared = self._settings.claims_namespace
         watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), shared_namespace=shared).watch()
         async with aclosing(watch) as batches:
@@ -125,7 +125,7 @@ class KubernetesBackend:
                 yield changes
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
-        """Yield lines of a pod, across restarts of its containers and cuts of the connection."""
+        """Yield lines of a pod, across restarts of its containers and connection losses."""
         async with aclosing(logging.read(await self.api(), pod, query)) as lines:
             async for line in lines:
                 yield line
@@ -135,7 +135,7 @@ class KubernetesBackend:
         return await describe.describe(await self.api(), _whole(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """Return the latest events of an object, or of all that can be seen; newest last."""
+        """Return the latest events of an object, or of all visible objects; newest last."""
         return await describe.events(await self.api(), _whole(target))
 
     async def leaks(self) -> tuple[Leak, ...]:
@@ -143,7 +143,9 @@ class KubernetesBackend:
         return await leaks.find(await self.context())
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """Return what works in this cluster: rights, claims, and whether a pod pinned by variables gets its GPU."""
+        """Return findings on this cluster: permissions, claims, and whether a pod pinned by variables gets its
+        GPU.
+        """
         return await diagnosis.diagnose(await self.context())
 
     # --- launching ---------------------------------------------------------------------------------------------
@@ -162,28 +164,28 @@ class KubernetesBackend:
         return await cluster_manifests(await self.context(), plan)
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return lines of a unified diff from the objects in the cluster to those of the plan."""
+        """Return lines of a unified diff from the objects in the cluster to the planned objects."""
         return await differences(await self.context(), plan)
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Return what only the cluster can tell about a plan. Creates nothing."""
+        """Return findings that only the cluster can make about a plan. Creates nothing."""
         return await preflight.check_plan(await self.context(), plan)
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
-        """Carry out a plan, one StepDone for each of ``plan.steps()``."""
+        """Execute a plan; yield one StepDone for each of ``plan.steps()``."""
         steps = launching.launch(await self.context(), plan if plan.objects else await self.planned(plan))
         async with aclosing(steps):
             async for done in steps:
                 yield done
 
     async def spec(self, run: str) -> RunSpec:
-        """Return the spec with which a run was launched, with its present replicas."""
+        """Return the spec with which a run was launched, with the current numbers of replicas."""
         api = await self.api()
         return decode_spec(await read_run(api, api.namespace, run))
 
     # --- changing ----------------------------------------------------------------------------------------------
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-        """Start and stop replicas of a set; returns when the server has recorded the new number."""
+        """Start and stop replicas of a set; returns once the server has recorded the new number."""
         await scale.scale(await self.context(), plan, grace_seconds=self._settings.grace(grace_seconds))
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
@@ -197,7 +199,7 @@ class KubernetesBackend:
     async def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Remove a run and prove it; the last item is the Receipt."""
+        """Remove a run and verify the removal; the last item is the Receipt."""
         grace = self._settings.grace(grace_seconds)
         items = destroy.destroy(await self.context(), run, grace_seconds=grace, purge=purge, force=force)
         async with aclosing(items):
@@ -210,7 +212,7 @@ class KubernetesBackend:
         return await permissions.denied(api, api.namespace)
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Run a command in a pod on the caller's own terminal; return its exit code."""
+        """Run a command in a pod on the caller's terminal; return its exit code."""
         return await execution.run(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
     @asynccontextmanager
@@ -224,7 +226,7 @@ class KubernetesBackend:
         return await execution.capture(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
-        """Carry connections to a port of this machine to a port of a pod, until the generator is closed."""
+        """Forward connections from a port of this machine to a port of a pod, until the generator is closed."""
         async with aclosing(portforward.forward(await self.api(), pod_of(pod), local, remote)) as messages:
             async for sentence in messages:
                 yield sentence
@@ -236,23 +238,23 @@ class KubernetesBackend:
 
     @property
     def secrets(self) -> KubernetesSecrets:
-        """The secrets that l2rtui made in the namespace."""
+        """The secrets that l2rtui created in the namespace."""
         return KubernetesSecrets(self.api, user_name())
 
     @property
     def records(self) -> KubernetesRecords:
-        """Records of the history, in the ConfigMaps of runs."""
+        """History records, in the ConfigMaps of runs."""
         return KubernetesRecords(self.api)
 
     # --- the connection ----------------------------------------------------------------------------------------
     async def context(self) -> ClusterContext:
-        """Return the cluster, connected.
+        """Return the connected cluster.
 
         Raises:
-            ConfigError: no such context, or its files cannot be used.
-            ApiError: the server does not answer, or refuses the login.
+            ConfigError: The context does not exist, or its files cannot be used.
+            ApiError: The server does not respond, or refuses the login.
         """
-        # Several panes ask at the same time when the app starts; one of them connects.
+        # Several panes call this concurrently when the app starts; one of them connects.
         async with self._opening:
             if self._is_closed:
                 raise BackendError("The connection to the cluster is closed.")
@@ -270,12 +272,12 @@ class KubernetesBackend:
             return self._context
 
     async def api(self) -> Api:
-        """Return the open connection; raises what context() raises."""
+        """Return the open connection; raises the errors of context()."""
         return (await self.context()).api
 
     async def close(self) -> None:
-        """Close the connection; runs go on."""
-        self._is_closed = True  # work that has not ended yet must not connect anew: nobody would close that
+        """Close the connection; runs continue."""
+        self._is_closed = True  # unfinished work must not reconnect: that connection would never be closed
         if self._context is not None:
             context, self._context = self._context, None
             await context.api.close()
@@ -289,5 +291,5 @@ def _whole(target: _Target) -> _Target | PodView:
 
 
 def _as_worker(pod: PodView, argv: Sequence[str]) -> Sequence[str]:
-    """Return the command with the name and the id of one worker among several of its pod."""
+    """Return the command with the name and id of one of several workers of a pod."""
     return argv if pod.worker is None else ["env", f"{ENV_POD}={pod.name}", f"{ENV_POD_ID}={pod.uid}", *argv]

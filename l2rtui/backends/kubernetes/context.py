@@ -1,6 +1,6 @@
 """Cluster context: the connection, namespaces, latest snapshot and server facts that every action needs.
 
-One context is made for each connection and passed to the actions, instead of five values side by side.
+One context is created for each connection and passed to the actions, instead of five separate values.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot
 
 _RECENT_SECONDS: Final = 5.0
-"""A plan is made, checked and confirmed by one snapshot if the person takes no longer than this."""
+"""A plan is made, checked and confirmed with one snapshot if that takes no longer than this."""
 
 
 class ClusterContext:
     """One cluster, as the actions use it.
 
     Args:
-        settings: Namespace of Leases, slots of a device, CUDA index; None takes the defaults.
+        settings: Namespace of Leases, slots per device, CUDA index; None for the defaults.
 
     Attributes:
         api: The open connection.
-        namespace: Namespace where runs are launched: the first of the settings, else the kubeconfig context's own.
+        namespace: Namespace of new runs: the first of the settings, otherwise the kubeconfig context's own.
         settings: The settings given.
-        list_cluster: Return a fresh snapshot.
+        list_cluster: Returns a fresh snapshot.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class ClusterContext:
         return self.lease_namespace_of(self.namespace)
 
     def lease_namespace_of(self, run_namespace: str) -> str:
-        """Return the namespace of the slot Leases of a run: the shared one of the settings, else the run's own."""
+        """Return the namespace of a run's slot Leases: the shared one of the settings, otherwise the run's own."""
         return self.settings.claims_namespace or run_namespace
 
     async def snapshot(self) -> ClusterSnapshot:
-        """List everything that the user may see, and remember it as the latest snapshot."""
+        """List everything that the user may see, and store it as the latest snapshot."""
         snapshot = await self.list_cluster()
         self._latest = (time.monotonic(), snapshot)
         return snapshot
 
     async def recent_snapshot(self) -> ClusterSnapshot:
-        """Return the latest snapshot if it is a few seconds old at most, else a fresh one."""
-        # Stale by design: a launch lists the cluster once more after it has claimed its slots.
+        """Return the latest snapshot if it is at most a few seconds old, otherwise a fresh one."""
+        # Stale by design: a launch lists the cluster again after it has claimed its slots.
         if self._latest is not None and time.monotonic() - self._latest[0] < _RECENT_SECONDS:
             return self._latest[1]
         return await self.snapshot()
 
     async def server_facts(self) -> ServerFacts:
-        """Return what rendering needs to know, by the latest snapshot of whatever age."""
+        """Return the facts that rendering needs, from the latest snapshot regardless of its age."""
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
         facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
@@ -85,12 +85,12 @@ class ClusterContext:
         return replace(facts, runtime_classes=runtime_class.by_node(nodes, setting, nvidia))
 
     async def _runtime_class(self) -> dict[str, Any] | None:
-        """Return the RuntimeClass ``nvidia``; None where there is none, or where it may not be read."""
+        """Return the RuntimeClass ``nvidia``; None if it does not exist or may not be read."""
         if not self._nvidia_class:
             try:
                 self._nvidia_class.append(await self.api.find("RuntimeClass", None, runtime_class.CLASS))
             except ApiError as error:
-                # Not remembered: an administrator may grant the right while the app is open.
+                # Not cached: an administrator may grant the permission while the app is open.
                 if error.is_forbidden:
                     return None
                 raise
@@ -98,8 +98,8 @@ class ClusterContext:
 
 
 def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:
-    """Return what rendering needs to know of a cluster with these nodes, without their RuntimeClass."""
+    """Return the facts that rendering needs about a cluster with these nodes, without their RuntimeClass."""
     hostnames = {node.name: dict(node.labels).get(labels.HOSTNAME, node.name) for node in nodes}
-    # On most clusters the label equals the name; only the exceptions are kept.
+    # On most clusters the label equals the name; only exceptions are stored.
     renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}
     return ServerFacts(api.server_version, CudaIndex(cuda_index), renamed)

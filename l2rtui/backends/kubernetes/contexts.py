@@ -1,4 +1,4 @@
-"""Choice of a context and its namespaces: what the kubeconfig has, and what the server lists."""
+"""Choice of a context and its namespaces, from the kubeconfig and the server's lists."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class KubernetesContexts:
 
     @property
     def current(self) -> str:
-        """Name of the connected context, else of the configured one."""
-        # The connection's, since `kubectl config use-context` may have changed the current one meanwhile.
+        """Name of the connected context, otherwise of the configured one."""
+        # The connection's own, since `kubectl config use-context` may have changed the current one meanwhile.
         return self._context.api.context if self._context is not None else self._configured
 
     def names(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class KubernetesContexts:
         return tuple(sorted(str(item.get("metadata", {}).get("name", "")) for item in namespaces))
 
     async def open(self) -> None:
-        """Connect, if that has not been done."""
+        """Connect, unless already connected."""
         await self._api()
 
     def member(self, row: PodView | RunView | Node) -> None:

@@ -1,8 +1,8 @@
-"""Names of the extended resources by which device plugins hand out devices, and what a unit of each is.
+"""Names of the extended resources through which device plugins hand out devices, and the meaning of their units.
 
-A GPU of NVIDIA is also reached by variables, and slots share it. All others are handed out by their plugin alone:
-each is a device of one slot, and which of them a pod gets is the plugin's choice. A cluster may rename resources
-(``nvidia.com/a100``), so a name of NVIDIA's that is not known here is a whole GPU.
+An NVIDIA GPU can also be bound by variables and shared by slots. All other devices are only handed out by their
+plugin: each is a device with one slot, and the plugin chooses which one a pod gets. A cluster may rename resources
+(``nvidia.com/a100``), so an unknown NVIDIA name is a whole GPU.
 
 Sources: NVIDIA/k8s-device-plugin (``nvidia.com/gpu``, ``.shared``, MIG strategy ``mixed``, ``rename``), the
 national research platform's table of GPUs, ROCm/k8s-device-plugin, intel/intel-device-plugins-for-kubernetes
@@ -42,9 +42,9 @@ _NETWORK: Final = re.compile(
 
 
 class Unit(Enum):
-    """One unit of an extended resource: nothing of a GPU, or one of the following.
+    """Meaning of one unit of an extended resource; NONE for resources that are not GPUs.
 
-    PLUGIN: a device that its plugin alone hands out. PART: memory or cores of some GPU, of unknown number.
+    PLUGIN: A device that only its plugin hands out. PART: Memory or cores of some GPU, of unknown index.
     """
 
     NONE = auto()
@@ -56,7 +56,7 @@ class Unit(Enum):
 
 @lru_cache(maxsize=1024)  # ten thousand pods request the same few
 def unit_of(name: str) -> Unit:
-    """Return what one unit of a resource is."""
+    """Return the meaning of one unit of a resource."""
     if _NETWORK.fullmatch(name):
         return Unit.NONE
     if _OTHER.fullmatch(name):
@@ -70,7 +70,7 @@ def unit_of(name: str) -> Unit:
 
 @lru_cache(maxsize=1024)
 def is_device(name: str) -> bool:
-    """Return True for a resource that stands for a GPU, a part of one, or its memory."""
+    """Return True for a resource that represents a GPU, a part of one, or its memory."""
     return unit_of(name) is not Unit.NONE
 
 
@@ -80,6 +80,6 @@ def is_countable(name: str) -> bool:
 
 
 def plugin_only(names: Iterable[str]) -> tuple[str, ...]:
-    """Return devices that a plugin alone hands out, in a fixed order: MIG profiles last, as GPUs precede parts."""
+    """Return devices that only a plugin hands out, in a fixed order: MIG profiles last, as GPUs precede parts."""
     own = (name for name in names if unit_of(name) is Unit.PLUGIN)
     return tuple(sorted(own, key=lambda name: (name.startswith(MIG), name)))

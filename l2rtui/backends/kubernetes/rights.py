@@ -1,10 +1,10 @@
-"""Rights that the program needs of Kubernetes: one table, for the Roles, for checks, and for the sentences of both.
+"""Permissions that the program needs on Kubernetes: one table for Roles, checks, and their messages.
 
-``manifests/rbac.yaml`` is written from it (``make rbac``). A test runs every verb of the program and compares its
-requests with the rows: a call without a row fails, and so does a row that its verb does not need.
+``make rbac`` generates ``manifests/rbac.yaml`` from it. A test runs every command of the program and compares its
+requests with the rows: a call without a row fails, and so does a row that its command does not need.
 
 Every authenticated user may read ``/version`` and the API groups and create access reviews (by the ClusterRoles
-``system:discovery``, ``system:public-info-viewer`` and ``system:basic-user``), so no row has these.
+``system:discovery``, ``system:public-info-viewer`` and ``system:basic-user``), so no row lists these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 
 
 class Right(NamedTuple):
-    """One verb of Kubernetes on one kind, as an access review asks for it."""
+    """One verb of Kubernetes on one kind, as in an access review."""
 
     verb: str
     kind: str
@@ -28,7 +28,7 @@ class Right(NamedTuple):
 
     @property
     def resource(self) -> str:
-        """Plural and subresource, as a Role writes them."""
+        """Plural and subresource, as in a Role."""
         return f"{KINDS[self.kind].plural}{f'/{self.subresource}' if self.subresource else ''}"
 
     def __str__(self) -> str:
@@ -36,10 +36,11 @@ class Right(NamedTuple):
 
 
 class RoleScope(StrEnum):
-    """Role that has a right.
+    """Role that grants a permission.
 
-    A viewer sees runs; a researcher has the viewer's rights too, and makes runs. ``CLUSTER`` is the optional
-    ClusterRole. ``WITHHELD`` is in no Role: the program tries it, and goes another way where it is refused.
+    A viewer sees runs; a researcher also has the viewer's permissions, and creates runs. ``CLUSTER`` is the
+    optional ClusterRole. ``WITHHELD`` is in no Role: the program tries the request, and has a fallback if it is
+    refused.
     """
 
     VIEWER = "viewer"
@@ -53,13 +54,13 @@ class RightRow:
     """One row of the table.
 
     Attributes:
-        uses: Verbs of the program that need the right; ``view`` stands for the lists and the app, and is part of
-            every other verb.
-        without: State of affairs where the right is missing, for a right that its verbs can do without.
-        only_for: Setting of a spec that alone needs the right; empty for rights of every run.
-        reason: Why a Role has a right that no request of the program needs by itself.
-        name: Name of the one object to which the right is confined; empty for all.
-        is_off: The rule is a comment in the manifest, for its reach.
+        uses: Commands that need the permission. ``view`` means the lists and the app, and is included in every
+            command.
+        without: Effect of a missing permission, if its commands work without it.
+        only_for: Setting of a spec that needs the permission; empty if every run needs it.
+        reason: Why a Role has a permission that no request of the program needs directly.
+        name: Name of the only object to which the permission applies; empty for all.
+        is_off: The rule is commented out in the manifest, because of its wide reach.
     """
 
     right: Right
@@ -73,13 +74,13 @@ class RightRow:
 
     @property
     def is_optional(self) -> bool:
-        """True for a right that its verbs can do without, or that few runs need."""
+        """True for a permission that its commands can do without, or that few runs need."""
         return bool(self.without or self.only_for or self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Rows of several kinds and verbs (separated by spaces) that differ in nothing else; fields as in RightRow."""
+    """Rows of several kinds and verbs (separated by spaces) that are otherwise equal; fields as in RightRow."""
 
     part: RoleScope
     verbs: str
@@ -197,7 +198,7 @@ _RESEARCHER: Final = (
     _Line(RoleScope.RESEARCHER, "delete", "ResourceClaim", "destroy", only_for=_DRA),
     _Line(RoleScope.RESEARCHER, "list", "ResourceClaimTemplate", "destroy", without=_NOT_COUNTED),
     _Line(RoleScope.RESEARCHER, "delete", "ResourceClaimTemplate", "destroy", only_for=_DRA),
-    # --- what pods refer to
+    # --- objects that pods refer to
     _Line(RoleScope.RESEARCHER, "get", "ServiceAccount", "plan", without=_NO_CHECK),
     _Line(RoleScope.RESEARCHER, "list", "ResourceQuota", "plan check", without=_NO_QUOTA),
     _Line(RoleScope.RESEARCHER, "list", "Endpoints EndpointSlice", "destroy", without=_NOT_COUNTED),
@@ -259,7 +260,7 @@ _WITHHELD: Final = (
 TABLE: Final[tuple[RightRow, ...]] = tuple(
     row for line in (*_VIEWER, *_RESEARCHER, *_CLUSTER, *_WITHHELD) for row in line.rows()
 )
-"""All rows. A right has several where its verbs differ in what they do without it."""
+"""All rows. A permission has several rows if its commands react differently to its absence."""
 
 
 def rows_of(*parts: RoleScope) -> tuple[RightRow, ...]:
@@ -268,7 +269,9 @@ def rows_of(*parts: RoleScope) -> tuple[RightRow, ...]:
 
 
 def needed(parts: Iterable[RoleScope], *uses: str) -> tuple[Right, ...]:
-    """Return the rights without which verbs of the program fail for every run, each once; no ``uses`` means any."""
+    """Return the permissions without which commands fail for every run, without duplicates; no ``uses`` means
+    any.
+    """
     rows = (
         row for row in rows_of(*parts) if not row.is_optional and (not uses or set(uses).intersection(row.uses))
     )
@@ -282,14 +285,14 @@ _ROLES: Final[Mapping[RoleScope, str]] = MappingProxyType(
         RoleScope.CLUSTER: "ClusterRole l2rtui-ledger",
     }
 )
-"""Names in ``manifests/rbac.yaml``. A researcher has the rights of a viewer too, so the first is the least."""
+"""Names in ``manifests/rbac.yaml``. A researcher has a viewer's permissions too, so the first is the least."""
 
 
 def role_hint(rights: Iterable[Right], *parts: RoleScope) -> str:
-    """Return the next step for missing rights: the least Role of the manifest that has them; empty where none has.
+    """Return the next step for missing permissions: the least Role that grants them; empty if no Role does.
 
     Args:
-        parts: Roles that count; none means those of a namespace.
+        parts: Roles that count; empty for the Roles of a namespace.
     """
     counted = parts or (RoleScope.VIEWER, RoleScope.RESEARCHER)
     rights = set(rights)
@@ -300,7 +303,7 @@ def role_hint(rights: Iterable[Right], *parts: RoleScope) -> str:
 
 
 def advice(missing: MissingRight) -> str:
-    """Return the next step for a right that the server found missing."""
+    """Return the next step for a permission that the server found missing."""
     plural, _, subresource = missing.resource.partition("/")
     kinds = [kind for kind, path in KINDS.items() if (path.plural, path.group) == (plural, missing.group)]
     rights = {Right(missing.verb, kind, subresource) for kind in kinds}

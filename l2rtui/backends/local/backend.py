@@ -41,18 +41,18 @@ from runtime.base.cgroups import usable_cores
 
 _WATCH_SECONDS = 0.2
 _NODE_SECONDS = 5.0
-"""Age at which the node is read again: NVML and psutil cost milliseconds, and memory changes slowly."""
+"""Age at which the node is read again: NVML and psutil take milliseconds, and memory changes slowly."""
 _SHARED_SECONDS = 0.3
-"""Oldest scan of the state folder that followers of logs accept: hundreds of them share one."""
+"""Oldest scan of the state folder that log followers accept: hundreds of them share one scan."""
 _ANSWER_SECONDS = 5.0
 
 
 class LocalBackend:
-    """This machine as the one node; see ``backends.base.Backend`` for what each method promises.
+    """This machine as the only node; see ``backends.base.Backend`` for the methods.
 
     Args:
-        state: Folder for the state of this backend; None stands for ``local`` in the user's state folder.
-        nvml: The module ``pynvml``, or a stand-in; None imports it when it is first needed.
+        state: Folder for the state of this backend; None for ``local`` in the user's state folder.
+        nvml: The module ``pynvml``, or a replacement; None imports it when it is first needed.
     """
 
     name = "local"
@@ -73,15 +73,15 @@ class LocalBackend:
         self.reservations = ReservationFile(path, lock, self.snapshot, user_name())
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
-        """Return where a change acts, for its question."""
+        """Return the place of a change, for its confirmation."""
         return "on this machine"
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present state of the node, its runs and its pods."""
+        """Return the current state of the node, its runs and its pods."""
         return self._snapshot(await self._read_node())
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Yield changes; the state folder is polled five times a second, the node every five seconds."""
+        """Yield changes; the state folder is polled five times per second, the node every five seconds."""
         latest = EMPTY_SNAPSHOT
         is_first = True
         while True:
@@ -98,7 +98,7 @@ class LocalBackend:
         return (*findings, *self.reservations.findings())
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
-        """Carry out a plan: write the records of all runs, which takes their slots, then start the supervisors."""
+        """Execute a plan: write the records of all runs, which claims their slots, then start the supervisors."""
         refuse_conflicts(plan.conflicts)
         async with client.lock_state(self._root):
             await launch.write_records(self._root, self._settings, plan, await self.snapshot())
@@ -106,16 +106,16 @@ class LocalBackend:
             yield done
 
     async def spec(self, run: str) -> RunSpec:
-        """Return the spec of a run with its present replicas."""
+        """Return the spec of a run with the current numbers of replicas."""
         return self._recorded(run)[1].spec
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-        """Start and stop replicas; returns when the record is written and a supervisor reads it."""
+        """Start and stop replicas; returns once the record is written and a supervisor reads it."""
         refuse_conflicts(plan.conflicts)
         async with client.lock_state(self._root):
             state, record = self._recorded(plan.run)
             self._refuse_stopping(state)
-            # Under the lock and with a new snapshot: since the plan was made another launch may have taken slots.
+            # Under the lock and with a new snapshot: another launch may have taken slots after the plan was made.
             refuse_taken_slots(plan.added, await self.snapshot(), plan.overcommitted)
             if self._settings.grace(grace_seconds) is not None and state.status is not None:
                 pods = [pod for pod in state.status.pods if pod.plan.name in plan.removed]
@@ -125,15 +125,15 @@ class LocalBackend:
         await self.adopt(plan.run)
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-        """Stop these pods; returns when their supervisors have read the requests. Their sets replace them."""
-        # One request folder and one supervisor a run: pods of several runs are stopped run by run.
+        """Stop these pods; returns once their supervisors have read the requests. Their sets replace them."""
+        # One request folder and one supervisor per run: pods of several runs are stopped run by run.
         by_run: dict[str, list[PodView]] = {}
         for pod in pods:
             if not pod.run:
                 owner = f" of {pod.owner}" if pod.owner else ""
                 raise RefusedError(f"{pod.name} is a process{owner} that l2rtui did not launch.")
             by_run.setdefault(pod.run, []).append(pod)
-        # All are checked before the first is stopped: the call has an effect on every pod or on none.
+        # All are checked before the first is stopped: the call affects all pods or none.
         for run, chosen in by_run.items():
             state, _ = self._recorded(run)
             self._refuse_stopping(state)
@@ -155,17 +155,17 @@ class LocalBackend:
         purge: bool = False,
         force: bool = False,  # noqa: ARG002  (SIGKILL follows the grace here anyway)
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Remove a run and prove it; the last item is the Receipt."""
+        """Remove a run and verify the removal; the last item is the Receipt."""
         grace = self._settings.grace(grace_seconds)
         async for item in destruction.destroy(self._root, self._store, run, grace, purge=purge):
             yield item
 
     async def adopt(self, run: str) -> None:
-        """Give a run a living supervisor that reads its files now.
+        """Make sure that a run has a living supervisor, and that it reads the run's files now.
 
         Raises:
-            NotFoundError: there is no such run.
-            BackendError: its record cannot be read, or no supervisor can be started.
+            NotFoundError: The run does not exist.
+            BackendError: Its record cannot be read, or no supervisor can be started.
         """
         _, record = self._recorded(run)
         folder = self._root.run(run)
@@ -186,15 +186,15 @@ class LocalBackend:
             yield line
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Run a command with the pod's variables and folder on the caller's terminal; its exit code.
+        """Run a command with the pod's variables and folder on the caller's terminal; return its exit code.
 
-        It carries the pod's tags, so it ends with the pod, as in a container.
+        It has the pod's tags, so it ends with the pod, as in a container.
         """
         return await foreground.attached(*self._command_in_pod(pod, argv))
 
     @asynccontextmanager
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
-        """Refuse: its supervisor starts each process without a standard input."""
+        """Refuse: the supervisor starts each process without a standard input."""
         raise has_no_input(pod.name)
         yield  # type: ignore[unreachable]  # makes it a generator
 
@@ -209,7 +209,7 @@ class LocalBackend:
         return (*findings, *self.reservations.findings())
 
     async def denied(self) -> Mapping[str, str]:
-        """Permit everything: file permissions show when an action is tried."""
+        """Permit everything: file permissions are only checked when an action is tried."""
         return {}
 
     @property
@@ -219,7 +219,7 @@ class LocalBackend:
 
     @property
     def inspector(self) -> LocalInspector:
-        """Descriptions, events and ports, from state files."""
+        """Descriptions, events and port forwarding, from state files."""
         return LocalInspector(self._root, self._store)
 
     @property
@@ -228,7 +228,7 @@ class LocalBackend:
         return LocalVolumes(self._root, self._store)
 
     async def results(self, run: str) -> Path | None:
-        """Return the folder in which a run leaves its checkpoints, or has left them when it was destroyed."""
+        """Return the folder with the checkpoints of a run, or of a destroyed run of that name."""
         return await asyncio.to_thread(run_folders.results_of, self._root, run)
 
     @property
@@ -237,7 +237,7 @@ class LocalBackend:
         return LocalResults(self._root)
 
     async def close(self) -> None:
-        """Close the GPU driver; runs go on."""
+        """Close the GPU driver; runs continue."""
         await asyncio.to_thread(self._node_reader.close)
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -267,14 +267,14 @@ class LocalBackend:
         )
 
     def _scan_runs(self, max_age_seconds: float = 0.0) -> RunScan:
-        """Scan the state folder, unless the latest scan is young enough."""
+        """Scan the state folder, unless the latest scan is recent enough."""
         now = time.monotonic()
         if self._scan is None or now - self._scanned_at > max_age_seconds:
             self._scan, self._scanned_at = self._store.scan(), now
         return self._scan
 
     def _command_in_pod(self, pod: PodView, argv: Sequence[str]) -> tuple[str, Sequence[str], dict[str, str], str]:
-        """Return path, arguments, variables and folder of a command that is to run in a pod."""
+        """Return path, arguments, variables and folder of a command to run in a pod."""
         state, run = self._recorded(pod.run)
         plan = next((record.plan for record in self._pods_of(state) if record.uid == pod.uid), None)
         if plan is None:
@@ -283,7 +283,7 @@ class LocalBackend:
             environ = pod_environ(run, state.folder, plan, pod.uid, clean_environ(), usable_cores())
         except OSError as error:
             raise BackendError(f"{pod.name} has no variables: {error.strerror}.") from error
-        environ.pop("PYTHONUNBUFFERED")  # set for prompt logs; on a terminal Python flushes by itself
+        environ.pop("PYTHONUNBUFFERED")  # set for prompt logs; on a terminal Python flushes anyway
         command = find_command(argv[0], environ["PATH"], run.cwd)
         if command is None:
             raise BackendError(f"{argv[0]} is not found in {pod.name}.", "Write its path.")
@@ -322,7 +322,7 @@ class LocalBackend:
             await asyncio.sleep(client.POLL_SECONDS)
 
     def _is_over(self, pod: PodView) -> bool:
-        """Return True when no pod of this name will write again."""
+        """Return True if no pod of this name will write again."""
         runs = self._scan_runs(_SHARED_SECONDS).runs
         state = next((state for state in runs if state.folder.name == pod.run), None)
         if state is None:

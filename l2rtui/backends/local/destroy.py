@@ -1,7 +1,7 @@
-"""Destroy a run: stop its pods, prove on the machine itself that nothing runs, then remove its folder.
+"""Destroy a run: stop its pods, verify on the machine itself that nothing runs, then remove its folder.
 
 The supervisor stops the pods, so that their last output reaches the logs. A dead supervisor is replaced; one that
-does not answer is killed and replaced. Whatever still carries the run's tags after that gets SIGKILL; see
+does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
 ``supervision.kill_escalation``.
 
 ``Receipt.objects`` counts the run's record, its supervisor, each pod, and the folder of its sockets.
@@ -29,9 +29,9 @@ from l2rtui.errors import BackendError, NotFoundError
 TagFilter = Callable[[TaggedProcess], bool]
 
 _ANSWER_SECONDS = 3.0
-"""A supervisor that has not read the request after this long is killed."""
+"""Time after which a supervisor that has not read the request is killed."""
 _OVERTIME_SECONDS = 10.0
-"""Time for a supervisor beyond the longest grace period."""
+"""Extra time for a supervisor beyond the longest grace period."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _RESULTS = ("checkpoints", "metrics.jsonl", "tensorboard")
 """Entries of a run's ``data/`` that are kept, as ``runtime.base.contract`` names them."""
@@ -43,7 +43,7 @@ async def destroy(
     """Remove a run; see ``Backend.destroy``.
 
     Raises:
-        NotFoundError: there is neither a folder nor a process of this run.
+        NotFoundError: Neither a folder nor a process of this run exists.
     """
     began = time.monotonic()
     folder = root.run(run.name)
@@ -62,19 +62,19 @@ async def destroy(
     results = ""
     if not leftovers:
         async with client.lock_state(root):
-            # The same name may be another run's by now: then this one's folder was removed already.
+            # Another run may have taken the name by now: then this run's folder was already removed.
             if store.find(run.uid) is not None:
                 leftovers, results = await client.finish_in_thread(_remove, root, folder, run.uid, purge)
             else:
                 path = _results_path(root, run.name, run.uid)
                 results = str(path) if path.exists() else ""
-        # A supervisor that somebody started at the last moment may have outlived the folder.
+        # A supervisor that was started at the last moment may have outlived the folder.
         leftovers.extend(await client.finish_in_thread(_kill_remaining, is_of_run, set()))
     yield Receipt(run.name, objects, tuple(leftovers), time.monotonic() - began, results)
 
 
 def _tag_filter(folder: RunFolder, uid: str) -> TagFilter:
-    """Return the test for processes of this run; without a readable record, their folder is the only sign."""
+    """Return the test for processes of this run; without a readable record, only their folder identifies them."""
     path = str(folder.path)
     if uid == corrupt_uid(folder):
         return lambda process: process.folder == path
@@ -92,7 +92,7 @@ def _inventory(
     pods = {pod.uid for pod in records}
     names = {pod.plan.name for pod in records}
     if state.record is not None:
-        # A desired pod without a record was never started; by name, since a replacement has another uid.
+        # A desired pod without a record was never started; matched by name, since a replacement has another uid.
         pods |= {desired.uid for desired in state.record.pods if desired.plan.name not in names}
     pods |= {process.pod_id for process in processes if process.pod_id}
     if state.status is not None:
@@ -104,7 +104,7 @@ def _inventory(
 async def _stop_pods(
     root: StateFolder, folder: RunFolder, state: RunState, grace_seconds: float | None, is_of_run: TagFilter
 ) -> AsyncIterator[tuple[tuple[str, int], ...]]:
-    """Let a supervisor stop every pod; yield the objects that are left, whenever that changes."""
+    """Let a supervisor stop every pod; yield the remaining objects whenever they change."""
     graces = [desired.plan.set_spec.grace_seconds for desired in state.record.pods] if state.record else []
     longest = max(graces, default=0.0) if grace_seconds is None else grace_seconds
     request = StopRequest(grace_seconds)
@@ -119,7 +119,7 @@ async def _stop_pods(
         return
     if state.record is None and client.supervisor_of(folder) is None:
         return  # no supervisor can work without a record
-    client.wake(folder)  # it may be at an earlier request with a longer grace
+    client.wake(folder)  # it may still handle an earlier request with a longer grace
     until = time.monotonic() + longest + _OVERTIME_SECONDS
     last = _left(state.status)
     yield last
@@ -134,7 +134,7 @@ async def _stop_without_supervisor(folder: RunFolder, is_of_run: TagFilter, grac
     """Stop every process directly: on a full disk no request can be written, and the run's space is needed."""
     supervisor = client.supervisor_of(folder)
     if supervisor is not None:
-        kill_escalation.kill(supervisor)  # or it would start them again
+        kill_escalation.kill(supervisor)  # otherwise it would start them again
     processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
     await asyncio.to_thread(kill_escalation.terminate_all, processes, grace_seconds)
 
@@ -161,7 +161,7 @@ async def _until_ended(folder: RunFolder, state: RunState, until: float) -> Asyn
                 return  # the processes are then killed by their tags
             requested_at = time.monotonic()
         elif status is None or not status.is_destroying:
-            # It lives and has not read the request: wake it once, then take it for hung.
+            # It lives but has not read the request: wake it once, then treat it as hung.
             if not requested_at:
                 requested_at = time.monotonic()
                 client.wake(folder)
@@ -187,10 +187,10 @@ def _refusal(proc: ProcessIdentity) -> str:
 
 
 def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:
-    """Move the results away, delete the rest, and check that it is gone; call it with the lock.
+    """Move the results away, delete the rest, and verify the deletion; call it with the lock held.
 
     Returns:
-        Leftovers, and the folder of the results (empty without any).
+        Leftovers, and the folder of the results (empty without results).
     """
     results = ""
     entries = [folder.data / name for name in _RESULTS]
@@ -205,7 +205,7 @@ def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tupl
     sockets = run_folders.socket_dirs(folder)
     gone = root.runs / f"{REMOVED}{uid}-{os.getpid()}"
     try:
-        # One rename hides the run from every reader at once; deleting takes many steps and may be cut off.
+        # One rename hides the run from every reader; deleting takes many steps and may be interrupted.
         folder.path.rename(gone)
     except OSError as error:
         return [Leftover("Folder", str(folder.path), error.strerror or str(error))], results

@@ -20,18 +20,18 @@ from runtime.base import contract
 
 RUNTIME_COMMAND = "l2r-runtime"
 OWN_COMMANDS = frozenset({RUNTIME_COMMAND, "l2rtui"})
-"""Commands of this distribution: the copy beside this interpreter has the same version."""
+"""Commands of this distribution: the copy next to this interpreter has the same version."""
 _NOT_FOR_CHILDREN = ("TEXTUAL", "COLUMNS", "LINES", "L2R_", "L2RTUI_")
 
 
 def clean_environ(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the user's environment without variables of this terminal or of a run in which l2rtui was started."""
+    """Return the user's environment without variables of this terminal or of a surrounding run."""
     environ = os.environ if environ is None else environ
     return {key: value for key, value in environ.items() if not key.startswith(_NOT_FOR_CHILDREN)}
 
 
 def run_environ(folder: RunFolder, name: str, uid: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a supervisor: the user's, and the tags that mark each process of the run."""
+    """Return the environment of a supervisor: the user's, plus the tags that mark each process of the run."""
     return {**base, contract.ENV_RUN: name, contract.ENV_RUN_ID: uid, ENV_FOLDER: str(folder.path)}
 
 
@@ -44,16 +44,16 @@ def pod_environ(
         cores: CPU cores of this node; a set without a request gets an equal share, at least one.
 
     Raises:
-        OSError: a secret does not exist.
+        OSError: A secret does not exist.
     """
-    # Libraries such as torch start a thread for each core: without a share every pod would start all of them.
+    # Libraries such as torch start a thread per core: without a share, every pod would start all of them.
     share = max(1.0, cores // max(1, len(record.pods)))
     peers = peer_env.variables(record, plan)
     secrets = variables(folder.root.secrets, plan.set_spec.pod.secrets)
     environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **peers, **dict(plan.env)}
-    # Last in the PATH: `l2r-runtime` is found although the user's environment is not that of this interpreter.
+    # Last in the PATH: `l2r-runtime` is found even if the user's environment is not this interpreter's.
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
-    # The contract comes last: neither the user's shell nor a spec may give a pod another identity.
+    # The contract comes last: neither the user's shell nor a spec may change a pod's identity.
     return environ | {
         contract.ENV_RUN: record.spec.name,
         contract.ENV_RUN_ID: record.uid,
@@ -86,7 +86,9 @@ def pod_command(folder: RunFolder, plan: PodPlan) -> tuple[str, ...]:
 
 
 def executables_of(command: tuple[str, ...]) -> list[str]:
-    """Return the executables of a command: itself, and behind ``--`` of our own commands the wrapped one."""
+    """Return the executables of a command: the command itself and, for our own commands, the one wrapped after
+    ``--``.
+    """
     names = []
     while command:
         names.append(command[0])
@@ -97,9 +99,10 @@ def executables_of(command: tuple[str, ...]) -> list[str]:
 
 
 def find_command(name: str, path: str, cwd: str) -> str | None:
-    """Return the path of a command as exec finds it, our own commands beside this interpreter first; None without.
+    """Return the path of a command as exec finds it, our own commands next to this interpreter first; None if
+    missing.
 
-    The folder of this interpreter is also the last of each process's PATH: there it adds commands and shadows none.
+    The folder of this interpreter is also the last in each process's PATH: there it adds commands and shadows none.
     """
     if "/" in name:
         path_here = str(Path(cwd, name))
@@ -124,5 +127,5 @@ def _own_bin() -> str:
 
 
 def _is_executable(path: str) -> bool:
-    # Unlike `Path.is_file`, this is False in a folder of PATH that may not be entered, as shells skip it.
+    # Unlike `Path.is_file`, this is False in a PATH folder without search permission, which shells skip too.
     return os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113

@@ -1,4 +1,4 @@
-"""Commands in a pod: on the caller's own terminal, or with their output captured."""
+"""Commands in a pod: on the caller's terminal, or with captured output."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from l2rtui.domain.log import CommandOutput
 from runtime.base.processes import shell_exit_code, signal_process_group
 
 MAX_OUTPUT_BYTES: Final = 16 << 20
-"""Limit of each stream of a captured command; the rest is read and dropped, so that the command never blocks."""
+"""Limit of each stream of a captured command; the excess is read and dropped, so that the command never blocks."""
 _BLOCK: Final = 1 << 16
 
 
 async def attached(command: str, argv: Sequence[str], environ: dict[str, str], cwd: str) -> int:
-    """Run a command on our terminal and wait; meanwhile Ctrl-C is for the command alone."""
+    """Run a command on our terminal and wait; meanwhile only the command receives Ctrl-C."""
     is_main = threading.current_thread() is threading.main_thread()
-    # A handler, not SIG_IGN: what is ignored would stay ignored in the command.
+    # A handler, not SIG_IGN: an ignored signal would stay ignored in the command.
     before = signal.signal(signal.SIGINT, lambda *_: None) if is_main else None
     try:
         process = await _start(command, argv, environ, cwd)
@@ -38,15 +38,15 @@ async def attached(command: str, argv: Sequence[str], environ: dict[str, str], c
 
 
 async def captured(command: str, argv: Sequence[str], environ: dict[str, str], cwd: str) -> CommandOutput:
-    """Run a command without input, in a session of its own, and wait for its end; cancelling kills it."""
+    """Run a command without input, in its own session, and wait for its end; cancelling kills it."""
     pipe = asyncio.subprocess.PIPE
     streams = {"stdin": asyncio.subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
     process = await _start(command, argv, environ, cwd, start_new_session=True, **streams)
-    # Both pipes are read at once: a command blocks when one of them is full.
+    # Both pipes are read concurrently: a command blocks when one of them is full.
     try:
         out, err, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
     except asyncio.CancelledError:
-        # The whole session: a shell that is killed alone leaves its children, which hold the pipes open.
+        # The whole session: if only a shell were killed, its children would keep the pipes open.
         signal_process_group(process.pid, signal.SIGKILL)
         await process.wait()
         raise

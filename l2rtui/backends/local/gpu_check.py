@@ -1,4 +1,4 @@
-"""Diagnosis of this machine's GPUs: models, driver, and whether torch in this Python can compute on them."""
+"""Diagnosis of this machine's GPUs: models, driver, and whether torch in this Python can use them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def torch_finding(answer: tuple[str, str, bool] | None) -> Finding | None:
 
 
 def _ask_torch() -> tuple[str, str, bool] | None:
-    """Return the answer of torch in a process of its own; None where it cannot be imported or gives no answer."""
+    """Query torch in a separate process; None if it cannot be imported or does not respond."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM],

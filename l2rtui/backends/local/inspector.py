@@ -40,7 +40,7 @@ class LocalInspector:
         self._store = store
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return everything that is known of one object, its events last. Raises NotFoundError where it is gone."""
+        """Return everything that is known about one object, its events last. Raises NotFoundError if it is gone."""
         match target:
             case PodView():
                 lines = self._pod(target)
@@ -51,7 +51,7 @@ class LocalInspector:
         return with_events(lines, await self.events(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """Return the newest events of the runs that exist; a pod's include those of predecessors of its name."""
+        """Return the newest events of existing runs; a pod's events include predecessors of the same name."""
         runs = [state.folder for state in self._store.scan().runs]
         name = target.run if isinstance(target, PodView) else target.name if isinstance(target, RunView) else None
         chosen = [folder for folder in runs if name in (None, folder.name)]
@@ -69,10 +69,10 @@ class LocalInspector:
         return tuple(sorted(await asyncio.to_thread(read), key=lambda event: event.time)[-MAX_EVENTS:])
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
-        """Carry connections to a port of a pod's process, which listens on this machine.
+        """Forward connections to a port of a pod's process, which listens on this machine.
 
-        A port that the spec names is the one that was chosen for this pod at the launch. Where both ports are the
-        same there is nothing to carry: the generator says so and ends.
+        A port that the spec names is mapped to the port that was chosen for this pod at launch. If both ports are
+        the same, no forwarding is needed: the generator says so and ends.
         """
         record = self._state(pod).record
         spec = next((spec for spec in record.spec.sets if spec.name == pod.set_name), None) if record else None
@@ -164,7 +164,7 @@ def _record_of(state: RunState, view: PodView) -> PodRecord | None:
 
 
 def _process(view: PodView, record: PodRecord | None) -> Iterable[str]:
-    """Return lines about the process of a pod and how the one before ended."""
+    """Return lines about the process of a pod and how the previous one ended."""
     state = " ".join(filter(None, (str(view.phase), view.reason)))
     code = record.exit_code if record is not None else None
     return fields(
@@ -178,9 +178,9 @@ def _process(view: PodView, record: PodRecord | None) -> Iterable[str]:
 
 
 def _placement(state: RunState, view: PodView, plan: PodPlan) -> Iterator[str]:
-    """Yield lines about what a pod was launched with."""
+    """Yield lines about the settings with which a pod was launched."""
     spec, run = plan.set_spec, state.record
-    # argv is the spec's, and people put tokens there in spite of all advice.
+    # argv comes from the spec, and users put tokens there in spite of all advice.
     yield from fields(
         ("command", redact(shlex.join(pod_command(state.folder, plan)))),
         ("working dir", run.cwd if run else ""),
@@ -207,7 +207,7 @@ def _foreign(view: PodView) -> list[str]:
     except psutil.NoSuchProcess:
         raise NotFoundError(f"{view.name} has ended.", "Look at the pods again.") from None
     except psutil.Error:
-        pass  # another user's: its owner and pid are all that may be seen
+        pass  # another user's process: only its owner and pid are visible
     lines += fields(("started", when(view.created)), ("devices", ", ".join(str(use.gpu) for use in view.devices)))
     return lines
 

@@ -1,4 +1,4 @@
-"""Results on this machine: what destroyed runs have left behind, and what runs that are there write."""
+"""Results on this machine: kept results of destroyed runs, and data of existing runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class LocalResults:
         self._root = root
 
     async def list(self) -> tuple[KeptResult, ...]:
-        """Return what is kept, the newest first, and what runs that are there have written so far."""
+        """Return kept results, newest first, and the data that existing runs have written so far."""
         return await asyncio.to_thread(self._list)
 
     async def remove(self, ids: Sequence[str]) -> int:
-        """Delete kept results; return their bytes.
+        """Delete kept results; return their size in bytes.
 
         Raises:
-            NotFoundError: there are none of this id. RefusedError: a run uses them. BackendError: something stays.
+            NotFoundError: No results have this id. RefusedError: A run uses them. BackendError: Something could not
+                be deleted.
         """
         return await asyncio.to_thread(self._remove, ids)
 
@@ -41,7 +42,7 @@ class LocalResults:
         return tuple(sorted(results, key=lambda result: -result.changed))
 
     def _runs(self) -> Runs:
-        """Return the runs that are there, also those of other nodes that share the folder."""
+        """Return the existing runs, including runs of other nodes that share the folder."""
         folders = map(RunFolder, self._folders(self._root.runs))
         return [(folder, state_files.read_valid(folder.record, RunRecord)) for folder in folders]
 
@@ -64,13 +65,13 @@ class LocalResults:
             path = self._root.results / name
             if Path(name).name != name or not path.is_dir():
                 raise NotFoundError(f"There are no kept results {name}.", "See `l2rtui results ls`.")
-            # Looked at once more for each: a run may have begun from them since the question.
+            # Checked again for each: a run may have started from them since the confirmation.
             if users := _users(path, self._runs()):
                 raise RefusedError(f"{name} is used by {', '.join(users)}.", "Destroy the run first.")
             size, _ = _measured(path)
             gone = self._root.results / f"{REMOVED}{name}-{os.getpid()}"
             try:
-                path.rename(gone)  # at once, so that nobody reads the half of it
+                path.rename(gone)  # one step, so that no reader sees a partly deleted folder
             except OSError as error:
                 raise BackendError(f"{path} cannot be removed: {error.strerror}.") from error
             if problem := run_folders.remove(gone):
@@ -85,13 +86,15 @@ def _of_run(folder: RunFolder) -> KeptResult:
 
 
 def _users(path: Path, runs: Runs) -> tuple[str, ...]:
-    """Return the runs that are there whose specs name the folder, such as ``train.resume_from``."""
+    """Return the existing runs whose specs name the folder, such as in ``train.resume_from``."""
     texts = ((folder.name, record.spec) for folder, record in runs if record is not None)
     return tuple(name for name, spec in texts if path.name in f"{spec.train} {spec.sets} {spec.env}")
 
 
 def _measured(path: Path) -> tuple[int, float]:
-    """Return the bytes on disk below a folder, and the time of its last change, as far as it is still there."""
+    """Return the bytes on disk below a folder, and the time of its last change; files removed meanwhile are
+    skipped.
+    """
     size, changed = 0, 0.0
     for folder, _, files in os.walk(path):
         for name in ("", *files):

@@ -1,4 +1,4 @@
-"""Launch and scale: take slots under the lock, write the desired state, and let a supervisor carry it out."""
+"""Launch and scale: claim slots under the lock, write the desired state, and let a supervisor apply it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FIRST_START_SECONDS = 30.0
 
 
 async def write_records(root: StateFolder, settings: Settings, plan: LaunchPlan, snapshot: ClusterSnapshot) -> None:
-    """Write the record of every run of a plan; call it with the lock and a snapshot that was made under it.
+    """Write the record of every run of a plan; call it with the lock held and a snapshot that was made under it.
 
     Raises:
-        RefusedError: a slot is no longer free, or a name is taken; nothing was written.
-        BackendError: the state folder cannot be written; what was written was removed.
+        RefusedError: A slot is no longer free, or a name is taken; nothing was written.
+        BackendError: The state folder cannot be written; written files were removed.
     """
     pods = [pod for run in plan.runs for pod in run.pods]
     refuse_taken_slots(pods, snapshot, plan.overcommitted)
@@ -41,7 +41,7 @@ async def write_records(root: StateFolder, settings: Settings, plan: LaunchPlan,
         names = (run.spec.name, *(set_spec.name for set_spec in run.spec.sets))
         if problem := next(filter(None, map(name_problem, names)), ""):
             raise RefusedError(f"{problem}.")  # a name becomes a folder
-        # The folder and not the snapshot, which leaves out runs of other nodes on a shared file system.
+        # The folder, not the snapshot, which leaves out runs of other nodes on a shared file system.
         if root.run(run.spec.name).path.exists():
             raise run_exists(run.spec.name)
     await client.finish_in_thread(_write_all, root, settings, plan.runs)
@@ -62,7 +62,7 @@ async def start_supervisors(root: StateFolder, plan: LaunchPlan) -> AsyncIterato
                 await started
             except BackendError as error:
                 sentence = str(error)
-                # One result a step is the protocol; the other runs of the plan go on.
+                # The protocol requires one result per step; the other runs of the plan continue.
                 for _ in range(1 + len(run.pods)):
                     yield StepDone(next(steps), sentence)
                 continue
@@ -76,11 +76,11 @@ async def start_supervisors(root: StateFolder, plan: LaunchPlan) -> AsyncIterato
 
 
 async def scale(root: StateFolder, state_record: RunRecord, plan: ScalePlan) -> None:
-    """Write the new number of replicas; call it with the lock.
+    """Write the new number of replicas; call it with the lock held.
 
     Raises:
-        RefusedError: the set was scaled since the plan was made.
-        BackendError: the state folder cannot be written.
+        RefusedError: The set was scaled after the plan was made.
+        BackendError: The state folder cannot be written.
     """
     folder = root.run(plan.run)
     removed = set(plan.removed)
@@ -99,12 +99,12 @@ async def scale(root: StateFolder, state_record: RunRecord, plan: ScalePlan) -> 
 
 
 async def _first_start(folder: RunFolder, pod: PodPlan, step: PlanStep) -> StepDone:
-    """Wait until a pod got its process, or cannot get one."""
+    """Wait until a pod has its process, or cannot get one."""
     until = time.monotonic() + _FIRST_START_SECONDS
     while time.monotonic() < until:
         status = client.read_status(folder)
         has_ended = status is not None and not process_scan.is_alive(status.supervisor)
-        if has_ended:  # it may have written more between the two checks: a short job is over at once
+        if has_ended:  # it may have written more between the two checks: a short job ends quickly
             status = client.read_status(folder)
         records = status.pods if status else []
         record = next((record for record in records if record.plan.name == pod.name), None)
@@ -131,7 +131,7 @@ def _write_all(root: StateFolder, settings: Settings, runs: Sequence[RunPlan]) -
             _write(root, settings, run, run_ports)
             written.append(root.run(run.spec.name))
     except OSError as error:
-        # All or nothing: a plan whose runs are written in part would hold slots that no launch reports.
+        # All or nothing: a partly written plan would hold slots that no launch reports.
         for folder in written:
             run_folders.remove(folder.path, *run_folders.socket_dirs(folder))
         raise client.unwritable_error(root, error) from error
@@ -148,7 +148,7 @@ def _write_programs(staged: RunFolder, run: RunPlan) -> None:
 
 
 def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[str, int]) -> None:
-    """Build the folder under another name; one rename then publishes it complete."""
+    """Build the folder under another name; a rename then publishes it complete."""
     now = time.time()
     folder = root.run(run.spec.name)
     staged = RunFolder(root.runs / f"{STAGED}{run.uid}")
@@ -163,7 +163,7 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
         for name in inner:
             ((staged.sockets if socket_dir == folder.sockets else socket_dir) / name).mkdir(mode=0o700)
         _write_programs(staged, run)
-        # O_EXCL with the mode: the token is never readable by others, not even for a moment.
+        # O_EXCL with the mode: the token is never readable by others, not even briefly.
         descriptor = os.open(staged.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             state_files.write_all(descriptor, secrets.token_hex(32).encode())
@@ -186,7 +186,7 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
             volume=volumes.prepare(root, run.spec),
         )
         state_files.write_atomic(staged.record, record, sync=True)
-        # From here on readers see the run, and they see it complete.
+        # From here on readers see the complete run.
         staged.path.rename(folder.path)
     except OSError:
         run_folders.remove(staged.path, *run_folders.socket_dirs(folder))

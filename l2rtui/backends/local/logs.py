@@ -1,4 +1,4 @@
-"""Reader of logs: the last lines from the end, then on across rotation, restarts and replacements."""
+"""Log reader: the last lines read from the end, then new lines across rotation, restarts and replacements."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ from l2rtui.domain.log import LogLine, LogQuery, visible_state
 _BLOCK = 65_536
 _MIN_PAUSE_SECONDS = 0.125
 _MAX_PAUSE_SECONDS = 1.0
-"""Pause between two polls of a log: doubled after a poll without new lines, halved after one with some.
+"""Pause between two polls of a log: doubled after a poll without new lines, halved after one with new lines.
 
-Polls fall on whole multiples of the pause. So all followers of a process wake together and their lines are drawn at
-once: a screen that follows a run of many pods costs little more than one that follows a single pod.
+Polls are at whole multiples of the pause. So all followers of a process wake together and their lines are drawn
+together: a screen that follows a run of many pods costs little more than one that follows a single pod.
 """
 _CHECK_SECONDS = 1.0
-"""Period of the question whether the pod is over: it scans the state folder."""
+"""Interval of the check whether the pod is over, which scans the state folder."""
 _YOUNG_NANOSECONDS = 2_000_000_000
-"""Age below which a folder's time proves nothing: coarser than the clock of any file system (FAT has 2 s)."""
+"""Age below which a folder's modification time is not conclusive: coarser than any file system's clock (FAT: 2
+s).
+"""
 _YIELD_LINES = 500
-"""Number of lines after which other tasks of the event loop get their turn."""
+"""Number of lines after which other tasks of the event loop get a turn."""
 
 
 async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[], bool]) -> AsyncIterator[LogLine]:
-    """Yield lines of the pods of one name, whose logs lie in a folder.
+    """Yield lines of all pods of one name, whose logs are in a folder.
 
-    Without ``follow`` these are the lines that are there now: it ends even where a pod writes faster than it reads.
+    Without ``follow`` only the lines that exist now are read, so it ends even if a pod writes faster than it reads.
 
     Args:
-        is_over: Returns True when nothing more will be written. Called only without new lines; lines that were
-            written before its answer are still yielded.
+        is_over: Returns True if nothing more will be written. Only called without new lines; lines that were
+            written before it returned are still yielded.
     """
-    # The backlog leaves the cursor exactly behind its last line, so that no line is lost or doubled in between.
+    # The backlog leaves the cursor exactly after its last line, so that no line in between is lost or repeated.
     cursor = _Cursor(folder)
     is_live = query.follow and not query.previous
     try:
@@ -78,7 +80,7 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
                 clock = asyncio.get_running_loop().time
                 await asyncio.sleep(pause - clock() % pause)
                 checked_at, is_last_poll = _checked(clock(), checked_at, is_over)
-        # The unfinished last line: nobody will end it any more.
+        # The unfinished last line, which will never be completed.
         if cursor.rest != seen_rest and (last := _parse(cursor.rest, pod, query.since)):
             yield _newer(last, seen_rest)
     finally:
@@ -86,12 +88,14 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
 
 
 def _checked(now: float, checked_at: float, is_over: Callable[[], bool]) -> tuple[float, bool]:
-    """Return when it was last asked whether the pod is over, and the answer; False while it is not time to ask."""
+    """Return the time of the last check whether the pod is over, and its result; False before the next check is
+    due.
+    """
     return (now, is_over()) if now >= checked_at + _CHECK_SECONDS else (checked_at, False)
 
 
 def _open_states(cursor: _Cursor, seen_rest: bytes, pod: str, since: float | None) -> Iterator[LogLine]:
-    """Yield the newest state of a bar that stands still, in a line that nobody ends, unless it was seen."""
+    """Yield the newest state of an idle progress bar in an unfinished line, unless it was already yielded."""
     if b"\r" in cursor.rest and cursor.rest != seen_rest:
         state = _parse(cursor.rest, pod, since)
         if state is not None and state.text.strip():
@@ -99,7 +103,7 @@ def _open_states(cursor: _Cursor, seen_rest: bytes, pod: str, since: float | Non
 
 
 def _newer(line: LogLine, seen_rest: bytes) -> LogLine:
-    """Return a line as a newer state of what was shown of it before."""
+    """Mark a line as a newer state of the text shown before."""
     return replace(line, replaces=True) if seen_rest else line
 
 
@@ -115,21 +119,21 @@ class _Cursor:
         self._file: BinaryIO | None = None
         self._is_final = False
         self._sizes: dict[int, int] | None = None
-        """Bytes to be read of each file, by inode, and of no other; None for all that is written."""
+        """Bytes to be read from each file, by inode, and from no other; None for no limit."""
         self._folder_mtime = 0
         self.rest = b""
 
     def enter(self, serial: int, file: BinaryIO, rest: bytes = b"") -> None:
-        """Continue in this file, from its present offset."""
+        """Continue in this file, from its current offset."""
         self.close()
         self._serial, self._file, self.rest = serial, file, rest
 
     def stay(self) -> None:
-        """Stay in the present file: ``advance`` yields nothing."""
+        """Stay in the current file: ``advance`` yields nothing."""
         self._is_final = True
 
     def stop_at_present(self) -> None:
-        """Read no further than the files reach now, whatever is written meanwhile."""
+        """Read no further than the current ends of the files, whatever is written meanwhile."""
         paths = (path for serial in serials(self._folder) for path in _parts(self._folder, serial))
         stats = (stat for path in paths if (stat := _stat(path)) is not None)
         self._sizes = {stat.st_ino: stat.st_size for stat in stats}
@@ -146,7 +150,7 @@ class _Cursor:
             self._file = None
 
     def advance(self) -> Iterator[bytes]:
-        """Yield complete new lines in order; an unfinished one stays in ``rest`` until its end is written."""
+        """Yield complete new lines in order; an unfinished one stays in ``rest`` until it is completed."""
         while not self._is_final:
             yield from self._to_end()
             if self._is_same_folder():
@@ -166,15 +170,15 @@ class _Cursor:
             yield from lines
 
     def _room(self, file: BinaryIO) -> int:
-        """Return how many bytes may be read at once."""
+        """Return the number of bytes to read next."""
         if self._sizes is None:
             return _BLOCK
         return min(_BLOCK, self._sizes.get(os.fstat(file.fileno()).st_ino, 0) - file.tell())
 
     def _is_same_folder(self) -> bool:
-        """Return True when no file was made or renamed since the last poll; costs one stat instead of several.
+        """Return True if no file was created or renamed since the last poll; costs one stat instead of several.
 
-        A change within one tick of the file system's clock does not show, so a young folder is always listed.
+        A change within one tick of the file system's clock is not visible, so a young folder is always listed.
         """
         try:
             changed = self._folder.stat().st_mtime_ns
@@ -185,7 +189,7 @@ class _Cursor:
         return is_same
 
     def _next_file(self) -> tuple[int, BinaryIO] | None:
-        """Open the file after this one: the next part of this process's log, or the next process's first."""
+        """Open the file after this one: the next part of this process's log, or the next process's first part."""
         while True:
             candidates = self._later()
             if not candidates:
@@ -195,7 +199,7 @@ class _Cursor:
             if file is not None:
                 if os.fstat(file.fileno()).st_ino == inode and self._later() == candidates:
                     return serial, file
-                file.close()  # a rotation came in between: list again
+                file.close()  # rotated in between: list again
 
     def _later(self) -> list[tuple[int, Path, int]]:
         """Return number, path and inode of every file after this one, in order."""
@@ -216,10 +220,10 @@ class _Cursor:
 
 
 def _backlog(folder: Path, query: LogQuery, cursor: _Cursor) -> Iterator[bytes]:
-    """Yield the present lines; leaves the cursor behind them."""
+    """Yield the existing lines; leaves the cursor after them."""
     numbers = serials(folder)
     if query.previous:
-        # The process before the present one; empty when there was only one.
+        # The previous process; empty if there was only one.
         numbers = numbers[-2:-1]
         cursor.stay()
     elif query.tail is None and query.since is None:
@@ -235,18 +239,18 @@ def _backlog(folder: Path, query: LogQuery, cursor: _Cursor) -> Iterator[bytes]:
 
 
 def _collect(path: Path, serial: int, query: LogQuery, cursor: _Cursor, backlog: deque[bytes]) -> bool:
-    """Put the lines of a file before the backlog; False when the query needs no earlier ones."""
+    """Put the lines of a file before the backlog; return False if the query needs no earlier ones."""
     file = _open(path)
     if file is None:
         return True
     end = file.seek(0, os.SEEK_END)
     lines = _backwards(file, end)
     unfinished = next(lines)  # the part after the last line feed: empty, or a line that is being written
-    # From the end backwards, so a tail of a large log reads only its last blocks.
+    # Read from the end backwards, so that a tail of a large log reads only its last blocks.
     is_newest = not (cursor.has_file or query.previous)
     goes_on, is_older = True, False
     for line in lines if is_newest or not unfinished else chain((unfinished,), lines):
-        if is_older:  # states of a bar before its newest one are not lines
+        if is_older:  # earlier states of a progress bar are not lines
             is_older = line[STAMP_LENGTH : STAMP_LENGTH + 1] == NEWER
             continue
         is_older = line[STAMP_LENGTH : STAMP_LENGTH + 1] == NEWER
@@ -277,7 +281,7 @@ def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
 
 
 async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> AsyncIterator[LogLine]:
-    """Yield the parsed lines; of the states of one bar the newest."""
+    """Yield the parsed lines; for a progress bar only its newest state."""
     newest: LogLine | None = None
     for number, line in enumerate(lines):
         if number % _YIELD_LINES == _YIELD_LINES - 1:
@@ -286,7 +290,7 @@ async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> Asyn
             if newest is not None:
                 if not parsed.replaces:
                     yield newest
-                elif not newest.replaces:  # the line before this batch is not of the same bar
+                elif not newest.replaces:  # the previous line is not from the same bar
                     parsed = replace(parsed, replaces=False)
             newest = parsed
     if newest is not None:
@@ -294,7 +298,7 @@ async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> Asyn
 
 
 def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
-    """Parse a line of a log file; None for one that is too old or has another format."""
+    """Parse a line of a log file; None for a line that is too old or has another format."""
     stamp = parse_stamp(line[:STAMP_LENGTH])
     if stamp is None or (since is not None and stamp <= since):
         return None

@@ -1,4 +1,4 @@
-"""This machine as one Node, with processes of other programs on its GPUs as pods that l2rtui did not launch."""
+"""This machine as one Node; GPU processes of other programs appear as pods that l2rtui did not launch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class NodeReading:
 
 
 class NodeReader:
-    """Reads this machine; ``read`` blocks for some milliseconds and belongs in a thread.
+    """Reads this machine; ``read`` blocks for a few milliseconds and belongs in a thread.
 
     Args:
-        runs: Folder of our runs: a GPU process with a folder of it in its environment is ours.
+        runs: Folder of our runs: a GPU process whose environment names a folder in it is ours.
     """
 
     def __init__(self, settings: Settings, runs: Path, nvml: object = None) -> None:
@@ -45,11 +45,12 @@ class NodeReader:
         """Return the node as it is now."""
         name, cores = node_name(), usable_cores()
         settings, report = self._settings, self._gpus.read(name)
-        # With a problem there are GPUs that cannot be read: the CPU stands beside them, and not in their place.
+        # A problem means that GPUs exist but cannot be read: the CPU is then an additional device, not a
+        # replacement.
         has_gpus = bool(report.gpus or report.problem)
         cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if has_gpus else 0)
         memory = psutil.virtual_memory().total
-        # The scan of all environments is costly, and needed only where a GPU is in use.
+        # The scan of all environments is expensive, and needed only if a GPU is in use.
         ours = (
             {process.proc.pid: process.pod_id for process in process_scan.find_tagged(self._is_ours)}
             if report.processes
@@ -85,7 +86,7 @@ class NodeReader:
 
 
 def _foreign_pod(node: str, gpu_process: GpuProcess) -> PodView | None:
-    """Return a foreign process on a GPU as a pod; None when it has just ended."""
+    """Return a foreign process on a GPU as a pod; None if it has just ended."""
     created, command, owner = 0.0, "process", ""
     try:
         process = psutil.Process(gpu_process.pid)

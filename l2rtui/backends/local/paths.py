@@ -26,15 +26,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# A leading dot cannot start a run's name (``name_problem``), so neither prefix meets a run.
+# A run's name cannot start with a dot (``name_problem``), so neither prefix collides with a run.
 STAGED = ".new-"
-"""Start of the name of a run's folder before it is complete; a rename then publishes it at once."""
+"""Prefix of a run's folder until it is complete; a rename then publishes it."""
 REMOVED = ".gone-"
-"""Start of the name of a run's folder while it is deleted."""
+"""Prefix of a run's folder while it is being deleted."""
 
 
 class _Below:
-    """A path below the folder of its owner, as an attribute."""
+    """Attribute that is a path below the folder of its owner."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -92,13 +92,13 @@ class RunFolder:
     requests = _Below("requests")
     """Folder of requests to the supervisor, which it removes when they are handled."""
     destroy_request = _Below("requests/destroy.json")
-    """Request to end the run; it stays, so that a later supervisor sees it too."""
+    """Request to end the run; it is kept, so that a later supervisor sees it too."""
     pipes = _Below("pipes")
     """Folder of the FIFOs between processes and their logs."""
     sockets = _Below("sockets")
-    """Folder of the learner's endpoint, where its socket paths fit."""
+    """Folder of the learner's endpoint, if its socket paths are short enough."""
     supervisor_lock = _Below("supervisor.lock")
-    """Lock file of the living supervisor, which allows one at a time; it holds its ProcessIdentity."""
+    """Lock file of the living supervisor, which ensures that there is only one; it contains its ProcessIdentity."""
     supervisor_log = _Below("supervisor.log")
     """Traceback of a supervisor that failed."""
     token = _Below("token")
@@ -111,5 +111,5 @@ class RunFolder:
         return self.path / "programs" / set_name / name
 
     def log_dir(self, pod: str) -> Path:
-        """Folder of the logs of all pods that had this name, one after the other."""
+        """Folder of the logs of all pods that had this name."""
         return self.path / "logs" / pod

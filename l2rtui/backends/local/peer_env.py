@@ -17,13 +17,13 @@ def socket_folders(run: RunPlan) -> list[str]:
 
 
 def variables(record: RunRecord, plan: PodPlan) -> dict[str, str]:
-    """Return the variables of a process with the addresses of the others."""
+    """Return the variables that give a process the addresses of the others."""
 
     def tcp(spec: SetSpec, index: int) -> str:
         return f"{LOOPBACK}:{record.ports.get(pod_name(record.spec.name, spec.name, index), spec.port)}"
 
     def endpoint(spec: SetSpec, index: int) -> str:
-        # torch's rendezvous speaks TCP alone.
+        # torch's rendezvous only supports TCP.
         if spec.role is Role.RENDEZVOUS:
             return f"tcp://{tcp(spec, index)}"
         return f"ipc://{record.socket_dir}/{spec.name}-{index}"

@@ -1,4 +1,4 @@
-"""Checks of plans on this machine, its diagnosis, and leaks of runs that no longer exist."""
+"""Preflight checks of plans on this machine, its diagnosis, and leaks of deleted runs."""
 
 from __future__ import annotations
 
@@ -39,26 +39,28 @@ from runtime.base.contract import ENV_CONFIG
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
 _TRAINED = (("learner",), ("worker",), ("evaluator",))
-"""Subcommands of the runtime that read the training settings of reinforcement learning."""
+"""Subcommands of the runtime that read the settings of reinforcement learning."""
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
-"""Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
+"""Age at which an incomplete or partly deleted folder counts as a leak: a launch or destroy may still be
+working.
+"""
 _CONFIG_SECONDS = 20.0
 """Time limit of `l2r-runtime config`, a process that imports the settings of the runtime."""
 
 
 def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
-    """Check that commands exist and files can be written. Creates nothing but the state folder."""
+    """Check that commands exist and files can be written. Creates only the state folder."""
     path = clean_environ().get("PATH", os.defpath)
     cwd = working_folder()
     findings = [_state_folder(root), *_disk(root)]
-    # Once a command, not once a replica: a plan may have hundreds of pods of one set.
+    # Once per command, not once per replica: a plan may have hundreds of pods of one set.
     commands: dict[str, str] = {}
     for pod in (pod for run in plan.runs for pod in run.pods):
         own_path = dict(pod.env).get("PATH", path)
         commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
-    # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
+    # Seeds of an experiment share settings; each trial of a sweep has its own, and each check is a process.
     trained = {run.spec.train: run.spec for run in reversed(plan.runs) if _has_train_settings(run.spec)}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         findings.extend(pool.map(lambda spec: _settings(spec, path, cwd), trained.values()))
@@ -80,7 +82,7 @@ def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
             sentence = "it is a pod template in Kubernetes' own words, and the local backend runs commands"
             yield Finding(Severity.REFUSAL, name, sentence, "Choose --backend kubernetes.")
     for name, _, set_spec in sets:
-        # A refused template may mount what it likes: one finding is enough.
+        # A refused template may have any mounts: one finding is enough.
         if not set_spec.template and (paths := volumes.not_mounted(set_spec)):
             sentence = f"the local backend mounts nothing: {', '.join(paths)} stays as it is"
             yield Finding(Severity.WARNING, name, sentence)
@@ -141,7 +143,7 @@ def find_leaks(root: StateFolder, scan: RunScan) -> tuple[Leak, ...]:
 def _stale_folders(root: StateFolder) -> Iterable[Leak]:
     for pattern, reason in ((STAGED, "a launch was broken off"), (REMOVED, "a destroy was broken off")):
         for path in root.runs.glob(f"{pattern}*"):
-            # Not st_mtime: a rename, which marks the folder as removed, updates st_ctime alone.
+            # Not st_mtime: a rename, which marks the folder as removed, only updates st_ctime.
             try:
                 age = time.time() - path.stat().st_ctime
             except OSError:
@@ -158,7 +160,7 @@ def _state_folder(root: StateFolder) -> Finding:
             pass
     except OSError as error:
         problem = client.unwritable_error(root, error)
-        sentence = problem.message[0].lower() + problem.message[1:].rstrip(".")  # as all findings are written
+        sentence = problem.message[0].lower() + problem.message[1:].rstrip(".")  # the style of all findings
         return Finding(Severity.REFUSAL, "state", sentence, problem.hint)
     return Finding(Severity.OK, "state", f"the state folder {root.path} can be written")
 
@@ -167,7 +169,7 @@ def _disk(root: StateFolder) -> Iterator[Finding]:
     try:
         free = shutil.disk_usage(root.runs).free
     except OSError:
-        return  # the state folder's own finding says it
+        return  # covered by the state folder's own finding
     sentence = f"{format_bytes(free)} of space is left at {root.path}"
     if free < _LOW_DISK_BYTES:
         hint = "Free some space, or set XDG_STATE_HOME to another disk."
@@ -194,13 +196,13 @@ def _has_train_settings(spec: RunSpec) -> bool:
 
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
-    """Let the runtime itself check the training settings: better now than in the log of each pod."""
+    """Let the runtime itself check the training settings, so that errors show before the launch."""
     command = find_command(RUNTIME_COMMAND, path, cwd)
     if command is None:
         return Finding(Severity.OK, "train", "the training settings are read when the processes start")
-    if _is_refused_anyway(spec):  # the runtime would only say so a second time
+    if _is_refused_anyway(spec):  # the runtime would only repeat the refusal
         return Finding(Severity.OK, "train", "the training settings are read when there is such an environment")
-    # In a process of its own: the settings belong to the runtime, which this package does not import.
+    # In a separate process: the settings belong to the runtime, which this package does not import.
     env = {**clean_environ(), ENV_CONFIG: spec.train}
     module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
     argv = [command, "config", "--check"]

@@ -1,8 +1,8 @@
 """Processes of this backend: their identity (pid and start time) and the tags in their environment.
 
-A pid alone is not enough: the kernel gives it to another process later. Linux is read from /proc directly, for a
-supervisor must stay small and psutil is not; elsewhere psutil is used. For how processes are stopped see
-``supervision.kill_escalation``.
+A pid is not enough: the kernel later reuses it for another process. On Linux, /proc is read directly, as a
+supervisor must stay small and psutil is large; elsewhere psutil is used. ``supervision.kill_escalation`` describes
+how processes are stopped.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from runtime.base.processes import signal_process_group
 
 IS_LINUX = sys.platform == "linux"
 ENV_FOLDER = "L2R_LOCAL_RUN"
-"""Tag with the folder of the run, in the environment of every process of this backend, supervisors included."""
+"""Tag with the folder of the run, in the environment of every process of this backend, including supervisors."""
 _NO_MEMORY = 0x00200000 | 0x4
-"""PF_KTHREAD and PF_EXITING of include/linux/sched.h: there is no environment and there will be none."""
+"""PF_KTHREAD and PF_EXITING of include/linux/sched.h: the process has no environment and will not get one."""
 _EXEC_RETRIES = 100
-"""Most waits of a millisecond for the end of an exec()."""
+"""Maximum number of waits of a millisecond for the end of an exec()."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedProcess:
-    """A living process with the tags of its environment; empty strings for those that it lacks."""
+    """A living process with the tags of its environment; missing tags are empty strings."""
 
     proc: ProcessIdentity
     command: str
@@ -41,17 +41,17 @@ class TaggedProcess:
     pod_id: str
 
 
-# A state folder on a network file system outlives the boot, and start times begin anew with each.
+# A state folder on a network file system outlives the boot, and start times restart with each boot.
 @cache
 def boot_id() -> str:
-    """Return the id of this boot, from which start times of Linux processes count; empty on other systems."""
+    """Return the id of this boot, which start times of Linux processes are relative to; empty on other systems."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()[:8] if IS_LINUX else ""
 
 
 def start_time_of(pid: int) -> str | None:
-    """Return the start time of a process, which no later process with its pid shares; None when it has ended.
+    """Return the start time of a process, which no later process with its pid shares; None if it has ended.
 
-    Field 22 of /proc/PID/stat (proc(5): clock ticks since boot) with the boot's id. A zombie has ended.
+    Field 22 of /proc/PID/stat (proc(5): clock ticks since boot) with the boot's id. A zombie counts as ended.
     """
     return _start_linux(pid) if IS_LINUX else _start_psutil(pid)
 
@@ -62,15 +62,15 @@ def identify(pid: int) -> ProcessIdentity:
 
 
 def is_alive(proc: ProcessIdentity | None) -> bool:
-    """Return True while the process runs; a later process with its pid does not count."""
+    """Return True while the process is running; a later process with its pid does not count."""
     return proc is not None and start_time_of(proc.pid) == proc.start
 
 
 def is_stopped(proc: ProcessIdentity) -> bool:
-    """Return True while the process lives and is stopped by a signal (SIGSTOP, or ctrl+z on a terminal)."""
+    """Return True while the process is stopped by a signal (SIGSTOP, or ctrl+z on a terminal)."""
     if IS_LINUX:
         fields = _stat_linux(proc.pid)
-        # One read for both: a later process of this pid must not be taken for it.
+        # One read for both: a later process of this pid must not be mistaken for it.
         return fields is not None and fields[0] == "T" and f"{boot_id()}-{fields[19]}" == proc.start
     import psutil
 
@@ -81,7 +81,7 @@ def is_stopped(proc: ProcessIdentity) -> bool:
 
 
 def signal_process(proc: ProcessIdentity, number: int) -> bool:
-    """Signal the process; False when it has ended or belongs to another user."""
+    """Signal the process; return False if it has ended or belongs to another user."""
     if not is_alive(proc):
         return False
     try:
@@ -92,10 +92,10 @@ def signal_process(proc: ProcessIdentity, number: int) -> bool:
 
 
 def signal_group(leader: ProcessIdentity, number: int) -> None:
-    """Signal the process group that a process of ours leads or has led.
+    """Signal the process group that one of our processes leads or has led.
 
-    A group's id stays taken while it has members. So when a process with the leader's pid lives and is not the
-    leader, the group is a foreign one; when none lives, the members that are left are ours.
+    A group's id stays taken while it has members. So if a living process has the leader's pid but is not the
+    leader, the group is foreign; if no process has that pid, the remaining members are ours.
     """
     if start_time_of(leader.pid) not in (leader.start, None):
         return
@@ -103,12 +103,12 @@ def signal_group(leader: ProcessIdentity, number: int) -> None:
 
 
 def find_tagged(is_selected: Callable[[TaggedProcess], bool]) -> list[TaggedProcess]:
-    """Find the selected ones of all living processes with a tag of this backend; this process is left out."""
+    """Find selected living processes with a tag of this backend; this process is left out."""
     return [process for process in (_scan_linux() if IS_LINUX else _scan_psutil()) if is_selected(process)]
 
 
 def own_children() -> list[int]:
-    """Return the children of this process, also those that have ended and are not reaped yet (Linux; else none)."""
+    """Return the children of this process, including unreaped ones (Linux; empty elsewhere)."""
     try:
         tasks = os.listdir("/proc/self/task")  # noqa: PTH208  (called often)
         return [int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()]
@@ -117,7 +117,7 @@ def own_children() -> list[int]:
 
 
 def tags_of(pid: int) -> TaggedProcess | None:
-    """Return a process with the tags of its environment; None when it has ended, or is no Linux process."""
+    """Return a process with the tags of its environment; None if it has ended, or outside of Linux."""
     start = start_time_of(pid) if IS_LINUX else None
     if start is None:
         return None
@@ -126,18 +126,18 @@ def tags_of(pid: int) -> TaggedProcess | None:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process; empty where it cannot be read."""
+    """Return the command line of a process; empty if it cannot be read."""
     return _command_linux(str(pid)) if IS_LINUX else ""
 
 
 def _stat_linux(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state (field 3) on; None when the process has ended."""
+    """Return the fields of /proc/PID/stat from the state (field 3) on; None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  (called often: Path costs more)
             text = file.read(4096).decode("utf-8", "replace")
-    except OSError:  # ended, or ended while it was read (ESRCH)
+    except OSError:  # ended, possibly while it was read (ESRCH)
         return None
-    # The command's name may itself hold blanks and brackets: the last bracket ends it.
+    # The command's name may itself contain blanks and parentheses: the last parenthesis ends it.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else fields
 
@@ -161,9 +161,9 @@ def _scan_linux() -> Iterator[TaggedProcess]:
 
 
 def _environ_linux(pid: int) -> bytes:
-    """Return the environment of a process; empty for one that has ended, is another user's, or has none.
+    """Return the environment of a process; empty if it has ended, is another user's, or has none.
 
-    During exec() a process has none yet and its tags cannot be read: then wait until it has.
+    During exec() a process has no readable environment: wait until it has.
     """
     environ = b""
     for _ in range(_EXEC_RETRIES):

@@ -1,4 +1,4 @@
-"""Contents of the state files: the desired and the observed state of a run. Field names are those on disk."""
+"""Contents of the state files: the desired and the observed state of a run. Field names are the names on disk."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RunSpec
 
 FORMAT = 1
-"""Version of these files; another one is refused as unreadable instead of being misread."""
+"""Version of these files; other versions are refused as unreadable instead of being misread."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process and no later one with its pid: pid and start time; see ``process_scan.start_time_of``."""
+    """Pid and start time, which together identify one process; see ``process_scan.start_time_of``."""
 
     pid: int
     start: str
@@ -31,13 +31,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Desired state of a run: ``run.json``.
 
     Attributes:
-        spec: With the present replicas.
-        node, boot: Node on which it was launched, and its boot, for state folders that nodes share.
-        cwd: Working folder of the processes: where the run was launched from.
-        endpoint: Address of the learner. socket_dir: the folder of its sockets.
-        ports: TCP ports of this node that were chosen for replicas, by name of the pod.
-        volume: Folder that stands at /l2r in place of the run's own data folder; empty for that.
-        backoff_seconds, log_max_bytes: The settings at the launch.
+        spec: Spec with the current numbers of replicas.
+        node, boot: Node on which it was launched, and its boot id, for state folders that nodes share.
+        cwd: Working folder of the processes, from which the run was launched.
+        endpoint: Address of the learner. socket_dir: Folder of its sockets.
+        ports: TCP ports of this node that were chosen for replicas, by pod name.
+        volume: Folder that is mounted at /l2r instead of the run's own data folder; empty for the latter.
+        backoff_seconds, log_max_bytes: The settings at launch.
     """
 
     format: int = FORMAT
@@ -61,12 +61,12 @@ class PodRecord(msgspec.Struct, kw_only=True):
     """Observed state of one pod.
 
     Attributes:
-        wish: Uid of the DesiredPod that it fulfils.
-        proc: Its process while one runs. serial: the number of its log file.
-        failures: Restarts in a row, for the back-off.
+        wish: Uid of the DesiredPod that it implements.
+        proc: Its process while one is running. serial: Number of its log file.
+        failures: Number of consecutive restarts, for the back-off.
         next_start: Time of the next start after a back-off, seconds since the epoch.
-        kill_at: Deadline of SIGKILL after SIGTERM, by ``time.monotonic()``: no change of the date moves it, and
-            all processes of one boot share that clock.
+        kill_at: Deadline of SIGKILL after SIGTERM, by ``time.monotonic()``, which all processes of a boot share and
+            no change of the date affects.
     """
 
     uid: str
@@ -91,7 +91,7 @@ class AdoptedProcess(msgspec.Struct, frozen=True):
     """A process that outlived its parent and has cleared its environment.
 
     Attributes:
-        pod_uid: Pod that has started it, by the pipe that it prints to; empty where that is not known.
+        pod_uid: Pod that started it, determined by the pipe that it prints to; empty if unknown.
     """
 
     proc: ProcessIdentity
@@ -102,12 +102,12 @@ class RunStatus(msgspec.Struct, kw_only=True):
     """Observed state of a run: ``status.json``.
 
     Attributes:
-        supervisor: Writer of this file; it no longer runs when ``is_ended``.
-        is_ended: Every pod is over and the supervisor has ended in order.
+        supervisor: Writer of this file; it no longer runs if ``is_ended``.
+        is_ended: Every pod has ended and the supervisor has ended in order.
         problem: The supervisor's latest problem, one sentence.
         limit_at: Time at which a limit ends the run, by ``time.monotonic()``; None without such a limit.
-        ended_by: Limit that has ended it; empty while none has.
-        adopted: Untagged processes of the run, which the supervisor got from their parents.
+        ended_by: Limit that has ended it; otherwise empty.
+        adopted: Untagged processes of the run, which the supervisor inherited when their parents ended.
     """
 
     format: int = FORMAT
@@ -123,6 +123,6 @@ class RunStatus(msgspec.Struct, kw_only=True):
 
 
 class StopRequest(msgspec.Struct, frozen=True):
-    """Request to stop a pod, or all of them; grace None means that of the pod's set."""
+    """Request to stop a pod, or all pods; without a grace the set's own applies."""
 
     grace_seconds: float | None = None

@@ -14,17 +14,17 @@ from l2rtui.backends.local.records import RunRecord
 _PREFIX = "l2r-"
 _LINK = "run"
 _SOCKET_PATH_BYTES = 103
-"""Longest path of a Unix socket on every system: 104 bytes on macOS and 108 on Linux, less the final NUL."""
+"""Longest path of a Unix socket on every system: 104 bytes on macOS and 108 on Linux, minus the final NUL."""
 
 
 def make_socket_dir(folder: RunFolder, uid: str, inner: str = "") -> Path:
-    """Choose the folder of the run's sockets: the run's own, or a short one with mode 0700 where paths are long.
+    """Choose the folder of the run's sockets: the run's own, or a short one with mode 0700 if paths are long.
 
     Args:
-        inner: Longest name of a folder within it that holds sockets.
+        inner: Longest name of a folder within it that contains sockets.
 
     Raises:
-        OSError: the short one cannot be made, or exists: another user who made it could replace the sockets.
+        OSError: The short one cannot be created, or exists: another user who created it could replace the sockets.
     """
     if len(os.fsencode(folder.sockets / inner / "model.sock")) <= _SOCKET_PATH_BYTES:
         return folder.sockets
@@ -50,7 +50,9 @@ def short_socket_dirs() -> dict[Path, Path]:
 
 
 def orphaned_socket_dirs(runs: Path) -> dict[Path, Path]:
-    """Return the short socket folders whose run was in this folder and is gone, each with the folder of its run."""
+    """Return short socket folders of runs that were in this folder and no longer exist, each with its run's
+    folder.
+    """
     return {path: run for path, run in short_socket_dirs().items() if run.parent == runs and not run.exists()}
 
 
@@ -61,7 +63,9 @@ def socket_dirs(folder: RunFolder) -> list[Path]:
 
 
 def sweep(runs: Path) -> None:
-    """Delete folders of broken launches and destroys; call it with the lock, without which none is made."""
+    """Delete folders of failed launches and destroys; call it with the lock held, which their creation needs
+    too.
+    """
     for path in (*runs.glob(f"{STAGED}*"), *runs.glob(f"{REMOVED}*")):
         remove(path)
     for path in orphaned_socket_dirs(runs):
@@ -69,7 +73,7 @@ def sweep(runs: Path) -> None:
 
 
 def remove(*paths: Path) -> str:
-    """Delete folders with their contents; return why one of them stays, else an empty string."""
+    """Delete folders with their contents; return why one of them remains, otherwise an empty string."""
     problem = ""
     for path in paths:
         try:
@@ -82,7 +86,7 @@ def remove(*paths: Path) -> str:
 
 
 def results_of(root: StateFolder, run: str) -> Path | None:
-    """Return the folder with the checkpoints of a run: its data, or what the newest of this name has left."""
+    """Return the folder with a run's checkpoints: its data, or the newest kept results of that name."""
     folder = root.run(run)
     if record := state_files.read_valid(folder.record, RunRecord):
         return Path(record.volume) if record.volume else folder.data

@@ -1,6 +1,6 @@
-"""Reader of the runs on disk: files are read again only where they changed, and checked before they are used.
+"""Reader of the runs on disk: files are read again only after a change, and validated before use.
 
-Nothing here starts, stops or writes anything: a supervisor sets an unreadable file aside when it writes another.
+It starts, stops and writes nothing: a supervisor sets an unreadable file aside when it writes another.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ T = TypeVar("T")
 CORRUPT = "Corrupt"
 _CORRUPT_UID = "corrupt-"
 _STARTING_SECONDS = 15.0
-"""Age until which a run without a status counts as starting; after that it is unsupervised."""
+"""Age up to which a run without a status counts as starting; after that it is unsupervised."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run as its files and processes show it.
+    """One run as seen in its files and processes.
 
     Attributes:
-        record: None when it cannot be read: then only the folder's name is known.
+        record: None if it cannot be read: then only the folder's name is known.
         is_supervised: A living supervisor wrote the status, or ended in order.
         is_stopping: A destroy was requested.
-        silent_since: Time at which its supervisor was first seen stopped by a signal; None while it is not.
+        silent_since: Time at which its supervisor was first seen stopped by a signal; otherwise None.
         is_newer: A later version of this program wrote the record.
-        owner: Owner of the folder, where the record cannot say it; empty otherwise.
+        owner: Owner of the folder, if the record is unreadable; otherwise empty.
     """
 
     folder: RunFolder
@@ -56,7 +56,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunScan:
-    """All runs, and what could not be read."""
+    """All runs, and sentences on unreadable parts."""
 
     runs: tuple[RunState, ...] = ()
     problems: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ def corrupt_uid(folder: RunFolder) -> str:
 
 
 def _owner_of(folder: Path) -> str:
-    """Return the user to whom a folder belongs; empty where that has no name."""
+    """Return the name of a folder's owner; empty if the owner has no name."""
     try:
         uid = folder.stat().st_uid
         return user_name() if uid == os.getuid() else pwd.getpwuid(uid).pw_name
@@ -80,7 +80,7 @@ def _owner_of(folder: Path) -> str:
 
 
 def short_uid(uid: str) -> str:
-    """Return the start of a uid, enough for people and names of folders."""
+    """Return the start of a uid, enough for display and folder names."""
     return uid.removeprefix(_CORRUPT_UID)[:8]
 
 
@@ -96,7 +96,7 @@ class RunStore:
         self._newer: set[Path] = set()
 
     def scan(self) -> RunScan:
-        """Read the files that have changed. Takes well under a millisecond when none has."""
+        """Read the files that have changed. Takes well under a millisecond without changes."""
         runs: list[RunState] = []
         problems: list[str] = []
         names = self._names(problems)
@@ -105,7 +105,7 @@ class RunStore:
             state = self._run(folder, problems)
             if state is None:
                 continue
-            # Home folders are often shared by several nodes: a run of another one cannot be checked from here.
+            # Home folders are often shared by several nodes: runs of other nodes cannot be checked from here.
             if state.record is not None and state.record.boot != self._boot and state.record.node != node_name():
                 problems.append(f"run {name} was launched on {state.record.node}: look after it there")
                 continue
@@ -137,7 +137,7 @@ class RunStore:
     def _run(self, folder: RunFolder, problems: list[str]) -> RunState | None:
         record = self._read(folder.record, RunRecord, problems)
         status = self._read(folder.status, RunStatus, problems)
-        if record is None and not folder.path.is_dir():  # destroyed during the scan, or no run at all
+        if record is None and not folder.path.is_dir():  # destroyed during the scan, or not a run
             return None
         if status is not None and not status.is_ended and not process_scan.is_alive(status.supervisor):
             # It may have ended in order between both checks.
@@ -159,7 +159,7 @@ class RunStore:
         return RunState(folder, record, status, is_supervised, is_stopping, silent_since, is_newer, owner)
 
     def _silent_since(self, folder: RunFolder, status: RunStatus | None) -> float | None:
-        """Return when the supervisor was first seen stopped; None if it can act."""
+        """Return when the supervisor was first seen stopped; None if it is not stopped."""
         if status is None or status.is_ended or not process_scan.is_stopped(status.supervisor):
             self._silent.pop(folder.path, None)
             return None
@@ -170,7 +170,7 @@ class RunStore:
             stat = path.stat()
         except OSError:
             return None
-        # Every write is a rename, so a new content has a new inode; time and size guard against its reuse.
+        # Every write is a rename, so new content has a new inode; time and size guard against its reuse.
         key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         cached = self._files.get(path)
         if cached is not None and cached[0] == key and isinstance(cached[1], kind):
@@ -189,7 +189,7 @@ class RunStore:
         return value
 
     def _set_aside_in(self, folder: RunFolder) -> tuple[str, ...]:
-        """Return sentences on files that were set aside, until somebody removes those files."""
+        """Return sentences on files that were set aside, as long as those files exist."""
         try:
             changed = folder.path.stat().st_mtime_ns
         except OSError:

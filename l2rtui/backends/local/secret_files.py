@@ -1,4 +1,4 @@
-"""Files with secrets, as a supervisor reads them; apart from ``secrets``, for a supervisor imports no asyncio."""
+"""Reader of secret files for supervisors; separate from ``secrets``, as a supervisor must not import asyncio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUFFIX: Final = ".json"
 
 
 def missing(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of these secrets that have no file."""
+    """Return the secrets that have no file."""
     return tuple(name for name in names if not (folder / f"{name}{SUFFIX}").is_file())
 
 
@@ -21,7 +21,7 @@ def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Return the variables of these secrets; later secrets override earlier ones.
 
     Raises:
-        OSError: one does not exist or cannot be read; names it, and quotes nothing of its content.
+        OSError: A secret does not exist or cannot be read; the message names it without quoting its content.
     """
     environ: dict[str, str] = {}
     for name in names:
@@ -32,7 +32,7 @@ def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
             kind, values = read(path)
         except BackendError as error:
             raise OSError(None, f"the secret {name} cannot be read") from error
-        # A registry login is for pulling images, and there are none here.
+        # A registry login is for pulling images, which this backend does not use.
         if kind is SecretKind.VARIABLES:
             environ |= values
     return environ
@@ -42,11 +42,11 @@ def read(path: Path) -> tuple[SecretKind, dict[str, str]]:
     """Read kind and variables of one file.
 
     Raises:
-        BackendError: it cannot be read; the message quotes nothing of its content.
+        BackendError: It cannot be read; the message does not quote its content.
     """
     try:
         document = bounded_json.loads(path.read_text("utf-8"))
         return SecretKind(document["kind"]), {str(key): str(value) for key, value in document["values"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # The parser's own text may quote what is in the file.
+        # The parser's own text may quote the file's content.
         raise BackendError(f"{path} cannot be read as a secret ({type(error).__name__}).") from None

@@ -1,6 +1,6 @@
 """Secrets on this machine: files with mode 0600 whose values processes get as variables when they start.
 
-A run's own files hold only the name of a secret. Every program of the user can read these files, as with
+A run's own files contain only the name of a secret. Every program of the user can read these files, as with
 ``~/.aws/credentials``.
 """
 
@@ -20,7 +20,7 @@ from runtime.base.atomic_files import write_private
 
 
 class LocalSecrets:
-    """The secrets in a folder of their own, mode 0700."""
+    """The secrets in their own folder, mode 0700."""
 
     hidden = ""
 

@@ -1,4 +1,4 @@
-"""State files: written atomically, and checked when they are read. Blocking, and quick: they are small."""
+"""State files: written atomically, and validated when they are read. Blocking, but fast, as they are small."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SIZE_LIMIT = 64 << 20
 
 
 class CorruptError(ValueError):
-    """The content of a state file is not what its name says."""
+    """The content of a state file is invalid."""
 
 
 class NewerError(CorruptError):
-    """A later version of this program wrote the file: it stays as it is."""
+    """A later version of this program wrote the file: it is left unchanged."""
 
 
 def write_atomic(path: Path, value: object, *, sync: bool) -> None:
-    """Replace a file by the JSON of a value: readers see the old one or the new one, never a part.
+    """Replace a file by the JSON of a value: readers see the old file or the new one, never a part.
 
     Args:
-        sync: Survive a power cut too. Desired state must; observed state is worthless after one.
+        sync: Survive a power failure too. Desired state must; observed state is worthless after one.
     """
     data = msgspec.json.encode(value)
     atomic_files.write_atomic(path, data, is_durable=sync, is_shared=True, mode=0o600)
@@ -46,12 +46,12 @@ def read(path: Path, kind: type[T]) -> T:
     """Read a state file.
 
     Raises:
-        FileNotFoundError: there is none.
-        CorruptError: it is not the JSON of such a value, or cannot be read.
-        NewerError: a later version wrote it.
+        FileNotFoundError: The file does not exist.
+        CorruptError: It is not the JSON of such a value, or cannot be read.
+        NewerError: A later version of this program wrote it.
     """
     try:
-        # A damaged file must not take all memory of a supervisor.
+        # A damaged file must not use up the memory of a supervisor.
         if path.stat().st_size > _SIZE_LIMIT:
             raise CorruptError(f"more than {_SIZE_LIMIT >> 20} MiB")
         value = bounded_json.decode(path.read_bytes(), kind)
@@ -66,7 +66,7 @@ def read(path: Path, kind: type[T]) -> T:
 
 
 def read_valid(path: Path, kind: type[T]) -> T | None:
-    """Read a state file; None without one that can be read."""
+    """Read a state file; None if it is missing or unreadable."""
     try:
         return read(path, kind)
     except (FileNotFoundError, CorruptError):
@@ -74,7 +74,7 @@ def read_valid(path: Path, kind: type[T]) -> T | None:
 
 
 def read_or_set_aside(path: Path, kind: type[T]) -> T | None:
-    """Read a state file; None without one, or after an unreadable one was set aside. Raises NewerError."""
+    """Read a state file; None if it is missing, or unreadable and was set aside. Raises NewerError."""
     try:
         return read(path, kind)
     except FileNotFoundError:

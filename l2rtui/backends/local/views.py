@@ -1,4 +1,4 @@
-"""Views of a snapshot from the states of runs; pure, except that it checks whether unsupervised processes live."""
+"""Views of a snapshot from the states of runs. Pure, except for checking whether unsupervised processes live."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ViewCache:
 
 
 def _may_differ(old: RunState, new: RunState) -> bool:
-    """Return True when views must be made again; the store returns the same objects while files are the same."""
+    """Return True if views must be rebuilt; the store returns the same objects while files are unchanged."""
     # The message of a back-off counts down, and an unsupervised process may end: both change without a file.
     is_timeless = new.is_supervised and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
     is_same = old.record is new.record and old.status is new.status and old.is_stopping == new.is_stopping
@@ -99,11 +99,11 @@ def run_view(state: RunState) -> RunView:
 
 
 def pod_views(state: RunState, node: str, now: float) -> Iterator[PodView]:
-    """Yield the pods of a run: those of its status, then those that its supervisor has yet to start."""
+    """Yield the pods of a run: first the pods of its status, then pods that its supervisor has yet to start."""
     records = state.status.pods if state.status else []
     for pod in records:
         yield _pod_view(state, pod, node, now)
-    # By uid, not by name: a new pod has claimed its slots while its predecessor still ends on others.
+    # By uid, not by name: a new pod has claimed its slots while its predecessor is still ending on others.
     fulfilled = {pod.wish for pod in records}
     if state.record is not None and not state.is_stopping:
         for desired in state.record.pods:

@@ -19,14 +19,16 @@ from l2rtui.errors import BackendError, NotFoundError, RefusedError, UsageError
 
 _CLASS = "folder"
 _ACCESS = ("RWX",)
-"""Processes of one machine mount a folder as many times as they like."""
+"""Any number of processes of one machine can use a folder."""
 _BLOCK = 1 << 20
 
 Progress = Callable[[int], None]
 
 
 class LocalVolumes:
-    """The volumes in the state folder; see ``backends.base.VolumeStore``. A size is that of the files."""
+    """The volumes in the state folder; see ``backends.base.VolumeStore``. A volume's size is the size of its
+    files.
+    """
 
     def __init__(self, root: StateFolder, store: RunStore) -> None:
         self._root = root
@@ -47,7 +49,7 @@ class LocalVolumes:
         """Create an empty folder.
 
         Raises:
-            UsageError: the name is not valid, or a storage class was named. RefusedError: there is one.
+            UsageError: The name is invalid, or a storage class was named. RefusedError: The volume exists.
         """
         if problem := name_problem(name, 253):
             raise UsageError(f"{problem}.")
@@ -66,7 +68,8 @@ class LocalVolumes:
         """Delete a volume and its files.
 
         Raises:
-            NotFoundError: there is none. RefusedError: a run mounts it. BackendError: a file cannot be removed.
+            NotFoundError: The volume does not exist. RefusedError: A run mounts it. BackendError: A file cannot be
+                removed.
         """
         # Under the lock: a launch that mounts it must not come between the check and the removal.
         async with client.lock_state(self._root):
@@ -83,7 +86,7 @@ class LocalVolumes:
 
     @asynccontextmanager
     async def files(self, name: str, image: str = "") -> AsyncGenerator[FolderFiles]:  # noqa: ARG002  (no pod)
-        """Open the files of a volume. Raises NotFoundError where there is none of this name."""
+        """Open the files of a volume. Raises NotFoundError if it does not exist."""
         if name_problem(name, 253) or not await asyncio.to_thread(self._folder(name).is_dir):
             raise _missing(name)
         yield FolderFiles(self._folder(name), name)
@@ -94,7 +97,7 @@ class LocalVolumes:
     def _list(self) -> tuple[Volume, ...]:
         try:
             folders = sorted(path for path in self._root.volumes.iterdir() if path.is_dir())
-        except OSError:  # no run has mounted any
+        except OSError:  # no run has mounted a volume
             return ()
         users = _users(self._root, self._store)
         return tuple(
@@ -118,25 +121,29 @@ class FolderFiles:
         self._volume = volume
 
     async def entries(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List what lies directly under a path, folders first; a file gives itself."""
+        """List the entries directly under a path, folders first; for a file, the file itself."""
         return await asyncio.to_thread(self._entries, path)
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List everything but folders under a path, at any depth; `get` copies what is of kind ``file``."""
+        """List all entries except folders under a path, at any depth; `get` copies entries of kind ``file``."""
         return await asyncio.to_thread(self._sizes, path)
 
     async def get(self, path: str, target: Path, progress: Progress) -> int:
-        """Copy a file, or all under a folder, to a path outside; the number of files. Equal ones are skipped."""
+        """Copy a file, or all files under a folder, to a path outside; return their number. Equal files are
+        skipped.
+        """
         return await asyncio.to_thread(self._get, path, target, progress)
 
     async def put(self, source: Path, path: str, progress: Progress) -> int:
-        """Copy a file, or all under a folder, into the volume; the number of files. Equal ones are skipped."""
+        """Copy a file, or all files under a folder, into the volume; return their number. Equal files are
+        skipped.
+        """
         return await asyncio.to_thread(self._put, source, path, progress)
 
     # --- these block, and run in threads -----------------------------------------------------------------------
     def _inside(self, path: str) -> Path:
         local = below(self._root, path.strip("/")) if path.strip("/") else self._root
-        # A link in the volume may lead out of it: nothing behind it belongs to the volume.
+        # A link in the volume may lead out of it: its target does not belong to the volume.
         if not local.resolve().is_relative_to(self._root.resolve()):
             raise NotFoundError(f"{path} leads out of {self._volume}.")
         return local
@@ -182,11 +189,11 @@ class FolderFiles:
 
 
 def _users(root: StateFolder, store: RunStore) -> dict[str, list[str]]:
-    """Return the names of the pods that mount each volume; those of a run that cannot be read are unknown."""
+    """Return the names of the pods that mount each volume; users in an unreadable run are unknown."""
     users: dict[str, list[str]] = {}
     for state in store.scan().runs:
         path = Path(state.record.volume) if state.record is not None and state.record.volume else None
-        # A spec may mount a folder within a volume; what counts is the volume that holds it.
+        # A spec may mount a folder within a volume; then the enclosing volume counts.
         if state.record is not None and path is not None and path.is_relative_to(root.volumes):
             name = path.relative_to(root.volumes).parts[0]
             users.setdefault(name, []).extend(pod.plan.name for pod in state.record.pods)
@@ -194,7 +201,7 @@ def _users(root: StateFolder, store: RunStore) -> dict[str, list[str]]:
 
 
 def _walk(folder: Path, root: Path) -> Iterator[FileEntry]:
-    """Yield all but the folders under a folder; links are not followed, what is removed meanwhile is left out."""
+    """Yield all non-folders under a folder; links are not followed, files removed meanwhile are skipped."""
     for parent, folders, names in os.walk(folder):
         for name in sorted([*names, *folders]):
             try:
@@ -213,10 +220,10 @@ def _entry(path: Path, root: Path) -> FileEntry:
 
 
 def _copy(source: Path, target: Path, progress: Progress) -> None:
-    """Copy one file with its time, block by block; a reader of the target never sees half of it."""
+    """Copy one file with its time, block by block; readers of the target never see a partial file."""
     try:
         status = source.stat()
-        # Exactly the same time: `copystat` sets it, and what was written within the same second is not the same.
+        # Exactly the same time, which `copystat` sets: files written within the same second are not the same.
         if target.is_file() and (status.st_size, status.st_mtime_ns) == _version(target):
             progress(status.st_size)
             return

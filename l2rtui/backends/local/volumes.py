@@ -1,4 +1,4 @@
-"""The one mount that this backend supports: a volume that a spec mounts at /l2r becomes L2R_DIR.
+"""The only mount that this backend supports: a volume that a spec mounts at /l2r becomes L2R_DIR.
 
 A volume claim is a folder of its name in the state folder, and a hostPath is the folder itself. So a run of several
 steps finds files of its earlier runs, as on a cluster. Other mounts would need containers.
@@ -17,16 +17,16 @@ DATA_DIR = "/l2r"
 
 
 def prepare(root: StateFolder, spec: RunSpec) -> str:
-    """Return the folder for /l2r of a run and create it; empty when the spec mounts none there.
+    """Create and return the folder for /l2r of a run; empty if the spec mounts none there.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: It cannot be created.
     """
     mount = next((mount for mount in map(_data_mount, spec.sets) if mount is not None), None)
     if mount is None:
         return ""
     folder = Path(mount.host_path) if mount.host_path else root.volumes / mount.claim
-    # As kubelet does with a subPath: it is created where it does not exist.
+    # As kubelet does with a subPath: it is created if it does not exist.
     folder /= mount.sub_path
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return str(folder)

@@ -1,4 +1,4 @@
-"""A backend with its queue: the file that holds it, and the runs that wait in it among the rows.
+"""A backend with its queue: the queue's file, and its waiting runs among the rows.
 
-The process that keeps a queue, and the commands that fill it, are in ``services.queue``.
+``services.queue`` has the process that keeps a queue, and the commands that fill it.
 """

@@ -1,4 +1,4 @@
-"""Backend whose snapshots also hold the runs that wait in its queue, and whose destroy takes them out of it."""
+"""Backend whose snapshots include the waiting runs of its queue, and whose destroy removes them from it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, RefusedError
 
 _WATCH_SECONDS: Final = 0.5
-"""Period at which the file of the queue is looked at while the backend is silent: a stat."""
+"""Interval at which the queue's file is checked while the backend is silent: one stat."""
 _SETTLE_SECONDS: Final = 60.0
-"""Longest wait for a start that is on its way when its run is destroyed."""
+"""Longest wait for a start in progress when its run is destroyed."""
 
 
 class QueuedBackend(WrappedBackend):
     """A backend and its queue.
 
     Args:
-        state: Folder of all queues; None stands for ``queue`` in the user's state folder.
+        state: Folder of all queues; None for ``queue`` in the user's state folder.
     """
 
     def __init__(self, backend: Backend, settings: Settings, state: Path | None = None) -> None:
@@ -48,7 +48,7 @@ class QueuedBackend(WrappedBackend):
 
     @property
     def queue(self) -> QueueStore:
-        """The queue of this place; of a cluster only once it is connected, as only then its context is known."""
+        """The queue of this place; for a cluster only once it is connected, as its context is unknown before."""
         if self._store is None or self._backend.contexts is not None:
             place = self._place()
             folder = self._state / _folder_name(place)
@@ -58,8 +58,8 @@ class QueuedBackend(WrappedBackend):
 
     # --- observation -------------------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
-        """Return the present state, queued runs among the others."""
-        # The queue first: a run that is launched between the two looks is then in both, and never in none.
+        """Return the current state, including queued runs."""
+        # The queue first: a run that is launched between the two reads is then in both, and never in none.
         connected = self._backend.contexts is None
         before = self._views() if connected else {}
         snapshot = await self._backend.snapshot()
@@ -101,7 +101,7 @@ class QueuedBackend(WrappedBackend):
 
     # --- changes -----------------------------------------------------------------------------------------------
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-        """Start and stop replicas of a set; of a queued run there are none."""
+        """Start and stop replicas of a set; a queued run has none."""
         if self.queue.look().queue.named(plan.run) is not None:
             hint = f"`l2rtui destroy {plan.run}`, and launch it with another number."
             raise RefusedError(f"{plan.run} is queued and cannot be scaled before it runs.", hint)
@@ -110,9 +110,9 @@ class QueuedBackend(WrappedBackend):
     async def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
-        """Take a run out of the queue, or remove it and all it owns; the last item is the Receipt."""
+        """Remove a run from the queue, or remove it and all it owns; the last item is the Receipt."""
         began = time.monotonic()
-        # Also of a run that exists: its ticket may have stayed behind a crash, and would launch it once more.
+        # Also for an existing run: its ticket may have survived a crash, and would launch it again.
         await self._withdraw(run)
         if run.reason == QUEUED:
             launched = (await self._backend.snapshot()).runs.get(run.uid)
@@ -126,7 +126,7 @@ class QueuedBackend(WrappedBackend):
                 yield item
 
     async def _withdraw(self, run: RunView) -> None:
-        """Take the ticket of a run out; a start that is on its way is awaited, as nobody can call it back."""
+        """Remove the ticket of a run; a start in progress is awaited, as it cannot be cancelled."""
         store = self.queue
         until = time.monotonic() + _SETTLE_SECONDS
         while (ticket := store.look().queue.with_uid(run.uid)) is not None:
@@ -157,7 +157,7 @@ class QueuedBackend(WrappedBackend):
 
 
 def _folder_name(place: Place) -> str:
-    """Return a short name for the folder of a place; equal for equal places alone."""
+    """Return a short folder name for a place; only equal places have equal names."""
     name = place.flags["backend"]
     engine = {key: value for key, value in place.environ.items() if key in ("DOCKER_HOST", "DOCKER_CONTEXT")}
     facts = [*place.flags.items(), *(engine.items() if name == "docker" else ())]
@@ -172,7 +172,7 @@ def _without(queue: Any, uid: str, store: QueueStore) -> Any:
 
 
 def _view(ticket: Ticket, number: int) -> RunView:
-    """Return the row of a queued run: no pods, and the reason why it has none."""
+    """Return the row of a queued run: no pods, and the reason why it waits."""
     message = f"waits for {counted(ticket.demand, 'slot')}, number {number} in the queue"
     if ticket.state is TicketState.STARTING:
         message = "is being started"
@@ -196,7 +196,7 @@ def _view(ticket: Ticket, number: int) -> RunView:
 
 
 class _QueuedRows:
-    """Rows of queued runs as a watch has shown them, and the changes to their present state."""
+    """Rows of queued runs as a watch has shown them, and the changes that update them."""
 
     def __init__(self) -> None:
         self.has_answered = False
@@ -205,21 +205,21 @@ class _QueuedRows:
         self._leaving: set[str] = set()
 
     def hear(self, changes: tuple[Change, ...]) -> None:
-        """Note which runs the backend itself shows."""
+        """Record which runs the backend itself shows."""
         self.has_answered = True
         for change in changes:
             if isinstance(change, RunChanged):
                 self._launched.add(change.run.uid)
             elif isinstance(change, RunGone):
                 self._launched.discard(change.uid)
-                self._shown.pop(change.uid, None)  # the row is gone: a ticket that is still there brings it back
+                self._shown.pop(change.uid, None)  # the row is gone: a ticket that still exists brings it back
 
     def update(self, queued: dict[str, RunView]) -> tuple[Change, ...]:
         """Return the changes that lead to these rows."""
         rows = {uid: view for uid, view in queued.items() if uid not in self._launched}
         changes: list[Change] = [RunChanged(view) for uid, view in rows.items() if self._shown.get(uid) != view]
         absent = {uid for uid in self._shown if uid not in rows and uid not in self._launched}
-        # One round later: between the end of a ticket and the first row of its run a moment passes.
+        # One round later: some time passes between the end of a ticket and the first row of its run.
         gone = absent & self._leaving
         changes.extend(RunGone(uid) for uid in gone)
         self._shown = {**{uid: self._shown[uid] for uid in absent - gone}, **rows}

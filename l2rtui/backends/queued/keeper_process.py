@@ -1,4 +1,4 @@
-"""Start of the keeper: one process for each queue that has runs, whoever notices first that there is none."""
+"""Start of the keeper: one process for each queue with runs, started by the first process that finds it missing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from l2rtui.errors import BackendError, L2RError
 
 _log = logging.getLogger(__name__)
 _MODULE = "l2rtui.services.queue.keeper"
-"""By name alone: it stands on the services, which stand on this."""
+"""Only by name: it is in the services, a higher layer."""
 
 
 def is_tag(variable: str) -> bool:
     """Return True for a variable that marks the processes of a run.
 
-    A keeper that is started from within a run must not carry them: a destroy of that run would end it as well.
+    A keeper that is started from within a run must not have them: a destroy of that run would end it as well.
     """
     return variable.startswith("L2R_")
 
 
 def ensure_keeper(store: QueueStore) -> None:
-    """Start a keeper for a queue with runs or sweeps unless one lives. Blocks until it has the queue.
+    """Start a keeper for a queue with runs or sweeps unless one lives. Blocks until it has taken the queue.
 
     Raises:
-        BackendError: it could not be started; says why.
+        BackendError: It could not be started; the message has the reason.
     """
     if not store.read().needs_keeper or store.is_kept():
         return
     isolation = "-I" if sys.flags.isolated else "-P"
     try:
-        # -P and the root folder: nothing in the user's working folder may be imported in place of a module.
+        # -P and the root folder: nothing in the user's working folder may be imported instead of a module.
         done = subprocess.run(
             [sys.executable, isolation, "-m", _MODULE, str(store.folder)],
             env={name: value for name, value in os.environ.items() if not is_tag(name)},
@@ -47,7 +47,7 @@ def ensure_keeper(store: QueueStore) -> None:
         )
     except OSError as error:
         raise BackendError(f"The keeper of the queue did not start: {error.strerror}.") from error
-    # Another process that noticed at the same time may have been faster: then that keeper keeps it.
+    # A concurrent process may have been faster: then its keeper keeps the queue.
     if done.returncode and not store.is_kept() and store.read().needs_keeper:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         sentence = f"The keeper of the queue did not start: {reason or f'it ended with {done.returncode}'}."
@@ -55,13 +55,13 @@ def ensure_keeper(store: QueueStore) -> None:
 
 
 def ensure_keepers(root: Path | None = None) -> tuple[L2RError, ...]:
-    """Start the keepers that are missing: of queues that outlived a reboot, or the end of their keeper.
+    """Start missing keepers: of queues that outlived a reboot, or the end of their keeper.
 
     Args:
-        root: Folder of all queues; None stands for ``queue`` in the user's state folder.
+        root: Folder of all queues; None for ``queue`` in the user's state folder.
 
     Returns:
-        Why a keeper was not started. A command that has other work to do goes on.
+        Why keepers were not started. A command that has other work to do continues.
     """
     problems = []
     for store in queue_stores(root or state_dir() / "queue"):

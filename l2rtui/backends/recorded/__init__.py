@@ -1,4 +1,4 @@
-"""Recording of all that a backend says to the app, and a backend that shows it again and changes nothing.
+"""Recording of all data that a backend gives to the app, and a read-only backend that replays it.
 
-It knows no other backend: the one that is recorded is handed in by the caller.
+It knows no other backend: the caller passes in the one to record.
 """

@@ -1,4 +1,4 @@
-"""Backend that shows a recording; every call that would change something, or look further, is refused."""
+"""Backend that replays a recording; every call that would change something, or needs other data, is refused."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ReplayBackend:
 
     Args:
         path: File that ``l2rtui --record`` has written.
-        speed: Seconds of the recording in a second.
+        speed: Seconds of the recording per second.
 
     Raises:
-        UsageError: the file is not a recording.
+        UsageError: The file is not a recording.
     """
 
     name = "replay"
@@ -47,7 +47,7 @@ class ReplayBackend:
 
     @property
     def location(self) -> str:
-        """File, moment of the recording in UTC, and speed."""
+        """File, position in UTC, and speed."""
         player = self._player
         moment = datetime.fromtimestamp(player.now(), UTC)
         speed = "" if player.speed == 1.0 else f" x{player.speed:g}"
@@ -55,7 +55,7 @@ class ReplayBackend:
         return f"{player.path.name} {moment:%Y-%m-%d %H:%M:%S}{speed}{end}"
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (nothing is changed in any)
-        """Return where a change would act."""
+        """Return the place where a change would act."""
         return f"on the recording {self._player.path.name}"
 
     # --- observation -------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class ReplayBackend:
         """Yield changes at the times at which they happened.
 
         Raises:
-            BackendError: the recorded watch has failed at this moment.
+            BackendError: The recorded watch has failed at this moment.
         """
         self._start()
         latest, is_first = EMPTY_SNAPSHOT, True
@@ -85,13 +85,13 @@ class ReplayBackend:
             self._task = asyncio.create_task(self._player.run(), name="replay")
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
-        """Yield the recorded lines of a pod; of a log that nobody looked at there are none."""
+        """Yield the recorded lines of a pod; a log that was not opened was not recorded."""
         async with aclosing(self._player.lines(pod.uid, query)) as lines:
             async for line in lines:
                 yield line
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """Return no leak: a recording has no objects beside its rows."""
+        """Return no leak: a recording only has rows."""
         return ()
 
     async def denied(self) -> Mapping[str, str]:
@@ -99,7 +99,7 @@ class ReplayBackend:
         return dict.fromkeys(("launch", "kill", "scale", "destroy", "exec", "forward"), "this is a recording")
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """Return what was recorded, when, and by which version."""
+        """Return what was recorded, its time, and the recording version."""
         header = self._player.header
         sentence = f"of the backend {header.backend}, by l2rtui {header.version}"
         return (Finding(Severity.OK, self._player.path.name, sentence),)
@@ -111,7 +111,7 @@ class ReplayBackend:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    # --- what a recording cannot do ----------------------------------------------------------------------------
+    # --- actions that a recording does not support -------------------------------------------------------------
     def _refuse(self, what: str) -> NoReturn:
         raise RefusedError(f"{what} is not possible: this is a recording.")
 
@@ -125,7 +125,7 @@ class ReplayBackend:
         yield  # type: ignore[unreachable]  # makes it a generator
 
     async def spec(self, run: str) -> RunSpec:
-        """Refuse to read a spec: it may hold what is nobody's business later, and is not recorded."""
+        """Refuse to read a spec: it may contain confidential data, so it is not recorded."""
         self._refuse(f"The spec of {run}")
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:  # noqa: ARG002

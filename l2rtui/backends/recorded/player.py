@@ -1,4 +1,4 @@
-"""Player of a recording: the state of the cluster and its logs as they were at the present moment of the replay."""
+"""Player of a recording: the state of the cluster and its logs at the current position of the replay."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.errors import BackendError, NotFoundError
 
 MAX_LINES: Final = 5_000
-"""Newest lines of each log that can be looked at."""
+"""Number of newest lines of each log that can be read."""
 _BATCH: Final = 200
-"""Entries after which a replay that is late lets others work."""
+"""Number of entries after which a replay that is behind lets other tasks run."""
 
 
 class Player:
-    """Recording in the course of its replay.
+    """Recording during its replay.
 
-    The clock begins with the recording and runs ``speed`` times as fast as the real one; it stops at the end.
+    The clock starts with the recording and runs ``speed`` times as fast as real time; it stops at the end.
 
     Args:
         monotonic: Seconds of a clock that never goes back.
 
     Raises:
-        UsageError: the file is not a recording, see ``read_header``.
+        UsageError: The file is not a recording, see ``read_header``.
 
     Attributes:
-        snapshot: State of the cluster. failure: sentence of an outage that lasts; empty for none.
-        end: Why the recording ended; empty while it goes on.
+        snapshot: State of the cluster. failure: Sentence on a current outage; otherwise empty.
+        end: Why the recording ended; empty while it continues.
     """
 
     def __init__(self, path: Path, speed: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -112,7 +112,7 @@ class Player:
         """Yield the state of the cluster whenever it may differ.
 
         Raises:
-            BackendError: the recorded watch has failed at this moment.
+            BackendError: The recorded watch has failed at this moment.
         """
         async for _ in self._moments():
             if self.failure:
@@ -121,10 +121,10 @@ class Player:
                 yield self.snapshot
 
     async def lines(self, uid: str, query: LogQuery) -> AsyncGenerator[LogLine]:
-        """Yield the lines of a log as a backend would.
+        """Yield the lines of a log like a backend.
 
         Raises:
-            NotFoundError: the log of the process before is asked for.
+            NotFoundError: The log of the previous process is requested.
         """
         if query.previous:
             raise NotFoundError("A recording has no log of the process before.")
@@ -142,7 +142,7 @@ class Player:
                 return
 
     async def _moments(self) -> AsyncGenerator[None]:
-        """Yield now, and again after each entry; several that come at once may be one."""
+        """Yield now, and again after each entry; simultaneous entries may be combined."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
@@ -155,7 +155,7 @@ class Player:
 
 
 class _Log:
-    """Newest lines of a log; ``count`` is of all lines up to now."""
+    """Newest lines of a log; ``count`` is the total number of lines up to now."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -166,7 +166,7 @@ class _Log:
         self.count += 1
 
     def after(self, position: int | None, query: LogQuery) -> Iterator[LogLine]:
-        """Yield the lines behind a position; None stands for the first look, on which the query's tail counts."""
+        """Yield the lines after a position; None for the first read, to which the query's tail applies."""
         lines = tuple(self._lines)
         if position is not None:
             lines = lines[max(0, len(lines) - (self.count - position)) :]

@@ -1,7 +1,7 @@
-"""Recorder of all that a backend says: a thread writes it down while the app goes on.
+"""Recorder of all data of a backend: a thread writes it to disk while the app continues.
 
-The event loop only puts values into a queue. A log line that comes while the queue is full is dropped and counted;
-changes never are, for everything later builds on them.
+The event loop only puts values into a queue. A log line that arrives while the queue is full is dropped and
+counted; changes never are, as later entries build on them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from l2rtui.errors import L2RError, UsageError
 
 _log = logging.getLogger(__name__)
 MAX_BYTES: Final = 512 * 1024 * 1024
-"""Size at which a recording ends: a day of twelve runs, one followed log and its workers has a tenth of that."""
+"""Size at which a recording ends: a day of twelve runs, one followed log and its workers needs a tenth of that."""
 MAX_QUEUED_LINES: Final = 20_000
 MAX_KNOWN_LINES: Final = 4_096
-"""Newest lines of a pod that are remembered: several streams of the app may read the same log."""
+"""Number of newest lines of a pod that are remembered: several streams of the app may read the same log."""
 
 
 class BackendRecorder:
-    """File that is written by a thread, from the first batch of a backend until ``close``.
+    """File that a thread writes, from the first batch of a backend until ``close``.
 
     Args:
         path: A file that does not exist yet.
@@ -49,7 +49,7 @@ class BackendRecorder:
         max_bytes: Size at which the recording ends.
 
     Raises:
-        UsageError: the file exists, or cannot be made.
+        UsageError: The file exists, or cannot be created.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time, *, max_bytes: int = MAX_BYTES) -> None:
@@ -64,14 +64,14 @@ class BackendRecorder:
         self._current: object = None
         self._lines: dict[str, dict[tuple[float, str], None]] = {}
         self._file = _created(path)
-        # Encoders and not encoded bytes: the thread does that work too.
+        # Encoders, not encoded bytes: the thread does that work too.
         self._queue: queue.SimpleQueue[Callable[[], bytes] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
         self._thread.start()
 
     @property
     def summary(self) -> str:
-        """Sentence on the file: its size, and what is missing in it."""
+        """Sentence on the file: its size, and missing parts."""
         dropped = f" {counted(self._dropped, 'log line')} came too fast and were left out." if self._dropped else ""
         problem = f" It ended early: {self._problem}." if self._problem else ""
         what = f"{counted(self._entries, 'line')}, {format_bytes(self._bytes)}"
@@ -82,25 +82,25 @@ class BackendRecorder:
         return _RecordedBackend(backend, self)
 
     def take_changes(self, source: Backend, changes: tuple[Change, ...], *, is_first: bool) -> None:
-        """Note a batch of a watch."""
+        """Record a batch of a watch."""
         if is_first:
             if self._current is None:
                 name, location, began = source.name, source.location or "", self._began
                 self._queue.put(lambda: header_line(began, name, location))
             self._current = source
-        # While the app goes to another context, both watches are open: the one that it leaves says no more.
+        # While the app switches contexts, both watches are open: the old one is no longer recorded.
         if self._current is source:
             seconds = self._seconds()
             self._queue.put(lambda: changes_line(seconds, changes, is_first=is_first))
 
     def take_failure(self, source: Backend, sentence: str) -> None:
-        """Note that a watch has failed."""
+        """Record that a watch has failed."""
         if self._current is source:
             failure = OutageEntry(self._seconds(), sentence)
             self._queue.put(lambda: sentence_line(failure))
 
     def take_line(self, uid: str, line: LogLine) -> None:
-        """Note a line of a log, once for all streams that read it."""
+        """Record a line of a log, once for all streams that read it."""
         if self._current is None or self._problem:
             return
         lines = self._lines.setdefault(uid, {})
@@ -117,7 +117,7 @@ class BackendRecorder:
         self._queue.put(lambda: log_line(seconds, uid, line))
 
     def close(self) -> None:
-        """Write what is left, and end the file."""
+        """Write the remaining entries, and end the file."""
         if self._thread.is_alive():
             end = EndEntry(self._seconds(), "the app was left")
             self._queue.put(lambda: sentence_line(end))
@@ -134,7 +134,7 @@ class BackendRecorder:
                 self._write(encode)
         try:
             self._file.close()
-        except OSError as error:  # a full disk: what could not be written is flushed once more
+        except OSError as error:  # a full disk: unwritten data is flushed once more
             self._problem = self._problem or error.strerror or str(error)
 
     def _write(self, encode: Callable[[], bytes]) -> None:
@@ -144,7 +144,7 @@ class BackendRecorder:
                 self._problem = f"the file has reached its limit of {format_bytes(self._max_bytes)}"
                 text = sentence_line(EndEntry(self._seconds(), self._problem))
             self._file.write(text)
-            if self._queue.empty():  # what was recorded up to now outlives a kill of the app
+            if self._queue.empty():  # entries recorded so far survive a kill of the app
                 self._file.flush()
         except OSError as error:
             self._problem = error.strerror or str(error)
@@ -156,7 +156,7 @@ class BackendRecorder:
 
 
 def _created(path: Path) -> IO[bytes]:
-    """Create a file that only its user may read: it shows what others run."""
+    """Create a file that only its user may read: it shows other users' runs."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
     except FileExistsError:
@@ -187,7 +187,7 @@ class _RecordedBackend(WrappedBackend):
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
         async with aclosing(self._backend.logs(pod, query)) as lines:
             async for line in lines:
-                # The log of the process before would stand among the lines of the present one.
+                # Otherwise lines of the previous process would be mixed with the current one's.
                 if not (line.is_seam or query.previous):
                     self._recorder.take_line(pod.uid, line)
                 yield line

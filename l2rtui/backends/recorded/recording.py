@@ -6,9 +6,9 @@
     ["failure", 17.0, "The API server does not answer."]
     ["end", 360.2, "the file has reached its limit"]
 
-The first number is the time in seconds since that of the header. Rows are encoded field by field; a reader passes
-over fields and kinds of lines that it does not know: files of other versions can be shown. Texts come from outside
-and may carry secrets: each is redacted before it is written.
+The first number is the time in seconds since the header's time. Rows are encoded field by field; a reader skips
+unknown fields and kinds of lines, so that files of other versions can be shown. Texts come from outside and may
+contain secrets: each is redacted before it is written.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from runtime.base import bounded_json
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
-"""Longest line that is read; a first batch of ten thousand pods has some megabytes."""
+"""Longest line that is read; a first batch of ten thousand pods has a few megabytes."""
 _CHANGES: Final = {kind.__name__: kind for kind in get_args(Change)}
 _SHORT: Final = 6
-"""Length up to which a text is no secret by any form that ``redact`` knows; most texts of a row are that short."""
+"""Length up to which ``redact`` can find no secret in a text; most texts of a row are that short."""
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class ChangesEntry(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
     """Batch of changes.
 
     Attributes:
-        seconds: Since the header's time.
-        is_first: It is the first of a watch: what was shown before no longer counts.
+        seconds: Time since the header's time.
+        is_first: It is the first batch of a watch: earlier rows no longer count.
         rows: Pairs of the name of a change and its fields.
     """
 
@@ -62,16 +62,16 @@ class ChangesEntry(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes of kinds that are known here.
+        """Return the changes of known kinds.
 
         Raises:
-            msgspec.ValidationError: a field has another type.
+            msgspec.ValidationError: A field has the wrong type.
         """
         return tuple(msgspec.convert(fields, _CHANGES[name]) for name, fields in self.rows if name in _CHANGES)
 
 
 class LineEntry(msgspec.Struct, frozen=True, array_like=True, tag="line"):
-    """Line of the log of a pod; ``seconds`` says when it was read, ``time`` when it was written."""
+    """Line of the log of a pod; ``seconds`` is when it was read, ``time`` when it was written."""
 
     seconds: float
     uid: str
@@ -83,7 +83,7 @@ class LineEntry(msgspec.Struct, frozen=True, array_like=True, tag="line"):
 
     @property
     def log_line(self) -> LogLine:
-        """The line as a backend yields it."""
+        """Return the line as a backend yields it."""
         return LogLine(self.time, self.pod, self.text, self.is_mark, self.container)
 
 
@@ -147,7 +147,7 @@ def _redacted(value: T) -> T:
     return value
 
 
-# Names of nodes, runs and owners come again with every row of a large cluster.
+# Names of nodes, runs and owners repeat with every row of a large cluster.
 @lru_cache(maxsize=16_384)
 def _redacted_text(text: str) -> str:
     return text if len(text) <= _SHORT else redact(text)
@@ -157,7 +157,7 @@ def read_header(path: Path) -> Header:
     """Read the first line of a file.
 
     Raises:
-        UsageError: it cannot be read, is no recording, or was written by a later version in another form.
+        UsageError: The file cannot be read, is not a recording, or has a later, incompatible format.
     """
     try:
         with path.open("rb") as file:
@@ -176,10 +176,11 @@ def read_header(path: Path) -> Header:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Yield what a file holds after its header, in the order in which it happened.
+    """Yield the entries after the header of a file, in chronological order.
 
     Raises:
-        BackendError: a line is damaged. The last one may be cut, as when the recording program was killed.
+        BackendError: A line is damaged. The last one may be truncated, for example if the recording program was
+            killed.
     """
     with path.open("rb") as file:
         file.readline(MAX_LINE_BYTES)
@@ -194,7 +195,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def _is_of_other_kind(text: bytes) -> bool:
-    """Return True for a line of a later version, which says something that is not known here."""
+    """Return True for a line of a kind that only later versions know."""
     try:
         entry = _array(text)
     except bounded_json.UndecodableError:

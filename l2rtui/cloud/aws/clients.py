@@ -1,7 +1,7 @@
-"""Calls of AWS services: in threads, since boto3 blocks, and with its errors as sentences.
+"""Calls of AWS services: in threads, since boto3 blocks, and with its errors converted to sentences.
 
 boto3 itself finds credentials and region (environment, profile, instance metadata) and the address of a service
-(``AWS_ENDPOINT_URL``): nothing of that is repeated here.
+(``AWS_ENDPOINT_URL``): none of that is repeated here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING = ("NotFound", "NoSuchEntity", "does not exist", "RepositoryNotFound")
 
 
 class CloudError(BackendError):
-    """A service refuses a call; ``code`` is its error code, such as ``ExpiredToken``."""
+    """A service has refused a call; ``code`` is its error code, such as ``ExpiredToken``."""
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message, hint)
@@ -29,8 +29,8 @@ class CloudError(BackendError):
 
     @property
     def is_missing(self) -> bool:
-        """True when the resource of the call does not exist."""
-        # Each service has its own code for this, and some say it in the message alone.
+        """True if the resource of the call does not exist."""
+        # Each service has its own code for this, and some only say it in the message.
         return any(word in self.code or word in self.message for word in _MISSING)
 
 
@@ -40,7 +40,7 @@ class Cloud:
     Args:
         region: Empty for the region of the environment or the profile.
         profile: Profile of the AWS configuration; empty for the default one.
-        repeats: How often a call that has failed is sent again. read_seconds: how long an answer may take.
+        repeats: Number of retries of a failed call. read_seconds: Timeout of a response.
     """
 
     def __init__(self, region: str = "", profile: str = "", *, repeats: int = 6, read_seconds: int = 60) -> None:
@@ -50,7 +50,7 @@ class Cloud:
         self._profile = profile
         self._clients: dict[str, Any] = {}
         self._session: Any = None
-        # boto3: sessions, which make clients, are not thread-safe; clients are.
+        # boto3: sessions, which create clients, are not thread-safe; clients are.
         self._lock = threading.Lock()
 
     async def region(self) -> str:
@@ -58,15 +58,15 @@ class Cloud:
         return str((await asyncio.to_thread(self._client, "sts")).meta.region_name)
 
     async def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Call one operation, as boto3 names it: ``call("eks", "describe_cluster", name=…)``.
+        """Call one operation by its boto3 name: ``call("eks", "describe_cluster", name=…)``.
 
         Raises:
-            CloudError: the service refuses or does not answer, or there are no credentials.
+            CloudError: The service refuses or does not respond, or there are no credentials.
         """
         return await asyncio.to_thread(self._call, service, operation, arguments)
 
     async def find(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
-        """Call one operation as `call` does; None when its resource does not exist."""
+        """Call one operation like `call`; return None if its resource does not exist."""
         try:
             return await self.call(service, operation, **arguments)
         except CloudError as error:
@@ -75,7 +75,9 @@ class Cloud:
             raise
 
     async def list_all(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any]:
-        """Return every item of a list, over all its pages; ``key`` is their field, such as ``Stacks``."""
+        """Return every item of a list, over all its pages; ``key`` is the field of the items, such as
+        ``Stacks``.
+        """
         return await asyncio.to_thread(self._list, service, operation, key, arguments)
 
     def _call(self, service: str, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +112,8 @@ class Cloud:
                 self._session = boto3.session.Session(
                     profile_name=self._profile or None, region_name=self._wanted or None
                 )
-            # Adaptive: a cluster is many calls of a few services, and EC2 throttles each account (token buckets).
+            # Adaptive: a cluster needs many calls of a few services, and EC2 throttles each account (token
+            # buckets).
             retries: Any = {"mode": "adaptive", "max_attempts": self._repeats}
             config = Config(
                 retries=retries, connect_timeout=min(10, self._read_seconds), read_timeout=self._read_seconds
@@ -140,7 +143,7 @@ def missing_library() -> BackendError:
 
 
 def describe_error(service: str, operation: str, error: BaseException) -> CloudError:
-    """Return Amazon's error as ours; its text names the operation and the reason, and holds no credentials."""
+    """Convert Amazon's error to ours; its text names the operation and the reason, and contains no credentials."""
     kind = type(error).__name__
     if kind in ("NoCredentialsError", "PartialCredentialsError"):
         return CloudError("There are no AWS credentials.", "Log in: `aws configure` or `aws sso login`.", kind)
@@ -155,7 +158,7 @@ def describe_error(service: str, operation: str, error: BaseException) -> CloudE
     hint = ""
     if code in ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"):
         hint = "Log in again: `aws configure` or `aws sso login`."
-    # The permission is named as IAM policies write it: eks:DescribeCluster for describe_cluster.
+    # The permission in the notation of IAM policies: eks:DescribeCluster for describe_cluster.
     elif "AccessDenied" in code or "Unauthorized" in code:
         hint = f"Ask for the permission {service}:{operation.replace('_', ' ').title().replace(' ', '')}."
     return CloudError(f"Amazon's {service} refuses {operation}: {text or code}.", hint, code)

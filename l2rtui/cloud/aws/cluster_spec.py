@@ -1,6 +1,6 @@
-"""eksctl's ClusterConfig, as far as it is supported here; every other field is refused by its name.
+"""The supported part of eksctl's ClusterConfig; every other field is refused by its name.
 
-A field that is silently ignored is noticed weeks later and costs money in between.
+A silently ignored field would be noticed weeks later, after causing costs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from l2rtui.cloud.aws.fields import Fields
 from l2rtui.errors import SpecError
 
 IDENTITY_AGENT: Final = "eks-pod-identity-agent"
-"""Add-on of EKS that hands the credentials of their roles to pods."""
+"""EKS add-on that provides pods with the credentials of their roles."""
 FILE_SYSTEM: Final = "l2rtui.io/file-system"
-"""Annotation of a ClusterConfig with the id of a file system that exists; eksctl ignores annotations."""
+"""Annotation of a ClusterConfig with the id of an existing file system; eksctl ignores annotations."""
 _NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,99}")
 _GROUP_NAME = re.compile(r"[a-zA-Z0-9][-_a-zA-Z0-9]{0,62}")
 _KUBERNETES_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -29,25 +29,25 @@ ADDON_POLICIES: Mapping[str, str] = {
     "efs": f"{_POLICY}/service-role/AmazonEFSCSIDriverPolicy",
     "imageBuilder": f"{_POLICY}/AmazonEC2ContainerRegistryPowerUser",
 }
-"""Names of ``iam.withAddonPolicies``, and the AWS policy that each stands for."""
+"""Names of ``iam.withAddonPolicies`` with the corresponding AWS policies."""
 _WELL_KNOWN_POLICIES = {
     "ebsCSIController": ADDON_POLICIES["ebs"],
     "efsCSIController": ADDON_POLICIES["efs"],
     "imageBuilder": ADDON_POLICIES["imageBuilder"],
 }
-"""Names of ``wellKnownPolicies`` that stand for a policy of Amazon's own; eksctl writes the text of the others."""
+"""Names of ``wellKnownPolicies`` that correspond to an AWS policy; eksctl generates the text of the others."""
 _MAX_NODES = 450  # default quota of EKS for nodes of a managed node group
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one kind.
+    """Nodes with the same settings.
 
     Attributes:
-        volume_gib: Disk of a node. is_private: without public addresses, behind a NAT gateway.
-        taints: (key, value, effect) in EKS' own words. ssh_key: name of an EC2 key pair, empty for none.
+        volume_gib: Disk size of a node. is_private: Without public addresses, behind a NAT gateway.
+        taints: (key, value, effect) in EKS' terms. ssh_key: Name of an EC2 key pair; empty for none.
         policies: ARNs of further policies of the nodes' role.
-        reservation: Id of the capacity reservation that its nodes come from; empty for none.
+        reservation: Id of the capacity reservation that provides its nodes; empty for none.
         is_block: The reservation is a capacity block, which is paid in advance.
     """
 
@@ -69,19 +69,19 @@ class NodeGroup:
 
     @property
     def ami_type(self) -> str:
-        """Machine image of its nodes, as the EKS API names it."""
+        """Machine image of its nodes, as named by the EKS API."""
         return _ami_type(self.instance_types[0])
 
     @property
     def capacity_type(self) -> str:
-        """Way in which its machines are paid, as the EKS API names it."""
+        """Pricing model of its machines, as named by the EKS API."""
         if self.is_block:
             return "CAPACITY_BLOCK"
         return "SPOT" if self.is_spot else "ON_DEMAND"
 
     @property
     def summary(self) -> str:
-        """Number and kinds of its machines, for people."""
+        """Number and types of its machines, for display."""
         types = ", ".join(self.instance_types)
         origin = f" of the {'block' if self.is_block else 'reservation'} {self.reservation}"
         return f"{self.desired} x {types}{' on spot' if self.is_spot else ''}{origin if self.reservation else ''}"
@@ -99,8 +99,8 @@ class PodIdentity:
     """Role of the pods of one service account (EKS Pod Identity).
 
     Attributes:
-        policies: ARNs of policies of a role that is made for it.
-        role: ARN of a role that exists; empty to make it.
+        policies: ARNs of policies for a role that is created for it.
+        role: ARN of an existing role; empty to create one.
     """
 
     namespace: str
@@ -109,7 +109,7 @@ class PodIdentity:
     role: str = ""
 
     def __str__(self) -> str:
-        """Namespace and name, for people."""
+        """Namespace and name, for display."""
         return f"{self.namespace}/{self.service_account}"
 
 
@@ -118,10 +118,10 @@ class ClusterSpec:
     """One cluster.
 
     Attributes:
-        version: Kubernetes' version; empty for the newest that EKS offers as its default.
+        version: Kubernetes version; empty for the current default of EKS.
         zones: Availability zones; empty to choose.
-        identities: Roles of service accounts. has_identity_agent: the add-on that they need is installed.
-        file_system: Id of a file system that exists and stays when the cluster goes; empty to make one.
+        identities: Roles of service accounts. has_identity_agent: The add-on that they need is installed.
+        file_system: Id of an existing file system, which is kept when the cluster is deleted; empty to create one.
     """
 
     name: str
@@ -136,7 +136,7 @@ class ClusterSpec:
 
     @property
     def needs_nat(self) -> bool:
-        """True when nodes without public addresses have to reach registries."""
+        """True if nodes without public addresses have to reach registries."""
         return any(group.is_private for group in self.groups)
 
 
@@ -144,9 +144,9 @@ def load_cluster(path: str) -> ClusterSpec:
     """Read a ClusterConfig.
 
     Raises:
-        SpecError: the file is missing or wrong, or asks for what is not carried out here; names the field.
+        SpecError: The file is missing or invalid, or has unsupported fields; the message names the field.
     """
-    import yaml  # here: it takes tens of milliseconds, and other commands need none
+    import yaml  # here: it takes tens of milliseconds, and other commands do not need it
 
     from l2rtui import bounded_yaml
 
@@ -207,7 +207,7 @@ def _zones(top: Fields, region: str) -> tuple[str, ...]:
 
 
 def _file_system(meta: Fields) -> str:
-    # An annotation and no field of our own: the same file is still one that eksctl reads.
+    # An annotation, not a field of our own: eksctl can still read the same file.
     annotations = dict(meta.pairs("annotations"))
     where = "metadata.annotations"
     file_system = annotations.pop(FILE_SYSTEM, "")
@@ -299,7 +299,7 @@ def _instance_types(fields: Fields) -> tuple[str, ...]:
     if bool(single) == bool(several):
         raise ValueError(f"{fields.where} needs either instanceType or instanceTypes")
     types = (single,) if single else several
-    # EKS takes one machine image for a group: nodes of the other kind would come up without a driver, or never.
+    # EKS uses one machine image per group: nodes of another kind would start without a driver, or never.
     if strange := next((kind for kind in types if _ami_type(kind) != _ami_type(types[0])), ""):
         raise ValueError(f"{fields.where} has {types[0]} and {strange}, which need different machine images")
     return types
@@ -307,7 +307,7 @@ def _instance_types(fields: Fields) -> tuple[str, ...]:
 
 def _sizes(fields: Fields) -> tuple[int, int, int]:
     """Return desired, minimum and maximum number of nodes."""
-    # eksctl's defaults: two nodes, and the three numbers follow each other where only some are given.
+    # eksctl's defaults: two nodes, and missing numbers follow the given ones.
     desired = fields.count("desiredCapacity", None)
     minimum = fields.count("minSize", desired if desired is not None else 2)
     desired = desired if desired is not None else minimum
@@ -323,7 +323,7 @@ def _sizes(fields: Fields) -> tuple[int, int, int]:
 
 
 def _reservation(fields: Fields) -> tuple[str, bool]:
-    """Return the id of the reservation of a group, and True where it is a capacity block."""
+    """Return the id of a group's reservation, and True if it is a capacity block."""
     market = fields.inner("instanceMarketOptions")
     kind = market.text("marketType", "")
     market.done()
@@ -342,7 +342,7 @@ def _reservation(fields: Fields) -> tuple[str, bool]:
 
 
 def _check_reserved(group: NodeGroup, fields: Fields) -> None:
-    """Refuse several types, spot, and ssh (which EKS does not take with a launch template) in a reserved group."""
+    """Refuse several types, spot, and ssh (which EKS does not allow with a launch template) in a reserved group."""
     if not group.reservation:
         return
     if len(group.instance_types) > 1:
@@ -368,7 +368,7 @@ def _ssh(fields: Fields) -> str:
     ssh.done()
     if is_allowed and not key:
         raise ValueError(f"{ssh.where}.publicKeyName is missing: the name of an EC2 key pair")
-    return key if is_allowed else ""  # as in eksctl: a key alone opens no port
+    return key if is_allowed else ""  # as in eksctl: a key does not open a port
 
 
 def _policies(fields: Fields) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Creation and removal of an EKS cluster, in the order that AWS requires; its state is in the cloud alone.
+"""Creation and removal of an EKS cluster, in the order that AWS requires; all state is in the cloud.
 
 Created: network, roles, launch templates, control plane, node groups, Pod Identity, file system, mount targets.
-Removed the other way round, with what Kubernetes itself has put into the network in between. Every step reads the
-present state first, so a command that was stopped or has failed continues when it is given again; and ``delete``
-removes whatever part is there.
+Removed in reverse order, including resources that Kubernetes itself has put into the network. Every step reads the
+current state first, so repeating a command that was stopped or has failed continues it, and ``delete`` removes
+whatever exists.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _BAD_ZONES = ("us-east-1e",)
 
 @dataclass(frozen=True, slots=True)
 class ClusterReceipt:
-    """Result of a delete, as the cloud itself lists it.
+    """Result of a delete, as listed by the cloud itself.
 
     Attributes:
-        left: Resources that could not be removed. retained: Resources that were kept on purpose.
+        left: Resources that could not be removed. retained: Resources that were deliberately kept.
     """
 
     cluster: str
@@ -42,12 +42,12 @@ class ClusterReceipt:
 
     @property
     def dollars_a_month(self) -> float:
-        """Cost of all that is still there, as far as it is known."""
+        """Cost of all remaining resources, as far as it is known."""
         return sum(resource.dollars_a_month or 0.0 for resource in (*self.left, *self.retained))
 
     @property
     def sentence(self) -> str:
-        """One line for people."""
+        """One line for display."""
         cost = f"about ${self.dollars_a_month:.2f} a month goes on"
         names = "; ".join(f"{resource.kind} {resource.id}" for resource in self.retained)
         retained = f"; kept on purpose: {names} ({cost})" if self.retained else ""
@@ -63,7 +63,7 @@ class ClusterReceipt:
 def steps_of(
     spec: ClusterSpec, *, has_files: bool, reservations: Mapping[str, Reservation] = _NO_RESERVATIONS
 ) -> tuple[tuple[str, str], ...]:
-    """Return what create() would make, in order, as pairs of step and description."""
+    """Return the steps of create() in order, as pairs of step and description."""
     zones = ", ".join(spec.zones)
     nat = ", one NAT gateway" if spec.needs_nat else ""
     steps = [
@@ -93,7 +93,9 @@ def steps_of(
 
 
 async def with_zones(cloud: Cloud, spec: ClusterSpec, needed: Collection[str] = ()) -> ClusterSpec:
-    """Return the spec with zones: its own, else the needed ones and further ones of the region, three in all."""
+    """Return the spec with zones: its own, otherwise the needed ones plus further ones of the region, three in
+    all.
+    """
     if spec.zones:
         return spec
     filters = [{"Name": "state", "Values": ["available"]}, {"Name": "zone-type", "Values": ["availability-zone"]}]
@@ -101,19 +103,19 @@ async def with_zones(cloud: Cloud, spec: ClusterSpec, needed: Collection[str] = 
     names = sorted(zone["ZoneName"] for zone in zones if zone["ZoneName"] not in _BAD_ZONES)
     if len(names) < 2:  # the control plane needs subnets in two zones
         raise UsageError(f"{spec.region} has fewer than two zones, which EKS needs.", "Choose another region.")
-    # Sorted, so that a second `create` without zones in the file chooses the same ones.
+    # Sorted, so that a repeated `create` without zones in the file chooses the same ones.
     chosen = sorted(names, key=lambda zone: (zone not in needed, zone))[: max(3, len(set(needed)))]
     return replace(spec, zones=tuple(sorted(chosen)))
 
 
 async def create(change: ClusterChange, spec: ClusterSpec, *, has_files: bool = True) -> None:
-    """Create a cluster, or what is still missing of it. The spec must have its zones.
+    """Create a cluster, or its missing parts. The spec must have its zones.
 
     Raises:
-        BackendError: a step failed; what was made stays, create() continues with it and delete() removes it.
+        BackendError: A step failed. Created parts stay; create() continues with them and delete() removes them.
     """
     cloud = change.cloud
-    await eks.find_cluster(cloud, spec.name)  # somebody else's is refused before anything is made
+    await eks.find_cluster(cloud, spec.name)  # refuses another tool's cluster first
     reservations = await find_reservations(cloud, spec)
     check_zones(spec, reservations)
     if has_files:
@@ -122,14 +124,14 @@ async def create(change: ClusterChange, spec: ClusterSpec, *, has_files: bool = 
     await _ensure_stack(change, spec, "roles", templates.roles(spec))
     if reservations:
         await _ensure_stack(change, spec, "launch", templates.launch_templates(spec))
-    # From here on ids come from the outputs of stacks, not from earlier steps: the command may be a second try.
+    # From here on ids come from stack outputs, not from earlier steps: the command may be a second try.
     net = await _outputs(cloud, spec, "network")
     public, private = net["PublicSubnets"].split(","), net["PrivateSubnets"].split(",")
     await _create_machines(change, spec, public, private, reservations)
     if spec.has_identity_agent:
         await _ensure_stack(change, spec, "identity", templates.pod_identity(spec))
     else:
-        # A right that the file no longer names must not stay; nothing happens where there is no such stack.
+        # A permission that the file no longer names must not stay; nothing happens without such a stack.
         await stacks.delete_stack(change, templates.stack_name(spec.name, "identity"), spec.name)
     if has_files:
         await _create_files(change, spec, net["Vpc"], private)
@@ -145,7 +147,7 @@ async def _create_files(change: ClusterChange, spec: ClusterSpec, vpc: str, subn
 
 
 async def check_files(cloud: Cloud, spec: ClusterSpec) -> None:
-    """Check the existing file system that a spec names, if it names one. Raises as ``check_file_system`` does."""
+    """Check the existing file system that a spec names, if any. Raises like ``check_file_system``."""
     if spec.file_system:
         vpc = (await stacks.stack_outputs(cloud, templates.stack_name(spec.name, "network"))).get("Vpc", "")
         own = (await stacks.stack_outputs(cloud, templates.stack_name(spec.name, "efs"))).get("Files", "")
@@ -164,18 +166,18 @@ async def _create_machines(
     private: Sequence[str],
     reservations: Mapping[str, Reservation],
 ) -> None:
-    """Create the control plane, then all node groups at once."""
+    """Create the control plane, then all node groups concurrently."""
     # Both kinds of subnets: zones of a control plane cannot be added later.
     roles = await _outputs(change.cloud, spec, "roles")
     await eks.ensure_cluster(change, spec, roles["Cluster"], [*public, *private])
     launch = await _outputs(change.cloud, spec, "launch") if reservations else {}
-    # Two loops: each group takes minutes, and they are made at the same time.
+    # Two loops: each group takes minutes, and they are created concurrently.
     for group in spec.groups:
         role, subnets = roles[templates.node_role(group.name)], private if group.is_private else public
         if (reservation := reservations.get(group.name)) is None:
             await eks.request_group(change, spec, group, role, subnets)
             continue
-        # In the zone of the reservation alone: a group that also spans others would ask for machines there in vain.
+        # Only in the reservation's zone: a group that also spans others would request machines there in vain.
         own, key = [subnets[spec.zones.index(reservation.zone)]], templates.launch_template(group.name)
         template = {"id": launch[key], "version": launch[f"{key}Version"]}
         await eks.request_group(change, spec, reservation.group_now(group), role, own, template)
@@ -187,28 +189,28 @@ async def _create_machines(
 
 
 async def delete(change: ClusterChange, name: str, *, keep_files: bool = False) -> ClusterReceipt:
-    """Remove a cluster, or what is there of it.
+    """Remove a cluster, or its existing parts.
 
     Args:
-        keep_files: The file system stays, with its contents.
+        keep_files: Keep the file system with its contents.
 
     Raises:
-        BackendError: a step failed; the same call continues with the rest.
+        BackendError: A step failed; the same call continues with the rest.
     """
     cloud = change.cloud
-    # Read first: the id of the network is needed to find what is in it, and its stack is removed below.
+    # Read first: the network's id is needed to find resources in it, and its stack is removed below.
     net = await stacks.stack_outputs(cloud, templates.stack_name(name, "network"))
-    if await eks.find_cluster(cloud, name) is not None:  # somebody else's is refused before anything is removed
+    if await eks.find_cluster(cloud, name) is not None:  # refuses another tool's cluster first
         await eks.delete_groups(change, name)
-    # While the control plane is there: the add-on and the associations are removed through it.
+    # While the control plane exists: the add-on and the associations are removed through it.
     for part in OPTIONAL_STACKS:
         await stacks.delete_stack(change, templates.stack_name(name, part), name)
     await eks.delete_cluster(change, name)
-    # Mount targets have network interfaces in the subnets, so they go before the network.
+    # Mount targets have network interfaces in the subnets, so they are removed before the network.
     for part in ("mounts",) if keep_files else ("mounts", "efs"):
         await stacks.delete_stack(change, templates.stack_name(name, part), name)
     if net:
-        # Load balancers and interfaces that Kubernetes made would keep CloudFormation from removing the VPC.
+        # Load balancers and interfaces that Kubernetes created would keep CloudFormation from removing the VPC.
         await orphaned_resources.sweep(change, name, net["Vpc"])
     # After groups and control plane: EKS uses the roles to remove them.
     for part in ("network", "roles"):
@@ -228,7 +230,7 @@ async def scale(change: ClusterChange, name: str, nodes: Mapping[str, tuple[int,
         nodes: (nodes, minimum) by the group's name.
 
     Raises:
-        NotFoundError: there is no such cluster or group.
+        NotFoundError: The cluster or a group does not exist.
     """
     await require(change.cloud, name)
     for group, (count, minimum) in nodes.items():
@@ -236,7 +238,7 @@ async def scale(change: ClusterChange, name: str, nodes: Mapping[str, tuple[int,
 
 
 async def require(cloud: Cloud, name: str) -> dict[str, Any]:
-    """Return the cluster as EKS describes it; NotFoundError when there is none."""
+    """Return EKS' description of the cluster; NotFoundError if it does not exist."""
     cluster = await eks.find_cluster(cloud, name)
     if cluster is None:
         raise NotFoundError(f"There is no cluster {name} here.", "See the region, or `l2rtui cluster create`.")
@@ -244,7 +246,7 @@ async def require(cloud: Cloud, name: str) -> dict[str, Any]:
 
 
 async def status(cloud: Cloud, name: str) -> dict[str, Any]:
-    """Return the present parts of a cluster as a JSON object."""
+    """Return the existing parts of a cluster as a JSON object."""
     cluster = await eks.find_cluster(cloud, name)
     groups = [_group_document(group) for group in await eks.find_groups(cloud, name)] if cluster else []
     parts = (*STACKS, *OPTIONAL_STACKS)

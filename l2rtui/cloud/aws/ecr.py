@@ -10,7 +10,7 @@ from l2rtui.errors import BackendError
 
 
 async def registry_login(cloud: Cloud) -> tuple[str, str]:
-    """Return user and password for the account's registry; CloudError if it may not, or without credentials."""
+    """Return user and password for the account's registry; CloudError without permission or credentials."""
     answer = await cloud.call("ecr", "get_authorization_token")
     granted = answer.get("authorizationData") or [{}]
     user, colon, secret = base64.b64decode(granted[0].get("authorizationToken") or "").decode().partition(":")
@@ -20,7 +20,7 @@ async def registry_login(cloud: Cloud) -> tuple[str, str]:
 
 
 async def ensure_repository(cloud: Cloud, name: str) -> bool:
-    """Create a repository unless it is there; say whether it was created."""
+    """Create a repository unless it exists; return whether it was created."""
     if await cloud.find("ecr", "describe_repositories", repositoryNames=[name]) is not None:
         return False
     request: dict[str, Any] = {
@@ -31,6 +31,6 @@ async def ensure_repository(cloud: Cloud, name: str) -> bool:
     try:
         await cloud.call("ecr", "create_repository", **request)
     except CloudError as error:
-        if "AlreadyExists" not in error.code:  # somebody else was quicker, and that is as good
+        if "AlreadyExists" not in error.code:  # someone else created it first, which is fine
             raise
     return True

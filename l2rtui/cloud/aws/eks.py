@@ -1,4 +1,4 @@
-"""EKS control plane and managed node groups: read first, then created, changed or removed where they differ."""
+"""EKS control plane and managed node groups: read first, then created, changed or removed if they differ."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 
 _ROLE_ATTEMPTS = 12
-"""IAM is eventually consistent: a role that has just been created is unknown to EKS for some seconds."""
+"""IAM is eventually consistent: a newly created role is unknown to EKS for some seconds."""
 
 
 async def find_cluster(cloud: Cloud, name: str) -> dict[str, Any] | None:
-    """Return the cluster as EKS describes it, or None; RefusedError for one that l2rtui has not made."""
+    """Return EKS' description of the cluster, or None; RefusedError for a cluster that l2rtui has not created."""
     answer = await cloud.find("eks", "describe_cluster", name=name)
     if answer is None:
         return None
     cluster: dict[str, Any] = answer["cluster"]
-    # A check before every change: a cluster of somebody else with this name must never be touched.
+    # Checked before every change: someone else's cluster of this name must never be changed.
     if (cluster.get("tags") or {}).get(OWNER_TAG) != name:
         raise RefusedError(
             f"There is a cluster {name} that l2rtui has not made.",
@@ -33,7 +33,7 @@ async def find_cluster(cloud: Cloud, name: str) -> dict[str, Any] | None:
 
 
 async def ensure_cluster(change: ClusterChange, spec: ClusterSpec, role: str, subnets: Sequence[str]) -> None:
-    """Create the control plane unless it is there, and wait until it answers."""
+    """Create the control plane unless it exists, and wait until it responds."""
     step, find = f"cluster {spec.name}", partial(find_cluster, change.cloud, spec.name)
     cluster = await find()
     if cluster is not None and cluster["status"] == "DELETING":
@@ -83,7 +83,7 @@ async def _create_cluster(change: ClusterChange, spec: ClusterSpec, role: str, s
 
 
 async def delete_cluster(change: ClusterChange, name: str) -> None:
-    """Remove the control plane, and wait; a missing one is no error."""
+    """Remove the control plane, and wait; a missing one is not an error."""
     step, find = f"cluster {name}", partial(find_cluster, change.cloud, name)
     cluster = await find()
     if cluster is None:
@@ -97,7 +97,7 @@ async def delete_cluster(change: ClusterChange, name: str) -> None:
 
 # --- node groups ----------------------------------------------------------------------------------------------
 async def find_groups(cloud: Cloud, cluster: str) -> list[dict[str, Any]]:
-    """Return every node group of a cluster, whoever made it; none where the cluster is missing."""
+    """Return every node group of a cluster, including groups of other tools; empty if the cluster is missing."""
     try:
         names = await cloud.list_all("eks", "list_nodegroups", "nodegroups", clusterName=cluster)
     except CloudError as error:
@@ -122,10 +122,10 @@ async def request_group(
     subnets: Sequence[str],
     template: Mapping[str, str] | None = None,
 ) -> None:
-    """Request a node group unless it is there, without waiting: it takes minutes, and all are made at once.
+    """Request a node group unless it exists, without waiting: it takes minutes, and all are created concurrently.
 
     Args:
-        template: ``id`` and ``version`` of a launch template, which has type and disk of the machines.
+        template: ``id`` and ``version`` of a launch template, which defines type and disk of the machines.
     """
     step = f"node group {group.name}"
     existing = await _find_group(change.cloud, spec.name, group.name)
@@ -143,7 +143,7 @@ async def await_group(change: ClusterChange, cluster: str, name: str) -> None:
     """Wait until the nodes of a group have joined.
 
     Raises:
-        BackendError: EKS gave up; the sentence holds its reasons, such as a lack of such machines.
+        BackendError: EKS gave up; the message has its reasons, such as a lack of such machines.
     """
     step = f"node group {name}"
     try:
@@ -182,7 +182,7 @@ def _machines(group: NodeGroup, template: Mapping[str, str] | None) -> dict[str,
 
 
 async def delete_groups(change: ClusterChange, cluster: str) -> None:
-    """Remove every node group with its nodes: all are requested before the first is waited for."""
+    """Remove every node group with its nodes: all removals are requested before the first is awaited."""
     groups = await find_groups(change.cloud, cluster)
     for group in groups:
         await _request_removal(change, cluster, group)
@@ -210,17 +210,17 @@ async def scale_group(change: ClusterChange, cluster: str, name: str, nodes: int
     """Set the number of nodes of a group; 0 stops paying for them.
 
     Args:
-        minimum: Lower limit of an autoscaler; never more than ``nodes``.
+        minimum: Lower limit of an autoscaler; at most ``nodes``.
 
     Raises:
-        NotFoundError: there is no such group.
+        NotFoundError: The group does not exist.
     """
     step, find = f"node group {name}", partial(_find_group, change.cloud, cluster, name)
     group = await find()
     if group is None:
         raise NotFoundError(f"{cluster} has no node group {name}.", "See `l2rtui cluster status`.")
     current = group["scalingConfig"]
-    # EKS refuses a maximum of 0 and one below the desired number.
+    # EKS refuses a maximum of 0, or below the desired number.
     scaling = {"minSize": min(minimum, nodes), "desiredSize": nodes, "maxSize": max(current["maxSize"], nodes, 1)}
     if current == scaling:
         change.say(step, f"has {nodes} nodes", is_change=False)

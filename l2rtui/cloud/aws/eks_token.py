@@ -1,8 +1,8 @@
 """Tokens for EKS, signed in this process.
 
-A token is a presigned GetCallerIdentity request of STS, which the cluster sends there to learn who its bearer is
-(https://github.com/kubernetes-sigs/aws-iam-authenticator). Signing needs no network, unless a role is assumed, and
-neither the ``aws`` nor the ``aws-iam-authenticator`` program.
+A token is a presigned GetCallerIdentity request for STS, which the cluster sends to learn the identity of its
+bearer (https://github.com/kubernetes-sigs/aws-iam-authenticator). Signing needs no network, unless a role is
+assumed, and neither the ``aws`` nor the ``aws-iam-authenticator`` program.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from l2rtui.errors import BackendError
 
 _VALID_SECONDS = 60
 """Validity of the presigned URL; the authenticator accepts a token for 15 minutes from its date."""
-_TOKEN_SECONDS = 14 * 60  # a minute less than the 15, for clocks that differ
+_TOKEN_SECONDS = 14 * 60  # a minute less than 15, for clock differences
 
 
 def sign_eks_token(cluster: str, region: str = "", profile: str = "", role: str = "") -> tuple[str, float]:
-    """Return a token and the time of its expiry in seconds since the epoch.
+    """Return a token and its expiry in seconds since the epoch.
 
     Raises:
         ImportError: botocore is not installed.
-        BackendError: there are no credentials, no region, or the role is refused.
+        BackendError: There are no credentials or no region, or the role is refused.
     """
     import botocore.exceptions
     import botocore.session

@@ -1,4 +1,4 @@
-"""File system that existed before a cluster and stays after it: checked before anything is created."""
+"""Existing file system, which a cluster uses but does not own: checked before anything is created."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ async def check_file_system(cloud: Cloud, name: str, vpc: str, own: str) -> None
     """Check that a file system can be mounted from the cluster's network.
 
     Args:
-        name: Its id. vpc: Id of the cluster's network; empty before it is there.
-        own: Id of the file system that the cluster made itself; empty for none.
+        name: Id of the file system. vpc: Id of the cluster's network; empty before it exists.
+        own: Id of the file system that the cluster itself created; empty for none.
 
     Raises:
-        NotFoundError: it does not exist here. RefusedError: it is the cluster's own, which goes with the cluster.
-        UsageError: it is being removed, or another network has its mount targets.
+        NotFoundError: It does not exist here. RefusedError: It is the cluster's own, which is deleted with it.
+        UsageError: It is being removed, or another network has its mount targets.
     """
     if name == own:
         raise RefusedError(
@@ -30,7 +30,7 @@ async def check_file_system(cloud: Cloud, name: str, vpc: str, own: str) -> None
     if state not in ("available", "updating"):
         raise UsageError(f"The file system {name} is {state}.", "Name another, or leave it out.")
     targets = await cloud.list_all("efs", "describe_mount_targets", "MountTargets", FileSystemId=name)
-    # EFS: all mount targets of a file system are in one network at a time.
+    # EFS: all mount targets of a file system are in one network.
     if other := next((target for target in targets if not vpc or target.get("VpcId") != vpc), None):
         raise UsageError(
             f"The file system {name} has mount targets in another network, {other.get('VpcId', 'unknown')}, "

@@ -1,4 +1,4 @@
-"""Reader of a file's mappings: each field is read once by its type, and those that nobody reads are refused."""
+"""Reader of a file's mappings: each field is read once with its type, and unread fields are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Fields:
-    """Reader of a mapping that removes each field it returns; fields left at the end are refused.
+    """Reader of a mapping that removes each field it returns; remaining fields are refused at the end.
 
     Attributes:
         where: Path of the mapping in the file, for errors. left: Fields that were not read yet.
@@ -33,21 +33,21 @@ class Fields:
         return str(value)
 
     def count(self, name: str, default: int | None) -> int | None:
-        """Return an integer from 0 up."""
+        """Return a non-negative integer."""
         value = self.left.pop(name, default)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ValueError(f"{self.at(name)} is {value!r}: write a whole number")
         return value
 
     def switch(self, name: str) -> bool:
-        """Return a boolean; False when it is missing."""
+        """Return a boolean; False if it is missing."""
         value = self.left.pop(name, False)
         if not isinstance(value, bool):
             raise ValueError(f"{self.at(name)} is {value!r}: write true or false")  # noqa: TRY004
         return value
 
     def items(self, name: str) -> list[Any]:
-        """Return a list; an empty one when it is missing."""
+        """Return a list; empty if it is missing."""
         value = self.left.pop(name, None) or []
         if not isinstance(value, list):
             raise ValueError(f"{self.at(name)} is no list")  # noqa: TRY004
@@ -66,7 +66,7 @@ class Fields:
         return tuple((key, inner.text(key)) for key in list(inner.left))
 
     def inner(self, name: str) -> Fields:
-        """Return the reader of an inner mapping; an empty one when it is missing."""
+        """Return the reader of an inner mapping; empty if it is missing."""
         return Fields(self.left.pop(name, None) or {}, self.at(name))
 
     def done(self) -> None:

@@ -1,7 +1,7 @@
 """Entry of an EKS cluster in a kubeconfig, with this program as its credential plugin.
 
-kubectl runs ``l2rtui cluster token`` for each login, and l2rtui itself signs without starting anything: neither
-``aws`` nor ``aws-iam-authenticator`` has to be installed.
+kubectl runs ``l2rtui cluster token`` for each login, and l2rtui itself signs in-process: neither ``aws`` nor
+``aws-iam-authenticator`` has to be installed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def default_path() -> Path:
 
 
 def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: str = "") -> str:
-    """Add or renew the entry of a cluster, make it the current context, and return its name.
+    """Add or update the entry of a cluster, make it the current context, and return its name.
 
     Args:
-        cluster: As EKS describes it.
+        cluster: EKS' description of the cluster.
 
     Raises:
-        BackendError: the cluster has no address yet. ConfigError: the file cannot be read or written.
+        BackendError: The cluster has no address yet. ConfigError: The file cannot be read or written.
     """
     name = str(cluster["name"])
     server = str(cluster.get("endpoint") or "").rstrip("/")
@@ -48,7 +48,7 @@ def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: st
         ("users", {"user": {"exec": plugin}}),
         ("contexts", {"context": {"cluster": name, "user": name}}),
     ):
-        # Appended, not replaced in place: entries of others keep their order and comments are lost either way.
+        # Appended, not replaced in place: other entries keep their order, and comments are lost either way.
         others = [
             entry for entry in document.get(key) or [] if isinstance(entry, dict) and entry.get("name") != name
         ]
@@ -59,10 +59,10 @@ def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: st
 
 
 def remove_entry(path: Path, name: str, endpoint: str = "") -> bool:
-    """Remove the entry of a cluster if `write_entry` has made it; say whether it was there.
+    """Remove the entry of a cluster if `write_entry` has created it; return whether it existed.
 
     Args:
-        endpoint: Address that the entry must have; empty for any.
+        endpoint: Required address of the entry; empty for any.
     """
     document = _read(path)
     clusters = [entry for entry in document.get("clusters") or [] if isinstance(entry, dict)]
@@ -70,12 +70,12 @@ def remove_entry(path: Path, name: str, endpoint: str = "") -> bool:
     if ours is None or not _is_ours(document, name):
         return False
     server = str((ours.get("cluster") or {}).get("server", "")).rstrip("/")
-    # A cluster of the same name in another region or account has another address: its entry stays.
+    # A cluster of the same name in another region or account has another address: its entry is kept.
     if endpoint and server != endpoint.rstrip("/"):
         return False
     for key in ("clusters", "users", "contexts"):
         document[key] = [entry for entry in document.get(key) or [] if entry.get("name") != name]
-    # Empty rather than another one: kubectl must not silently act on a cluster that nobody chose.
+    # Empty instead of another context: kubectl must not silently act on a cluster that the user has not chosen.
     if document.get("current-context") == name:
         document["current-context"] = ""
     _write(path, document)
@@ -109,7 +109,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file; it holds credentials of other clusters, so it is private."""
+    """Replace the file; it is private, as it contains credentials of other clusters."""
     import yaml
 
     try:

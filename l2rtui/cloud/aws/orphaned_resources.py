@@ -1,7 +1,7 @@
-"""Resources of a cluster that are still in the cloud, with their monthly cost.
+"""Resources of a cluster that still exist in the cloud, with their monthly cost.
 
-Kubernetes creates resources of its own in an account (disks of volumes, load balancers of Services, addresses of
-pods) that no stack contains. They are found by the tags of their controllers and by the network that they are in.
+Kubernetes creates its own resources in an account (disks of volumes, load balancers of Services, addresses of pods)
+that no stack contains. They are found by their controllers' tags and by their network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAT = "natgateway"
 
 @dataclass(frozen=True, slots=True)
 class RemainingResource:
-    """One resource that is still there; its cost is 0 for nothing, None for unknown."""
+    """One remaining resource; its cost is 0 if it is free, None if unknown."""
 
     kind: str
     id: str
@@ -32,29 +32,29 @@ class RemainingResource:
 
 
 def owned_tag(cluster: str) -> str:
-    """Return the tag key that Kubernetes' controllers put on what they create in an account."""
+    """Return the tag key that Kubernetes' controllers add to resources that they create in an account."""
     return f"kubernetes.io/cluster/{cluster}"
 
 
 async def find_remaining(cloud: Cloud, cluster: str, vpc: str = "") -> list[RemainingResource]:
-    """Return every resource of a cluster that is there now, most costly first.
+    """Return every existing resource of a cluster, the most expensive first.
 
     Args:
-        vpc: Id of the cluster's network; empty where its stack is gone.
+        vpc: Id of the cluster's network; empty if its stack is gone.
     """
     resources = [*await _disks(cloud, cluster), *await _files(cloud, cluster), *await _logs(cloud, cluster)]
     resources += await _tagged(cloud, cluster)
     if vpc:
         resources += [*await _balancers(cloud, vpc), *await _interfaces(cloud, vpc), *await _groups(cloud, vpc)]
-    # One resource may be found by its own service and by its tag; the first has size and cost, and wins.
+    # A resource may be found by its own service and by its tag; the first has size and cost, and is used.
     unique = {(resource.kind, resource.id): resource for resource in reversed(resources)}
     return sorted(unique.values(), key=lambda resource: -(resource.dollars_a_month or 0))
 
 
 async def sweep(change: ClusterChange, cluster: str, vpc: str) -> None:
-    """Remove what the cluster's own controllers have left in its network, which could not be removed otherwise.
+    """Remove resources that the cluster's controllers have left in its network, which would block its removal.
 
-    Resources of others stay, and the receipt names them.
+    Resources of other owners are kept, and the receipt names them.
     """
     cloud = change.cloud
     for balancer in await _balancers(cloud, vpc):
@@ -63,13 +63,13 @@ async def sweep(change: ClusterChange, cluster: str, vpc: str) -> None:
         request = {"ResourceArns": [balancer.id]} if is_modern else {"LoadBalancerNames": [balancer.id]}
         described = (await cloud.call(service, "describe_tags", **request)).get("TagDescriptions") or [{}]
         tags = _tags(described[0])
-        # The tag of the in-tree controller, or that of the AWS Load Balancer Controller.
+        # The tag of the in-tree controller, or of the AWS Load Balancer Controller.
         if owned_tag(cluster) in tags or tags.get("elbv2.k8s.aws/cluster") == cluster:
             await cloud.call(service, "delete_load_balancer", **{key: balancer.id})
             change.say(f"{balancer.kind} {balancer.id}", "removed")
     # Interfaces before security groups: a group that an interface uses cannot be removed.
     for interface in await _in_vpc(cloud, "describe_network_interfaces", "NetworkInterfaces", vpc):
-        # The VPC CNI describes its interfaces so; one that is still attached goes with its node.
+        # The VPC CNI uses this description for its interfaces; an attached one is removed with its node.
         is_pods = str(interface.get("Description", "")).startswith("aws-K8S-")
         if is_pods and interface.get("Status") == "available":
             name = interface["NetworkInterfaceId"]
@@ -122,7 +122,7 @@ async def _logs(cloud: Cloud, cluster: str) -> Iterable[RemainingResource]:
 
 
 async def _tagged(cloud: Cloud, cluster: str) -> Iterable[RemainingResource]:
-    """Return whatever carries our tag: also kinds that no other function here knows."""
+    """Return every resource with our tag, including kinds that no other function here knows."""
     filters = [{"Key": OWNER_TAG, "Values": [cluster]}]
     mappings = await cloud.list_all(
         "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=filters
@@ -142,7 +142,7 @@ def _by_arn(arn: str) -> RemainingResource:
     hourly = {_NAT: prices.NAT_HOUR, "elastic-ip": prices.ADDRESS_HOUR, "cluster": prices.CLUSTER_HOUR}
     if kind == "file-system":
         return RemainingResource("file system", name, "", None)
-    # Instances and node groups cost what their machines cost, which an ARN does not say.
+    # Instances and node groups cost as much as their machines, which an ARN does not reveal.
     unknown = None if kind in ("instance", "nodegroup") else 0.0
     cost = hourly[kind] * prices.HOURS_A_MONTH if kind in hourly else unknown
     return RemainingResource(kind.replace("-", " "), name.partition("/")[0] if kind == "stack" else name, "", cost)
@@ -150,7 +150,7 @@ def _by_arn(arn: str) -> RemainingResource:
 
 async def _balancers(cloud: Cloud, vpc: str) -> list[RemainingResource]:
     cost = prices.BALANCER_HOUR * prices.HOURS_A_MONTH
-    # Neither API filters by network, and each knows only its own generation.
+    # Neither API filters by network, and each covers only its own generation.
     modern = await cloud.list_all("elbv2", "describe_load_balancers", "LoadBalancers")
     classic = await cloud.list_all("elb", "describe_load_balancers", "LoadBalancerDescriptions")
     resources = [
@@ -188,7 +188,7 @@ async def _in_vpc(cloud: Cloud, operation: str, key: str, vpc: str) -> list[dict
     try:
         return await cloud.list_all("ec2", operation, key, Filters=[{"Name": "vpc-id", "Values": [vpc]}])
     except CloudError as error:
-        if error.is_missing:  # the network itself is gone, so nothing is in it
+        if error.is_missing:  # the network itself is gone, so it contains nothing
             return []
         raise
 

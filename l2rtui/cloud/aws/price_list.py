@@ -1,7 +1,7 @@
-"""Prices of machines as Amazon's price list has them now (service ``pricing``, GetProducts).
+"""Current prices of machines from Amazon's price list (service ``pricing``, GetProducts).
 
-An offer that is not exactly the one in question (another region, tenancy, unit or currency, two prices for one
-machine) gives no price: a wrong figure is worse than none. Filters as in Karpenter's pricing provider.
+An offer that does not match exactly (another region, tenancy, unit or currency, two prices for one machine) gives
+no price: a wrong figure is worse than none. Filters as in Karpenter's pricing provider.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from runtime.base import bounded_json
 _REPEATS: Final = 1
 _READ_SECONDS: Final = 5
 _NO_SERVICE: Final = ("cn-", "us-gov-")
-"""Partitions whose credentials the service does not take, or whose prices are not in dollars."""
+"""Partitions whose credentials the service does not accept, or whose prices are not in dollars."""
 _MOST_CHARACTERS: Final = 1 << 20
 _MOST_REASON: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ListPrice:
-    """Price of one machine; None where the list has no offer on demand of it in the region.
+    """Price of one machine; None if the list has no on-demand offer for it in the region.
 
     Attributes:
         published: Day on which Amazon published the offer.
@@ -40,7 +40,7 @@ class ListPrice:
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices that were read, by the type of the machine; ``failure`` is the reason why others are missing."""
+    """Prices that were read, by machine type; ``failure`` is the reason why others are missing."""
 
     prices: Mapping[str, ListPrice]
     failure: str = ""
@@ -83,16 +83,16 @@ class _Offer(msgspec.Struct, rename="camel"):
 
 
 def price_cloud(region: str, profile: str = "") -> Cloud:
-    """Return the account as seen from the price list's nearest endpoint: it has three, each with all regions.
+    """Return the account with the price list's nearest endpoint: there are three, each with all regions.
 
-    A hint before something is created must not hold it up, so failures count early.
+    This is only a hint before something is created and must not delay it, so failures are final early.
     """
     near = {"eu-": "eu-central-1", "ap-": "ap-south-1"}.get(region[:3], "us-east-1")
     return Cloud(near, profile, repeats=_REPEATS, read_seconds=_READ_SECONDS)
 
 
 async def read_prices(cloud: Cloud, region: str, kinds: Iterable[str]) -> PriceList:
-    """Read the prices of machines (Linux, on demand, shared tenancy); a failure is a part of the result."""
+    """Read the prices of machines (Linux, on demand, shared tenancy); a failure is part of the result."""
     if region.startswith(_NO_SERVICE):
         return PriceList({}, f"Amazon's price list does not answer for {region}")
     unique = sorted(set(kinds))
@@ -110,21 +110,21 @@ async def _read(cloud: Cloud, region: str, kind: str) -> ListPrice | str:
         offers = await cloud.list_all("pricing", "get_products", "PriceList", **request)
         return parse_offers(offers, region, kind)
     except CloudError as error:
-        # One line of it: a proxy in between answers with a page.
+        # Only one line: a proxy in between may answer with a page.
         return " ".join(error.message.split())[:_MOST_REASON].rstrip(".")
     except ValueError as error:
         return f"Amazon's price list is not understood: {error}"
 
 
 def _wished(region: str, kind: str) -> dict[str, str]:
-    is_metal = ".metal" in kind  # the list has these as a family of their own, whose tenancy is always dedicated
+    is_metal = ".metal" in kind  # the list has these as a separate family, whose tenancy is always dedicated
     return {
         "instanceType": kind,
         "regionCode": region,
         "operatingSystem": "Linux",
         "tenancy": "Dedicated" if is_metal else "Shared",
         "preInstalledSw": "NA",
-        # Not AllocatedCapacityReservation or UnusedCapacityReservation: what a reservation costs, filled or empty.
+        # Not AllocatedCapacityReservation or UnusedCapacityReservation: the cost of a used or unused reservation.
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
         "productFamily": f"Compute Instance{' (bare metal)' if is_metal else ''}",
@@ -135,7 +135,7 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
     """Return the price in the offers of one machine, each a JSON text.
 
     Raises:
-        ValueError: an offer is of another shape or of something else, or the offers have several prices.
+        ValueError: An offer is malformed or for something else, or the offers have several prices.
     """
     prices: dict[Decimal, str] = {}
     for text in offers:
@@ -169,7 +169,7 @@ def _hourly(terms: _Terms, kind: str) -> Iterable[Decimal]:
                 price = Decimal(dimension.price_per_unit.get("USD", ""))
             except InvalidOperation:
                 raise ValueError(f"the price of {kind} is not in dollars") from None
-            # 0 is the list's entry for hours that are paid elsewhere, and would be shown as free.
+            # The list has 0 for hours that are paid elsewhere, which would be shown as free.
             if not price.is_finite() or price <= 0:
                 raise ValueError(f"the price of {kind} is {price}")
             yield price

@@ -1,7 +1,7 @@
-"""Estimate of what a cluster costs an hour, a hint before something is created: each figure has its source and age.
+"""Estimate of the hourly cost of a cluster before it is created; each figure has its source and age.
 
-Machines are priced by Amazon's price list where it answers (``price_list.py``), else by a table with its date. All
-else is from the table. A machine that neither has counts as unknown, never as free.
+Machines are priced by Amazon's price list if it responds (``price_list.py``), otherwise by a dated table. All other
+prices come from the table. A machine without a price counts as unknown, never as free.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
 from l2rtui.cloud.aws.price_list import PriceList
 
 NOTED: Final = "2026-09-24"
-"""Day of Amazon's offer file (us-east-1) whose prices the table of machines has, as a public table lists them."""
+"""Date of Amazon's offer file (us-east-1) from which the table's machine prices were taken."""
 NOTED_OTHERS: Final = "2025-07"
 """Month of the prices below the table, from Amazon's public pages (EBS, EKS, VPC, EFS, CloudWatch)."""
 REGIONS: Final = ("us-east-1", "us-east-2", "us-west-2")
-"""Regions with these prices; others cost up to half as much again."""
+"""Regions with these prices; others cost up to 50 % more."""
 HOURS_A_MONTH: Final = 730
 
 _ON_DEMAND: Final[Mapping[str, float]] = {
@@ -39,7 +39,7 @@ _ON_DEMAND: Final[Mapping[str, float]] = {
     "p4d.24xlarge": 21.957642, "p4de.24xlarge": 27.44705, "p5.48xlarge": 55.04, "p5en.48xlarge": 63.296,
     "t3.medium": 0.0416, "t3.large": 0.0832, "t3.xlarge": 0.1664, "t3.2xlarge": 0.3328,
 }  # fmt: skip
-"""Dollars an hour: Linux, on demand, shared tenancy."""
+"""Dollars per hour: Linux, on demand, shared tenancy."""
 CLUSTER_HOUR: Final = 0.10
 NAT_HOUR: Final = 0.045
 ADDRESS_HOUR: Final = 0.005
@@ -54,7 +54,7 @@ _OTHERS: Final = f"price of {NOTED_OTHERS} in {REGIONS[0]}"
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """One line of a bill; None where the price is not known. ``source`` says whose price it is, and of when."""
+    """One line of a bill; None if the price is unknown. ``source`` is the origin and date of the price."""
 
     what: str
     dollars_an_hour: float | None
@@ -63,11 +63,11 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Cost of a cluster as long as it exists.
+    """Running cost of a cluster.
 
     Attributes:
-        listed: Days of the offers that were read from Amazon's price list now; empty where none was read.
-        failure: Reason why prices could not be read; empty where nothing failed.
+        listed: Dates of the offers that were read from Amazon's price list; empty if none was read.
+        failure: Why prices could not be read; empty without a failure.
     """
 
     lines: tuple[CostLine, ...]
@@ -87,7 +87,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """One line for people."""
+        """One line for display."""
         total = f"about ${self.dollars_an_hour:.2f} an hour (${self.dollars_an_hour * HOURS_A_MONTH:,.0f} a month)"
         unknown = f", and what is unknown: {', '.join(self.unknown)}" if self.unknown else ""
         noted = f"list prices of {REGIONS[0]}, noted {NOTED} (machines) and {NOTED_OTHERS}"
@@ -103,7 +103,7 @@ class Estimate:
 
 
 def priced_types(spec: ClusterSpec) -> tuple[str, ...]:
-    """Return the types of machines that an estimate needs prices of: not those that are paid in advance."""
+    """Return the machine types whose prices an estimate needs, without those paid in advance."""
     types = (kind for group in spec.groups if not group.is_block for kind in _priced(group))
     return tuple(dict.fromkeys(types))
 
@@ -112,7 +112,7 @@ def estimate(spec: ClusterSpec, nodes: Mapping[str, int] | None = None, listed: 
     """Estimate the cost of a cluster.
 
     Args:
-        nodes: Numbers of nodes by group; the desired ones of the spec otherwise.
+        nodes: Numbers of nodes by group; by default the desired numbers of the spec.
         listed: Prices that were read from Amazon's price list.
     """
     used = sorted({listed.prices[kind].published for kind in priced_types(spec) if kind in listed.prices} - {""})
@@ -126,7 +126,7 @@ def _lines(spec: ClusterSpec, nodes: Mapping[str, int], listed: PriceList) -> It
     for group in spec.groups:
         count = nodes.get(group.name, group.desired)
         yield _machines(group, count, spec.region, listed)
-        # Since February 2024 every public IPv4 address costs, also one that is in use.
+        # Since February 2024 every public IPv4 address costs, even if it is in use.
         if not group.is_private and count:
             yield CostLine(f"{count} public addresses of {group.name}", count * ADDRESS_HOUR, _OTHERS)
         disks = count * group.volume_gib * DISK_GIB_MONTH / HOURS_A_MONTH
@@ -137,7 +137,7 @@ def _machines(group: NodeGroup, count: int, region: str, listed: PriceList) -> C
     kinds = _priced(group)
     name = f"{count} x {' or '.join(kinds)} of {group.name}"
     if group.is_block:
-        # Linux costs nothing beside it; the hours were paid with the reservation, used or not.
+        # Linux adds no cost; the hours were paid with the reservation, used or not.
         return CostLine(name, 0.0, f"paid in advance with {group.reservation}")
     if group.reservation:
         name += ", paid by the reservation also where they are off"
@@ -148,13 +148,13 @@ def _machines(group: NodeGroup, count: int, region: str, listed: PriceList) -> C
     prices = [(*_price(kind, region, listed), kind) for kind in kinds]
     if missing := next((price for price in prices if price[0] is None), None):
         return CostLine(name, None, missing[1])
-    # Spot takes whichever type has room; the dearest is the bound.
+    # Spot uses whichever type has capacity; the most expensive one is the bound.
     price, source, _ = max(prices, key=lambda item: item[0] or 0.0)
     return CostLine(name, (price or 0.0) * count, source)
 
 
 def _priced(group: NodeGroup) -> tuple[str, ...]:
-    # On demand EKS takes the types in their order, so the first is the likely one.
+    # On demand, EKS tries the types in order, so the first is the likely one.
     return group.instance_types if group.is_spot else group.instance_types[:1]
 
 

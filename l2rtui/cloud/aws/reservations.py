@@ -1,4 +1,4 @@
-"""Capacity reservations that node groups name: read and compared with the group before anything is created.
+"""Capacity reservations of node groups: read and compared with the group before anything is created.
 
 A capacity block is a reservation that was bought for some days and paid in advance (EC2 Capacity Blocks for ML).
 """
@@ -23,8 +23,8 @@ class Reservation:
     """One capacity reservation.
 
     Attributes:
-        zone: Availability zone of its machines. is_active: its machines can be started now.
-        start, end: Times in UTC; None where it has none.
+        zone: Availability zone of its machines. is_active: Its machines can be started now.
+        start, end: Times in UTC; None if it has none.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Reservation:
 
     @property
     def summary(self) -> str:
-        """Size, place and time, for people."""
+        """Size, place and time, for display."""
         kind = "capacity block" if self.is_block else "capacity reservation"
         period = f", from {_moment(self.start)} to {_moment(self.end)}" if self.end else ""
         state = "" if self.is_active else ", not started"
@@ -56,8 +56,8 @@ async def find_reservations(cloud: Cloud, spec: ClusterSpec) -> Mapping[str, Res
     """Return the reservations by the names of the groups that use them.
 
     Raises:
-        NotFoundError: there is none of an id.
-        UsageError: one is over, or holds other machines than its group wants.
+        NotFoundError: No reservation has the given id.
+        UsageError: A reservation has ended, or has other machines than its group needs.
     """
     groups = [group for group in spec.groups if group.reservation]
     return {group.name: await _find(cloud, group) for group in groups}
@@ -76,7 +76,7 @@ async def _find(cloud: Cloud, group: NodeGroup) -> Reservation:
 
 
 def _checked(item: Mapping[str, Any], group: NodeGroup) -> Reservation:
-    """Return a reservation; UsageError where the group cannot be made of it, which EKS would find minutes later."""
+    """Return a reservation; UsageError if it does not fit the group, which EKS would only report minutes later."""
     state, kind, count = str(item.get("State")), str(item.get("InstanceType")), int(item["TotalInstanceCount"])
     is_block = item.get("ReservationType") == _BLOCK
     name, machine = f"The capacity reservation {group.reservation}", group.instance_types[0]
@@ -99,7 +99,7 @@ def _checked(item: Mapping[str, Any], group: NodeGroup) -> Reservation:
 
 
 def check_zones(spec: ClusterSpec, reservations: Mapping[str, Reservation]) -> None:
-    """Raise UsageError where a reservation is in a zone that the cluster has no subnet in."""
+    """Raise UsageError if a reservation is in a zone without a subnet of the cluster."""
     for group, reservation in reservations.items():
         if reservation.zone not in spec.zones:
             raise UsageError(

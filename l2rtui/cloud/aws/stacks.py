@@ -1,4 +1,4 @@
-"""CloudFormation stacks, declaratively: the present state is read first, and only a difference is changed."""
+"""Declarative CloudFormation stacks: the current state is read first, and only differences are changed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _BROKEN = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAIL
 
 
 async def find_stack(cloud: Cloud, name: str) -> dict[str, Any] | None:
-    """Return a stack by its name; None when there is none."""
+    """Return a stack by its name; None if it does not exist."""
     try:
         stacks = (await cloud.call("cloudformation", "describe_stacks", StackName=name)).get("Stacks") or []
     except CloudError as error:
-        # CloudFormation has no code of its own for a missing stack.
+        # CloudFormation has no error code for a missing stack.
         if error.code == "ValidationError" and "exist" in error.message:
             return None
         raise
-    # CloudFormation keeps deleted stacks for 90 days; one of them must never count as present.
+    # CloudFormation keeps deleted stacks for 90 days; such a stack must never count as existing.
     alive = [stack for stack in stacks if stack["StackStatus"] != "DELETE_COMPLETE"]
     return alive[0] if alive else None
 
 
 async def stack_outputs(cloud: Cloud, name: str) -> dict[str, str]:
-    """Return the outputs of a stack; none when it is not there or not complete."""
+    """Return the outputs of a stack; empty if it is missing or incomplete."""
     stack = await find_stack(cloud, name)
     if stack is None or stack["StackStatus"] not in _COMPLETE:
         return {}
@@ -45,8 +45,8 @@ async def ensure_stack(change: ClusterChange, name: str, template: Template, tag
     """Create a stack or update it to this template, and wait; continue with one that is in progress.
 
     Raises:
-        BackendError: CloudFormation gave up; the sentence holds its first reason.
-        RefusedError: a stack of this name belongs to somebody else.
+        BackendError: CloudFormation gave up; the message has its first reason.
+        RefusedError: A stack of this name belongs to someone else.
     """
     cloud = change.cloud
     stack = await find_stack(cloud, name)
@@ -87,10 +87,10 @@ async def ensure_stack(change: ClusterChange, name: str, template: Template, tag
 
 
 async def delete_stack(change: ClusterChange, name: str, owner: str) -> None:
-    """Remove a stack and everything in it, and wait; a missing one is no error.
+    """Remove a stack and everything in it, and wait; a missing one is not an error.
 
     Raises:
-        BackendError: something in it cannot be removed; the sentence holds CloudFormation's reason.
+        BackendError: Something in it cannot be removed; the message has CloudFormation's reason.
     """
     cloud = change.cloud
     stack = await find_stack(cloud, name)
@@ -125,7 +125,7 @@ async def _template_of(cloud: Cloud, name: str) -> Template:
 
 
 async def _reason(cloud: Cloud, name: str) -> str:
-    """Return the first failure of the last attempt: those after it follow from it."""
+    """Return the first failure of the last attempt: later ones are consequences."""
     try:
         events = await cloud.list_all("cloudformation", "describe_stack_events", "StackEvents", StackName=name)
     except CloudError:
@@ -133,7 +133,7 @@ async def _reason(cloud: Cloud, name: str) -> str:
     failed = [event for event in events if str(event.get("ResourceStatus", "")).endswith("_FAILED")]
     if not failed:
         return "no reason is given"
-    first = failed[-1]  # events come newest first
+    first = failed[-1]  # events are sorted newest first
     return f"{first.get('LogicalResourceId')}: {first.get('ResourceStatusReason', '')}".rstrip(". ")
 
 

@@ -1,7 +1,8 @@
 """CloudFormation templates of a cluster: network, roles, files, launch templates, Pod Identity. Pure functions.
 
-They are separate stacks so that each can be inspected, created and removed by itself: roles before the cluster and
-after it, the file system perhaps never. EKS itself is created by API calls (``eks.py``), which a fake can answer.
+They are separate stacks, so that each can be inspected, created and removed independently: roles before the cluster
+and after it, the file system perhaps never. EKS itself is created by API calls (``eks.py``), which a fake can
+answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 from l2rtui.cloud.aws.cluster_spec import IDENTITY_AGENT, ClusterSpec, NodeGroup
 
 OWNER_TAG: Final = "l2rtui/cluster"
-"""Tag key of everything that is created here; its value is the cluster's name."""
+"""Tag key of all created resources; its value is the cluster's name."""
 NETWORK: Final = "192.168.0.0/16"
 _NODE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")
 _NFS: Final = 2049
@@ -27,13 +28,13 @@ def stack_name(cluster: str, part: str) -> str:
 
 
 def tags_of(spec: ClusterSpec) -> dict[str, str]:
-    """Return the tags of everything that belongs to a cluster."""
+    """Return the tags of all resources of a cluster."""
     return {**dict(spec.tags), OWNER_TAG: spec.name}
 
 
 def network(spec: ClusterSpec) -> Template:
-    """Return a VPC with a public and a private subnet per zone, and a NAT gateway where private nodes need one."""
-    # Eight /19 blocks of 8,187 addresses each: four zones, of which every one has two subnets.
+    """Return a VPC with a public and a private subnet per zone, and a NAT gateway if private nodes need one."""
+    # Eight /19 blocks of 8,187 addresses each: four zones with two subnets each.
     blocks = list(ipaddress.ip_network(NETWORK).subnets(new_prefix=19))
     resources: Template = {
         "Vpc": _resource(
@@ -46,7 +47,7 @@ def network(spec: ClusterSpec) -> Template:
         "Internet": _resource("EC2::InternetGateway"),
         "Attachment": _resource("EC2::VPCGatewayAttachment", VpcId=_ref("Vpc"), InternetGatewayId=_ref("Internet")),
         "PublicRoutes": _resource("EC2::RouteTable", VpcId=_ref("Vpc"), Tags=[_named(spec, "public")]),
-        # Not by reference: a route to a gateway is refused until that is attached to the VPC.
+        # Not by reference: a route to a gateway is refused until the gateway is attached to the VPC.
         "PublicRoute": _default_route("PublicRoutes", GatewayId=_ref("Internet")) | {"DependsOn": "Attachment"},
         "PrivateRoutes": _resource("EC2::RouteTable", VpcId=_ref("Vpc"), Tags=[_named(spec, "private")]),
     }
@@ -55,7 +56,8 @@ def network(spec: ClusterSpec) -> Template:
         resources |= _subnet(
             spec, f"Private{number}", zone, str(blocks[4 + number]), "internal-elb", is_public=False
         )
-    # One gateway for all zones: 33 dollars a month each, and training survives the loss of a zone by checkpoints.
+    # One gateway for all zones: each costs 33 dollars per month, and training survives the loss of a zone by
+    # checkpoints.
     if spec.needs_nat:
         address = {"Fn::GetAtt": ["Address", "AllocationId"]}
         resources |= {
@@ -82,7 +84,7 @@ def _named(spec: ClusterSpec, name: str) -> dict[str, str]:
 
 
 def _subnet(spec: ClusterSpec, name: str, zone: str, block: str, role: str, *, is_public: bool) -> Template:
-    # By the role tag the load balancer controller finds the subnets of public and of internal balancers.
+    # The load balancer controller finds the subnets of public and internal balancers by the role tag.
     tags = {"Name": f"{spec.name}-{name.lower()}", f"kubernetes.io/role/{role}": "1"}
     return {
         name: _resource(
@@ -113,16 +115,16 @@ def roles(spec: ClusterSpec) -> Template:
 
 
 def node_role(group: str) -> str:
-    """Return the logical id of a group's role: CloudFormation allows letters and digits alone."""
+    """Return the logical id of a group's role: CloudFormation only allows letters and digits."""
     return f"Node{_letters(group)}"
 
 
 def _letters(name: str) -> str:
-    return name.encode().hex()  # hexadecimal: two names such as a-b and a_b must not become one
+    return name.encode().hex()  # hexadecimal: two names such as a-b and a_b must stay different
 
 
 def launch_templates(spec: ClusterSpec) -> Template:
-    """Return a launch template for each group with a capacity reservation: EKS takes reservations by no other way.
+    """Return a launch template for each group with a capacity reservation, which EKS requires for reservations.
 
     Source: "Create a managed node group with capacity blocks" in the EKS user guide.
     """
@@ -142,7 +144,7 @@ def launch_template(group: str) -> str:
 
 
 def _launch_data(spec: ClusterSpec, group: NodeGroup) -> Template:
-    # Size of the disk and type of the machine stand here: EKS refuses them beside a launch template that has them.
+    # Disk size and machine type are set here: EKS refuses them in addition to a launch template with them.
     disk = {"VolumeSize": group.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
     data: Template = {
         "InstanceType": group.instance_types[0],
@@ -156,7 +158,7 @@ def _launch_data(spec: ClusterSpec, group: NodeGroup) -> Template:
 
 
 def pod_identity(spec: ClusterSpec) -> Template:
-    """Return the add-on that hands credentials to pods, and for each service account a role and its association."""
+    """Return the add-on that gives credentials to pods, and for each service account a role and its association."""
     resources = {
         "Agent": _resource("EKS::Addon", ClusterName=spec.name, AddonName=IDENTITY_AGENT, Tags=_tag_list(spec))
     }
@@ -180,17 +182,17 @@ def pod_identity(spec: ClusterSpec) -> Template:
 
 
 def file_system(spec: ClusterSpec) -> Template:
-    """Return an encrypted shared file system; EFS is paid by what is stored."""
+    """Return an encrypted shared file system; EFS costs depend on the amount of stored data."""
     tags = [_named(spec, "shared"), *_tag_list(spec)]
     resources = {"Files": _resource("EFS::FileSystem", Encrypted=True, FileSystemTags=tags)}
     return _template(f"Shared files of the cluster {spec.name}", resources, {"Files": _ref("Files")})
 
 
 def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str], *, is_existing: bool = False) -> Template:
-    """Return a mount target of the file system in each zone, open to the cluster's own network alone.
+    """Return a mount target of the file system in each zone, accessible only from the cluster's own network.
 
     Args:
-        is_existing: The file system is not the cluster's own; an output says so to later commands.
+        is_existing: The file system is not the cluster's own; an output tells later commands so.
     """
     resources = {
         "Entrance": _resource(
@@ -218,7 +220,7 @@ def _role(
 
 
 def _tag_list(spec: ClusterSpec) -> list[dict[str, str]]:
-    """Return the tags for resources to which CloudFormation does not pass on those of their stack everywhere."""
+    """Return the tags for resources to which CloudFormation does not always propagate the tags of their stack."""
     return [{"Key": key, "Value": value} for key, value in tags_of(spec).items()]
 
 

@@ -1,4 +1,4 @@
-"""A change of a cluster in progress: its account, the receiver of its progress lines, polling until a state."""
+"""A cluster change in progress: its account, the receiver of its progress lines, and polling for a state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from l2rtui.errors import BackendError
 
 @dataclass(frozen=True, slots=True)
 class WaitPolicy:
-    """Period and limit of polling.
+    """Interval and limit of polling.
 
     Attributes:
-        poll_seconds: Between two polls. limit_seconds: Until a step counts as stuck: EKS takes up to 20 minutes to
-            create a control plane, and as long again to remove one.
+        poll_seconds: Time between two polls. limit_seconds: Time until a step counts as stuck: EKS takes up to 20
+            minutes to create a control plane, and as long again to remove one.
     """
 
     poll_seconds: float = 10.0
@@ -30,7 +30,7 @@ class ClusterProgress:
     """One line about one step.
 
     Attributes:
-        is_change: Something was created, changed or removed; otherwise it was there already, or is waited for.
+        is_change: Something was created, changed or removed; otherwise it already existed, or is awaited.
     """
 
     step: str
@@ -40,7 +40,7 @@ class ClusterProgress:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """Command that changes a cluster; ``report`` is called with each progress line as soon as it is known."""
+    """Command that changes a cluster; ``report`` is called with each progress line immediately."""
 
     cloud: Cloud
     report: Callable[[ClusterProgress], object]
@@ -62,18 +62,18 @@ class ClusterChange:
         """Poll until the state is one of `done_states`; report each new state.
 
         Args:
-            find: Returns the resource as its service describes it; None for gone, whose state is empty.
-            key: Field with the state, in the service's own word.
+            find: Returns the service's description of the resource; None if it is gone, whose state is empty.
+            key: Field with the state, as the service names it.
 
         Raises:
-            BackendError: the state is one of ``failed_states``, or the time is over.
+            BackendError: The state is one of ``failed_states``, or the timeout has expired.
         """
         end = time.monotonic() + self.waits.limit_seconds
         before = ""
         while (state := str((await find() or {}).get(key, ""))) not in done_states:
             if state in failed_states:
                 raise BackendError(f"{step} is {state}.", "See the console of the cloud for the reason.")
-            # After the state, not before: a step that has just succeeded must not fail for the time.
+            # After the state, not before: a step that has just succeeded must not fail because of the timeout.
             if time.monotonic() > end:
                 raise BackendError(
                     f"{step} is still {state or 'not there'} after {self.waits.limit_seconds / 60:g} minutes.",

@@ -1,1 +1,1 @@
-"""Container images: built by the Docker Engine or BuildKit, kept in registries."""
+"""Container images: built by the Docker Engine or BuildKit, stored in registries."""

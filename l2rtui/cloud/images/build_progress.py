@@ -1,6 +1,6 @@
 """Progress lines from an Engine's message stream of a build, pull or push.
 
-The Engine sends the status 200 before it starts the work; success or failure is a message of the stream.
+The Engine sends status 200 before it starts the work; success or failure is a message in the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class BuildStage:
-    """One image to build: source tree, Dockerfile in it, name of the result, and settings of the builder."""
+    """One image to build: source tree, its Dockerfile, name of the result, and settings of the builder."""
 
     folder: str
     dockerfile: str
@@ -38,7 +38,7 @@ class BuildStage:
 
 
 class BuildFailedError(Exception):
-    """Failure of a build or push as the builder or the Engine reports it; the text is its own."""
+    """Failure of a build or push, with the text of the builder or Engine."""
 
 
 class StreamTracker:

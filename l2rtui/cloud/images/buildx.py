@@ -1,4 +1,4 @@
-"""Builds with BuildKit through ``docker buildx``: Docker's Python library has the classic builder only."""
+"""Builds with BuildKit through ``docker buildx``: Docker's Python library only has the classic builder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def build(stage: BuildStage, *, program: str = "docker") -> AsyncGenerator
 
     Raises BuildFailedError with the end of the output.
     """
-    # The builder named `default` is the Engine's own: it alone sees the base image that was built just before.
+    # The builder named `default` is the Engine's own: only it sees the base image that was just built.
     argv = [program, "buildx", "--builder", "default", "build", "--progress", "plain", "--load", "-t", stage.tag]
     argv += ["-f", f"{stage.folder}/{stage.dockerfile}", *(["--network", stage.network] if stage.network else [])]
     argv += [word for key, value in stage.args.items() for word in ("--build-arg", f"{key}={value}")]
@@ -44,7 +44,7 @@ async def build(stage: BuildStage, *, program: str = "docker") -> AsyncGenerator
         stdout=PIPE,
         stderr=STDOUT,
         limit=_LINE_BYTES,  # asyncio's 64 KiB is too short for some tools' progress lines
-        start_new_session=True,  # Ctrl-C reaches us alone, and we end the build
+        start_new_session=True,  # only we receive Ctrl-C, and we end the build
     )
     lines: deque[str] = deque(maxlen=_TAIL_LINES)
     try:

@@ -1,7 +1,7 @@
 """Registry logins in Docker's own store: ``~/.docker/config.json`` and credential helpers.
 
-So ``docker login`` and ``l2rtui image login`` are the same login. A secret is passed to a helper through its
-standard input, and written to the file with mode 0600; none is ever part of an argument, a log line or an error.
+So ``docker login`` and ``l2rtui image login`` share one login. A secret is passed to a helper through its standard
+input, and written to the file with mode 0600; it is never part of an argument, a log line or an error.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def config_path() -> Path:
 
 
 def find_login(registry: str) -> Login | None:
-    """Return the login for a registry from its helper or the file; None where there is none.
+    """Return the login for a registry from its helper or the file; None without one.
 
-    Raises ConfigError where the file cannot be read, BackendError where a helper fails.
+    Raises ConfigError if the file cannot be read, BackendError if a helper fails.
     """
     config = _read()
     key = _key(registry)
@@ -74,7 +74,7 @@ def find_login(registry: str) -> Login | None:
 def store_login(registry: str, login: Login) -> str:
     """Store a login in Docker's store; return its file or helper.
 
-    Raises ConfigError where the file cannot be read or written, BackendError where the helper refuses.
+    Raises ConfigError if the file cannot be read or written, BackendError if the helper refuses.
     """
     config = _read()
     key = _key(registry)
@@ -143,7 +143,7 @@ def _from_helper(helper: str, key: str) -> Login | None:
 
 
 def _call(helper: str, verb: str, text: str) -> str | None:
-    """Run a helper (docker-credential-helpers' protocol); return its output, None where it has no login."""
+    """Run a helper (docker-credential-helpers' protocol); return its output, None if it has no login."""
     program = f"docker-credential-{helper}"
     try:
         done = subprocess.run(
@@ -156,7 +156,7 @@ def _call(helper: str, verb: str, text: str) -> str | None:
         raise BackendError(f"{program} gave no answer within {_HELPER_SECONDS:g} s.") from None
     if done.returncode == 0:
         return done.stdout
-    # What a helper writes may hold the secret that it was given: only its refusal to know one is read.
+    # A helper's output may contain the secret that it was given: only "credentials not found" is recognised.
     if verb == "get" and "credentials not found" in f"{done.stdout}{done.stderr}":
         return None
     hint = "Log in with Docker itself once."

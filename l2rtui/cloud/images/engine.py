@@ -28,7 +28,7 @@ class LocalImage:
     """An image in the Engine's store.
 
     Attributes:
-        base: Name of the image that it was built on; empty without a label. base_digest: its digest then.
+        base: Name of its base image; empty without a label. base_digest: The base image's digest at the build.
     """
 
     name: str
@@ -45,13 +45,13 @@ class LocalImage:
 
 
 class ImageEngine:
-    """Images of the Docker Engine that DOCKER_HOST or a Docker context names, else of this machine's."""
+    """Images of the Docker Engine that DOCKER_HOST or a Docker context names, otherwise of this machine's."""
 
     def __init__(self) -> None:
         self._engine = DockerEngine()
 
     async def open(self) -> None:
-        """Connect. Raises BackendError where Docker's library is not installed, or no Engine responds."""
+        """Connect. Raises BackendError if Docker's library is not installed, or no Engine responds."""
         await self._engine.request_json("GET", "/version")
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class ImageEngine:
         """Push one tag; the messages are the Engine's own."""
         auth: dict[str, str] = {}
         if login is not None:
-            # An identity token (OAuth2) takes the place of user and password.
+            # An identity token (OAuth2) replaces user and password.
             auth = {"identitytoken": login.secret} if login.is_token else {}
             auth = auth or {"username": login.user, "password": login.secret}
             auth["serveraddress"] = image.registry
@@ -87,9 +87,9 @@ class ImageEngine:
             return None
 
     async def base_digest(self, image: ImageRef) -> str:
-        """Return the digest of the image that a build on this name starts from; empty where the Engine has none.
+        """Return the digest of the image that a build on this name starts from; empty if the Engine has none.
 
-        A build takes the image in the Engine's store and asks the registry only where there is none; so does this.
+        Like a build, it uses the image in the Engine's store and asks the registry only without one.
         """
         if image.digest:
             return image.digest
@@ -98,7 +98,7 @@ class ImageEngine:
         try:
             path = f"/distribution/{image}/json"
             answer = await self._engine.request_json("GET", path, seconds=_DISTRIBUTION_SECONDS)
-        except DockerError:  # no network, or a login that the Engine was not given: no reason to refuse a build
+        except DockerError:  # no network, or a login that the Engine does not have: no reason to refuse a build
             return ""
         descriptor = (answer or {}).get("Descriptor") or {}
         return str(descriptor.get("digest") or "")

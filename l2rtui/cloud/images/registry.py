@@ -1,7 +1,7 @@
 """Client of a registry's HTTP API (OCI distribution specification): login check, digest of a tag, list of tags.
 
-It needs no Docker Engine, so a login node that only launches can pin images by digest. A registry on this machine
-is reached over plain HTTP, as Docker does, every other one over TLS.
+It needs no Docker Engine, so a login node that only launches can pin images by digest. Like Docker, it uses plain
+HTTP for a registry on this machine, and TLS for all others.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class Registry:
     async def check_login(self) -> None:
         """Check that the registry accepts the login.
 
-        Raises RegistryRefusedError where it does not, BackendError where it cannot be reached or is no registry.
+        Raises RegistryRefusedError if not, BackendError if it is unreachable or not a registry.
         """
         status, _, _ = await self._ask("GET", "/v2/", "")
         if status != 200:
             raise BackendError(f"{self.host} answers with {status}: that is no registry.", "Correct its name.")
 
     async def digest(self, image: ImageRef) -> str:
-        """Return the digest of the manifest that a tag points to now.
+        """Return the digest of the manifest that a tag currently refers to.
 
-        Raises NotFoundError where there is no such image, BackendError where the registry fails.
+        Raises NotFoundError if the image does not exist, BackendError if the registry fails.
         """
         path = f"/v2/{image.repository}/manifests/{image.reference}"
         scope = f"repository:{image.repository}:pull"
@@ -102,7 +102,7 @@ class Registry:
             following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("link", ""))
             if not following:
                 break
-            # The path alone: a login must never go to another host.
+            # Only the path: a login must never go to another host.
             parts = urlsplit(urljoin(f"{self._base}{path}", following[1]))
             path = f"{parts.path}?{parts.query}"
         return names
@@ -111,7 +111,7 @@ class Registry:
     async def _ask(
         self, method: str, path: str, scope: str, headers: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request; after a 401 send it once more with the authorisation that the registry demands."""
+        """Send a request; after a 401 repeat it once with the authorisation that the registry demands."""
         url = f"{self._base}{path}"
         status, reply_headers, body = await self._fetch(method, url, headers, self._tokens.get(scope, ""))
         if status == 401:
@@ -148,7 +148,7 @@ class Registry:
         fields = dict(_PARAMETER.findall(challenge))
         realm = fields.get("realm", "")
         parts = urlsplit(realm)
-        # The login goes to the realm, which the registry names: not over the network in clear text.
+        # The registry chooses the realm that gets the login: never send it in clear text over the network.
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
             raise BackendError(f"{self.host} sends logins to {parts.netloc or 'nowhere'} without TLS.")
         query = {"service": fields.get("service", ""), "scope": fields.get("scope", scope)}

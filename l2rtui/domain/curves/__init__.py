@@ -1,4 +1,4 @@
 """Curves of runs over their full length: storage, resampling, statistics over seeds, scales, export.
 
-Pure: no terminal and no file. Screens draw these values (``ui.widgets.charts``), commands write them to files.
+Pure: no terminal, no files. Screens draw these values (``ui.widgets.charts``); commands write them to files.
 """

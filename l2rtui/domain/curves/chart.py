@@ -14,7 +14,7 @@ from l2rtui.domain.curves.scale import Scale, position_scale, usual_values, valu
 from l2rtui.domain.history.identity import Key, newest_by_seed, variants_of
 
 RETURN: Final = "return"
-"""Return of evaluations where there are some, else of training episodes."""
+"""Return of evaluations if there are any, otherwise of training episodes."""
 FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
     RETURN: "return",
     "env_steps_per_second": "env steps/s",
@@ -22,7 +22,7 @@ FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "policy_lag": "lag, versions",
     "idle_share": "share of time without data",
 })  # fmt: skip
-"""Figures of charts in their order; others follow under their own names."""
+"""Figures of charts in display order; other figures follow under their own names."""
 AXIS_LABELS: Final[Mapping[Axis, str]] = MappingProxyType(
     {Axis.ENV_STEPS: "env steps", Axis.TIME: "time since launch", Axis.UPDATES: "updates"}
 )
@@ -31,9 +31,12 @@ SMOOTHINGS: Final = (0.0, 0.02, 0.1)
 WINDOWS: Final = (1, 4, 16)
 """The newest part of the axis that is drawn: all of it, a quarter, a sixteenth."""
 _FROM_ZERO: Final = 0.25
-"""Part of the axis that may be empty in front of the first record; with more of it the axis does not begin at 0."""
+"""Part of the axis that may be empty before the first record. If more would be empty, the axis does not start at 0.
+"""
 _ROUNDING: Final = 50
-"""The end of the axis is rounded up to such a part of its length, or a chart would shift with each record."""
+"""The end of the axis is rounded up to this fraction of its length, so that the chart does not shift with each
+record.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class SeedCurve:
 
     Attributes:
         launched: Time from which its time counts, in seconds since the epoch; 0 if unknown.
-        place, spec_id: Of its experiment, beside the name, see ``domain.history.identity``.
+        place, spec_id: Place and spec id of its experiment, see ``domain.history.identity``.
     """
 
     name: str
@@ -58,7 +61,7 @@ class SeedCurve:
         if axis is not Axis.TIME:
             return 0.0
         first = self.curve.first.get(axis, 0.0)
-        # A learner's clock may be behind that of the cluster; its first record is never before 0.
+        # A learner's clock may be behind the cluster's clock; its first record is never before 0.
         return self.launched if 0.0 < self.launched < first else first
 
 
@@ -67,7 +70,7 @@ class CurveGroup:
     """Runs that are drawn as one line: a single run, or seeds of an experiment as their mean.
 
     Attributes:
-        old: Age of the newest record where it says nothing of the present; else empty.
+        old: Age of the newest record if it is too old to describe the current state; otherwise empty.
     """
 
     name: str
@@ -81,9 +84,9 @@ class CurveGroup:
 
 
 def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGroup, ...]:
-    """Return the groups of runs: each run for itself, or the seeds of each experiment together.
+    """Return the groups of runs: each run separately, or the seeds of each experiment together.
 
-    Of a seed that several runs of an experiment have, the newest is drawn.
+    If several runs of an experiment have the same seed, the newest is drawn.
     """
     if not by_experiment:
         return tuple(CurveGroup(seed.name, (seed,)) for seed in seeds)
@@ -101,7 +104,7 @@ def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGr
 
 @dataclass(frozen=True, slots=True)
 class ChartSettings:
-    """Choices of the person who looks at charts.
+    """Chart settings that the user chooses.
 
     Attributes:
         smoothing: Time constant of the moving average as a part of the axis; 0 for none.
@@ -114,7 +117,7 @@ class ChartSettings:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Sentences of a few words on what is drawn, for titles."""
+        """Short phrases for chart titles that describe what is drawn."""
         smoothing = f"EMA over {self.smoothing:.0%} of axis" if self.smoothing else "not smoothed"
         return (
             f"over {AXIS_LABELS[self.axis]}",
@@ -128,8 +131,8 @@ class ChartLine:
     """One line of a chart.
 
     Attributes:
-        has_spread: Lows and highs are to be drawn. is_mean: They are the deviation of several seeds.
-        newest: Value of the newest record, which tables show as well; None for a line of other than plain values.
+        has_spread: Draw lows and highs. is_mean: They are the standard deviation over several seeds.
+        newest: Value of the newest record, as tables show it; None if the line does not show plain values.
     """
 
     name: str
@@ -145,14 +148,14 @@ class ChartLine:
         return next((number for number in reversed(range(len(means))) if not math.isnan(means[number])), None)
 
     def at(self, column: int) -> float | None:
-        """Return the value in a column, or in the nearest one before it that has one."""
+        """Return the value in a column, or the nearest value before it."""
         values = self.columns.means[: column + 1]
         return next((value for value in reversed(values) if not math.isnan(value)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure of all groups; ``y`` is None where no group has a value of it."""
+    """One figure of all groups; ``y`` is None if no group has a value of it."""
 
     figure: str
     grid: Grid
@@ -172,7 +175,7 @@ def figure_label(figure: str) -> str:
 
 
 def figures_of(groups: Iterable[CurveGroup]) -> tuple[str, ...]:
-    """Return the figures that some run has, in the order of charts."""
+    """Return the figures that at least one run has, in the order of charts."""
     own = dict.fromkeys(figure for group in groups for seed in group.seeds for figure in seed.curve.figures)
     first = [figure for figure in FIGURE_LABELS if figure in own]
     return (*first, *(figure for figure in own if figure not in FIGURE_LABELS))
@@ -184,8 +187,8 @@ def chart(
     """Draw one figure of all groups. Outliers lie beyond the limits of its scale.
 
     Args:
-        columns: Of the grid on which runs are compared.
-        ticks: The most on the axis of positions, and on that of values.
+        columns: Number of columns of the grid on which runs are compared.
+        ticks: Maximum number of ticks on the position axis and on the value axis.
     """
     low, high = _limits(groups, settings)
     x = position_scale(low, high, ticks[0], is_time=settings.axis is Axis.TIME)
@@ -224,7 +227,8 @@ def _line(group: CurveGroup, figure: str, grid: Grid, settings: ChartSettings, *
     if not runs:
         return ChartLine(group.name, over_seeds([[math.nan] * grid.num]))
     run = runs[0]
-    # Behind a smoothed line alone in its chart stands what was smoothed away. Behind several it would hide them.
+    # A smoothed line that is the only one in its chart has the raw range behind it. Several such ranges would hide
+    # the lines.
     columns = Columns(means[0], bridge(run.lows), bridge(run.highs), run.counts)
     if settings.smoothing:
         return ChartLine(group.name, columns, has_spread=is_alone)

@@ -1,7 +1,7 @@
 """Curves on a grid of equal columns: resampling, smoothing, and mean with spread over seeds.
 
-A column without a record is not a number. It is bridged by a straight line where a mean over seeds needs a value,
-and never beyond the records of its own run.
+A column without a record is NaN. Where a mean over seeds needs a value, gaps are filled by linear interpolation,
+never beyond the records of the run itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ NOTHING: Final = math.nan
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values by column, not a number where there is none.
+    """Values by column; NaN where there is no record.
 
     Attributes:
-        lows, highs: Of the spread: least and greatest record of a run, or one standard deviation over seeds.
-        counts: Records in the column, or seeds.
+        lows, highs: Limits of the spread: minimum and maximum record of a run, or one standard deviation over
+            seeds.
+        counts: Number of records in the column, or of seeds.
     """
 
     means: list[float]
@@ -52,10 +53,10 @@ class Grid:
 
 
 def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> Columns:
-    """Return a figure of a run by columns: the mean of all records in each, and the least and greatest of them.
+    """Return a figure of a run by columns: mean, minimum and maximum of all records in each column.
 
     Args:
-        origin: Position of the run that counts as 0.
+        origin: Position in the run that counts as 0.
     """
     positions = curve.positions(grid.axis)
     counts, sums, lows, highs = curve.buckets(figure)
@@ -63,7 +64,7 @@ def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> C
     start = bisect_left(positions, grid.low + origin)
     for number in range(1, grid.num + 1):
         edge = origin + (grid.high if number == grid.num else grid.low + number * grid.width)
-        # The last column includes its upper edge, or the newest record would fall off the chart.
+        # The last column includes its upper edge; otherwise the newest record would be dropped.
         end = (bisect_right if number == grid.num else bisect_left)(positions, edge, start)
         count = sum(counts[start:end])
         columns.counts.append(count)
@@ -75,11 +76,11 @@ def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> C
 
 
 def smooth(values: Sequence[float], columns: float) -> list[float]:
-    """Return the exponential moving average of values, which starts at the first.
+    """Return the exponential moving average of values, initialised with the first value.
 
     Args:
-        columns: Its time constant in columns. A gap of n columns weighs as n steps, so that a run that reports
-            rarely is smoothed over the same stretch of the axis.
+        columns: Time constant in columns. A gap of n columns counts as n steps, so that a run that reports rarely
+            is smoothed over the same length of the axis.
     """
     result: list[float] = []
     level, gap = NOTHING, 1
@@ -96,7 +97,7 @@ def smooth(values: Sequence[float], columns: float) -> list[float]:
 
 
 def bridge(values: Sequence[float]) -> list[float]:
-    """Return values with straight lines over the gaps between the first and the last one."""
+    """Fill the gaps between the first and the last value by linear interpolation."""
     result = list(values)
     before = -1
     for number, value in enumerate(values):
@@ -111,10 +112,10 @@ def bridge(values: Sequence[float]) -> list[float]:
 
 
 def over_seeds(runs: Sequence[Sequence[float]]) -> Columns:
-    """Return the mean of several runs in each column, and one standard deviation of the runs around it.
+    """Return the mean of several runs in each column, and one standard deviation over the runs.
 
-    Runs that ended earlier, or have not come so far, do not count in later columns: ``counts`` says how many do.
-    The deviation is that of the sample (n - 1); it is 0 for a single run.
+    Runs that have ended or have not yet reached a column do not count there: ``counts`` gives the number that do.
+    The deviation is the sample standard deviation (n - 1); it is 0 for a single run.
     """
     columns = Columns([], [], [], [])
     for values in zip(*map(bridge, runs), strict=True):

@@ -1,4 +1,4 @@
-"""Charts as SVG and curves as CSV, for papers and for tables."""
+"""Export of charts as SVG and of curves as CSV."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from l2rtui.domain.curves.svg import FRAME, svg_document
 from l2rtui.domain.curves.svg import svg_text_element as _text
 
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
-"""Colours that people with any colour vision tell apart (Okabe and Ito 2008, in the order of contrast on white)."""
+"""Colours that are distinguishable with any colour vision (Okabe and Ito 2008, ordered by contrast on white)."""
 _DASHES: Final = ("", "6 3", "2 2")
-"""Dashes of the lines after all colours are used once, twice, three times."""
+"""Dash patterns of the lines after all colours have been used once, twice, three times."""
 _WIDTH: Final = 480
 _HEIGHT: Final = 300
 _LEFT: Final = 70
@@ -38,10 +38,10 @@ _LEGEND_LINE: Final = 18
 
 # --- CSV -------------------------------------------------------------------------------------------------------
 def csv_text(seeds: Sequence[SeedCurve]) -> str:
-    """Return all buckets of all runs, oldest first: a row holds as many records as ``records`` says.
+    """Return all buckets of all runs, oldest first; the column ``records`` gives the number of records in a row.
 
-    ``env_steps``, ``time`` (seconds since the epoch) and ``updates`` are those of the last record of a row. Of each
-    figure there are mean, least and greatest value; they are empty where no record has it.
+    ``env_steps``, ``time`` (seconds since the epoch) and ``updates`` are taken from the last record of a row. Each
+    figure has mean, minimum and maximum; they are empty if no record has it.
     """
     figures = tuple(dict.fromkeys(figure for seed in seeds for figure in seed.curve.figures))
     file = io.StringIO()
@@ -70,10 +70,10 @@ def _rows(seed: SeedCurve, stretch: CurveStretch, size: int, figures: Sequence[s
 
 # --- SVG -------------------------------------------------------------------------------------------------------
 def svg_text(groups: Sequence[CurveGroup], settings: ChartSettings, figures: Sequence[str] = ()) -> str:
-    """Return charts beside each other as one picture, with a legend below.
+    """Return charts side by side as one picture, with a legend below.
 
     Args:
-        figures: Those to draw; empty means all that some run has.
+        figures: Figures to draw; empty for all that at least one run has.
     """
     drawn = figures or figures_of(groups)
     across = 1 if len(drawn) == 1 else 2

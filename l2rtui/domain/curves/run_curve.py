@@ -1,9 +1,9 @@
-"""Storage for the curves of one run: every record at first, fewer and coarser buckets the older they are.
+"""Storage for the curves of one run: recent records one by one, older ones in coarser and coarser buckets.
 
-A run writes a record every second or two, for days. The newest records are stored as they came. Older ones are
-merged into buckets of 2, then 4, 8 … records, each with number, sum, least and greatest value, so that memory grows
-with the logarithm of the length while the mean of any stretch stays exact and no extreme value is lost. Round-robin
-databases work alike (RRDtool: consolidation functions AVERAGE, MIN and MAX).
+A run writes a record every second or two, for days. The newest records are stored as they arrived. Older ones are
+merged into buckets of 2, then 4, 8 … records, each with count, sum, minimum and maximum. Memory grows with the
+logarithm of the length, the mean of any stretch stays exact, and no extreme value is lost. Round-robin databases
+use the same scheme (RRDtool: consolidation functions AVERAGE, MIN and MAX).
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from operator import add
 from typing import Final, NamedTuple, TypeAlias
 
 CAPACITY: Final = 256
-"""Buckets that a level keeps when it is thinned out; it is thinned at twice as many. No terminal has more columns
-for the older half of a run, which is the coarsest level."""
+"""Buckets that a level keeps when it is compacted, which happens at twice as many. No terminal has more columns for
+the older half of a run, which is the coarsest level.
+"""
 MAX_FIGURES: Final = 12
-"""Figures of one run: their names come from inside the run, and a hostile log has millions."""
+"""Maximum number of figures of one run. Their names come from inside the run, and a hostile log could have
+millions.
+"""
 MAX_VALUE: Final = 3e38
-"""Greatest magnitude of a value: least and greatest ones are stored with 32 bits. Others count as missing."""
+"""Greatest magnitude of a value, as minima and maxima are stored in 32 bits. Greater values count as missing."""
 
 
 class Axis(StrEnum):
@@ -36,8 +39,9 @@ class Axis(StrEnum):
 
 _NUMBERS: Final = {axis: number for number, axis in enumerate(Axis)}
 Positions: TypeAlias = "tuple[array[float], array[float], array[float]]"
-"""Positions on each axis, in the order of ``Axis``. No dictionary: an enum's hash is a call in Python, which would
-double the time of reading a run back."""
+"""Positions on each axis, in the order of ``Axis``. Not a dictionary: hashing an enum is a Python call, which would
+double the time to read a run back.
+"""
 
 
 class CurveRecord(NamedTuple):
@@ -54,7 +58,7 @@ class CurveRecord(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """Many records as columns of one length, oldest first; a figure is not a number where a record lacks it."""
+    """Many records as columns of equal length, oldest first; NaN where a record lacks a figure."""
 
     env_steps: array[float]
     times: array[float]
@@ -63,10 +67,10 @@ class RecordBatch(NamedTuple):
 
 
 class FigureBuckets(NamedTuple):
-    """One figure, bucket by bucket, oldest first: all arrays have one length.
+    """One figure, bucket by bucket, oldest first; all arrays have the same length.
 
     Attributes:
-        counts: Records with a value. sums: of these values. lows, highs: infinite where there is none.
+        counts: Records with a value. sums: Sums of these values. lows, highs: Infinite in a bucket without a value.
     """
 
     counts: array[int]
@@ -77,7 +81,7 @@ class FigureBuckets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CurveStretch:
-    """Part of a curve as buckets of equally many records; the position of a bucket is that of its last one."""
+    """Part of a curve as buckets of equally many records; a bucket has the position of its last record."""
 
     positions: Positions
     figures: Mapping[str, FigureBuckets]
@@ -88,8 +92,8 @@ class RunCurve:
 
     Attributes:
         first: Position of the first record on each axis; empty without a record.
-        num_records: Records that were added.
-        is_complete: Older records of the run, from before this curve began, were looked for.
+        num_records: Number of records that were added.
+        is_complete: Records from before this curve began were looked up.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -98,14 +102,14 @@ class RunCurve:
         self.num_records = 0
         self.is_complete = False
         self._last = (-math.inf, -math.inf, -math.inf)
-        # The newest records, a column for each axis and figure; not a number where a record lacks the figure.
+        # The newest records, one column for each axis and figure; NaN where a record lacks the figure.
         self._positions = _no_positions()
         self._values: dict[str, array[float]] = {}
         self._levels: list[_Level] = []
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Names of the figures, in the order in which they first came."""
+        """Names of the figures, in the order in which they first appeared."""
         return tuple(self._values)
 
     @property
@@ -114,22 +118,22 @@ class RunCurve:
         return dict(zip(Axis, self._last, strict=True)) if self.num_records else {}
 
     def newest(self, figure: str) -> float | None:
-        """Return the newest value of a figure, of one record; None where no record of late has one."""
+        """Return the newest value of a figure from a single record; None if no recent record has one."""
         return next((value for value in reversed(self._values.get(figure, ())) if not math.isnan(value)), None)
 
     @property
     def num_buckets(self) -> int:
-        """Buckets and single records in memory."""
+        """Number of buckets and single records in memory."""
         return len(self._positions[0]) + sum(len(level) for level in self._levels)
 
     def add(self, record: CurveRecord) -> bool:
-        """Add a record; return False for one that was added before, as after a log stream was opened again."""
+        """Add a record; return False for a duplicate, as after a log stream was reopened."""
         time, env_steps, updates, figures = record
         last_steps, last_time, last_updates = self._last
         if time <= last_time and env_steps <= last_steps:
             return False
-        # Positions never fall, so that a position can be searched by bisection: a clock that was set back, and
-        # updates that were lost with a killed learner, wait at their highest value until they have passed it.
+        # Positions never decrease, so that bisection can search them. After a clock was set back, or updates were
+        # lost with a killed learner, positions stay at their highest value until the records have passed it.
         at = (max(env_steps, last_steps), max(time, last_time), max(updates, last_updates))
         self._last = at
         for values, value in zip(self._positions, at, strict=True):
@@ -143,7 +147,7 @@ class RunCurve:
         return True
 
     def add_all(self, batch: RecordBatch) -> None:
-        """Add many records, several times faster than one by one; those that were added before are left out."""
+        """Add many records, several times faster than one by one; duplicates are skipped."""
         last_steps, last_time, _ = self._last
         news = (
             time > last_time or steps > last_steps for time, steps in zip(batch.times, batch.env_steps, strict=True)
@@ -182,7 +186,7 @@ class RunCurve:
             values.append(value if -MAX_VALUE < value < MAX_VALUE else math.nan)
 
     def _thin_out(self) -> None:
-        """Move the older half of the records to the first level, and so on while a level is full."""
+        """Move the older half of the records to the first level, and repeat for each level that is full."""
         half = self._capacity
         level = _Level(
             _part(self._positions, slice(None, half)),
@@ -200,14 +204,14 @@ class RunCurve:
             number += 1
 
     def stretches(self) -> Iterator[tuple[CurveStretch, int]]:
-        """Yield stretches of equal buckets, and the records in each bucket: the oldest and coarsest first."""
+        """Yield stretches of equal buckets with the number of records in each bucket, oldest and coarsest first."""
         for number in reversed(range(len(self._levels))):
             yield CurveStretch(self._levels[number].positions, self._levels[number].figures), 2 << number
         newest = {name: _buckets_of(values) for name, values in self._values.items()}
         yield CurveStretch(self._positions, newest), 1
 
     def positions(self, axis: Axis) -> array[float]:
-        """Return the position of each bucket, oldest first; they never fall."""
+        """Return the position of each bucket, oldest first; positions never decrease."""
         number = _NUMBERS[axis]
         result = array("d")
         for level in reversed(self._levels):
@@ -225,9 +229,9 @@ class RunCurve:
         return result
 
     def continue_with(self, newer: RunCurve) -> None:
-        """Add the records of a curve of the same run that lie after the newest of this one.
+        """Append the records of a newer curve of the same run, from after the newest record of this one.
 
-        What it holds as buckets is added as one record each, with the mean of the bucket.
+        Each bucket of the newer curve is added as one record with the mean of the bucket.
         """
         last_steps, last_time, _ = self._last
         for stretch, _ in newer.stretches():
@@ -257,7 +261,7 @@ class _Level:
         return len(self.positions[0])
 
     def append(self, newer: _Level) -> None:
-        """Add buckets at the end; a figure that either lacks counts no records there."""
+        """Append buckets; a figure that one of both levels lacks counts no records there."""
         length = len(self)
         for name in newer.figures.keys() - self.figures.keys():
             self.figures[name] = _nothing(length)
@@ -267,8 +271,8 @@ class _Level:
             values.extend(others)
 
     def halved(self) -> _Level:
-        """Return half as many buckets, each of two neighbours."""
-        # map over slices runs in C: this is the only work that every record takes part in again and again.
+        """Return half as many buckets, each merged from two neighbours."""
+        # map over slices runs in C: this is the only operation that processes every record repeatedly.
         return _Level(
             _part(self.positions, slice(1, None, 2)),
             {
@@ -283,7 +287,7 @@ class _Level:
         )
 
     def split(self, at: int) -> tuple[_Level, _Level]:
-        """Return the buckets before a number, and those from it on."""
+        """Return the buckets before an index, and the others."""
         return self._part(slice(None, at)), self._part(slice(at, None))
 
     def _part(self, part: slice) -> _Level:
@@ -313,7 +317,7 @@ def _nothing(length: int) -> FigureBuckets:
 
 
 def _buckets_of(values: array[float]) -> FigureBuckets:
-    """Return buckets of one record each; one without a value counts none."""
+    """Return buckets of one record each; a bucket without a value has the count 0."""
     if not any(map(math.isnan, values)):
         return FigureBuckets(array("I", [1]) * len(values), values, array("f", values), array("f", values))
     return FigureBuckets(

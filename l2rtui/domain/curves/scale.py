@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 LABEL_CHARS: Final = 9
-"""Characters of the longest label that is not written as a power of ten."""
+"""Length of the longest label that is not written as a power of ten."""
 _EQUAL: Final = 1e-9
-"""Relative distance below which values count as equal: rounding errors of a mean are no curve."""
+"""Relative difference below which values count as equal: rounding errors of a mean are not a curve."""
 _FEW_TICKS: Final = 4
 _FEW_PARTS: Final = 50
 """Accuracy of the labels of limits that are no round numbers: such a part of what lies between them."""
@@ -33,7 +33,7 @@ class Scale:
     ticks: tuple[tuple[float, str], ...] = ()
 
     def share(self, value: float) -> float:
-        """Return where a value lies between the limits: 0 for the lower, 1 for the upper one."""
+        """Return the relative position of a value between the limits: 0 for the lower, 1 for the upper one."""
         return (value - self.low) / (self.high - self.low)
 
     def clipped_share(self, value: float) -> float:
@@ -60,8 +60,8 @@ def usual_values(values: Sequence[float]) -> list[float]:
 def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     """Return a scale that holds all finite values; None without a value.
 
-    Its limits are round numbers, with ticks between them; where few ticks fit they are the least and the greatest
-    value, as a low chart has no room to give away.
+    Its limits are round numbers, with ticks between them. Where only few ticks fit, the limits are the minimum and
+    maximum, as a low chart has no spare height.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -84,10 +84,10 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
 
 
 def position_scale(low: float, high: float, most_ticks: int, *, is_time: bool = False) -> Scale:
-    """Return a scale whose limits are exactly these, and whose ticks are round numbers between them.
+    """Return a scale with exactly these limits, and ticks at round numbers between them.
 
     Args:
-        is_time: Seconds, with ticks at round minutes, hours and days.
+        is_time: The unit is seconds; ticks are at round minutes, hours and days.
     """
     if high <= low:
         high = low + 1.0
@@ -110,11 +110,11 @@ def _span_step(least: float) -> float:
 
 
 def number_label(value: float, step: float) -> str:
-    """Write a number in a few characters, with the digits that tell neighbours at this step apart: ``1.2M``."""
+    """Write a number in a few characters, with enough digits to distinguish neighbours at this step: ``1.2M``."""
     if abs(value) < step / 1e6:
-        return "0"  # a sum of steps may miss it by a rounding error
+        return "0"  # a sum of steps may miss 0 by a rounding error
     size = max(abs(value), step)
-    # Below ten thousand all digits are as short as a prefix.
+    # Below ten thousand, all digits are as short as a prefix.
     factor, prefix = next(((limit, prefix) for limit, prefix in _PREFIXES if size >= max(limit, 1e4)), (1.0, ""))
     digits = -math.floor(math.log10(step / factor) + 1e-9)
     plain_digits = -math.floor(math.log10(step) + 1e-9)
@@ -123,7 +123,7 @@ def number_label(value: float, step: float) -> str:
 
 
 def span_label(seconds: float) -> str:
-    """Write a span of time in at most two units: ``90s`` is ``1m30s``."""
+    """Write a duration in at most two units: ``90s`` is ``1m30s``."""
     rest = round(seconds)
     if rest <= 0:
         return "0"

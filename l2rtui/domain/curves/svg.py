@@ -1,4 +1,4 @@
-"""Parts of SVG pictures that do not depend on what they show: the document, and text of anybody."""
+"""Generic parts of SVG pictures: the document and escaped text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAME: Final = "#888888"
 
 
 def svg_document(width: float, height: float, parts: Iterable[str]) -> str:
-    """Return a picture on white ground; sizes are in pixels."""
+    """Return a picture with a white background; sizes are in pixels."""
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="none">',
@@ -27,8 +27,8 @@ def svg_text_element(
     """Return a text at its base line.
 
     Args:
-        anchor: End of the text that lies at ``x``: ``start``, ``middle`` or ``end``.
-        has_halo: White around its letters, where lines lie behind it.
+        anchor: Which end of the text is at ``x``: ``start``, ``middle`` or ``end``.
+        has_halo: Draw a white outline around the letters, so that they are readable on lines.
     """
     halo = ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if has_halo else ""
     return (
@@ -38,6 +38,6 @@ def svg_text_element(
 
 
 def escaped(text: str) -> str:
-    """Return a text as XML takes it: names come from specs of other people."""
+    """Escape a text for XML: names come from other people's specs."""
     # A character that XML forbids would make the file unreadable.
     return escape("".join(char for char in text if char.isprintable()))

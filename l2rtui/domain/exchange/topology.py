@@ -1,7 +1,7 @@
-"""Topology of a run with a learner: who exchanges data with it, at which addresses, and who is connected. Pure.
+"""Topology of a run with a learner: its peers, the addresses it listens on, and the connected peers. Pure.
 
-The learner's own records name its peers. They are compared with the pods that should be there; without a fresh
-record nobody is called connected or not.
+The learner's own records name its peers. They are compared with the pods that should exist. Without a fresh record,
+the connection state of all peers is unknown.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class PeerLink:
     """Connection between a learner and one of its peers.
 
     Attributes:
-        role: None for a peer that is no pod of the run, such as one that somebody started by hand.
-        ip: Address of its pod; empty where it has none of its own, as on this machine.
-        is_connected: None where no fresh record of the learner tells.
-        state: Sentence on its pod; empty for one that runs.
+        role: None for a peer that is not a pod of the run, such as a worker that was started by hand.
+        ip: Address of its pod; empty if it has no address of its own, as on this machine.
+        is_connected: None if no fresh record of the learner says so.
+        state: Sentence on its pod; empty if the pod is running.
     """
 
     pod: str
@@ -38,7 +38,7 @@ class PeerLink:
 
     @property
     def word(self) -> str:
-        """State of the connection, for people."""
+        """State of the connection, for display."""
         match self.is_connected:
             case None:
                 return "unknown"
@@ -54,7 +54,7 @@ class Topology:
 
     Attributes:
         listens: Addresses at which peers reach it, data and model socket; empty before its first record.
-        time: Of the record that names the peers, in seconds since the epoch; 0 without one.
+        time: Time of the record that names the peers, in seconds since the epoch; 0 without a record.
         exchange: Figures of its newest record; None without a fresh one.
     """
 
@@ -68,10 +68,10 @@ class Topology:
 
 
 def topology(pods: Sequence[PodView], metrics: RunMetrics | None, now: float) -> Topology | None:
-    """Return the topology of a run; None for one without a learner.
+    """Return the topology of a run; None if it has no learner.
 
     Args:
-        pods: Those of the run.
+        pods: Pods of the run.
         metrics: Newest metrics of its learner.
         now: Seconds since the epoch.
     """
@@ -114,7 +114,7 @@ def topology_lines(view: Topology) -> tuple[str, ...]:
 
 
 def exchange_text(figures: ExchangeFigures) -> str:
-    """Return the figures of an exchange in one line, for people."""
+    """Return the exchange figures as one line for display."""
     return (
         f"in {figures.messages_in:,.0f} messages/s {format_bytes(figures.bytes_in)}B/s, "
         f"out {figures.messages_out:,.0f} messages/s {format_bytes(figures.bytes_out)}B/s, "

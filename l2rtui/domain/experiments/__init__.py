@@ -1,4 +1,4 @@
 """Experiments: the runs of one name over their seeds, counted and averaged. Pure.
 
-Neither where the figures of a run come from (``services.experiments``) nor its curves (``domain.curves``).
+The figures of runs come from ``services.experiments``, their curves from ``domain.curves``.
 """

@@ -17,7 +17,7 @@ RESAMPLES: Final = 2_000
 CONFIDENCE: Final = 0.95
 _SEED: Final = 1979
 _TAIL: Final = round(RESAMPLES * (1.0 - CONFIDENCE) / 2.0)
-"""Resampled means that lie outside at either end."""
+"""Resampled means outside of the interval at each end."""
 
 
 @lru_cache(maxsize=1024)
@@ -33,10 +33,11 @@ def bootstrap_interval(values: tuple[float, ...]) -> tuple[float, float] | None:
     return means[_TAIL - 1], means[RESAMPLES - _TAIL - 1]
 
 
-# Drawing costs five times as much as averaging, and the sizes of experiments are few: they are drawn once a size.
+# Drawing costs five times as much as averaging, and experiments have few different sizes: positions are drawn once
+# per size.
 @lru_cache(maxsize=16)
 def _resamples(number: int) -> Sequence[array[int]]:
-    """Return the positions that each resample of so many values draws, with replacement."""
+    """Return the positions that each resample of ``number`` values draws, with replacement."""
     generator = random.Random(_SEED)  # noqa: S311  (statistics, and the same at every look)
     positions = range(number)
     return [array("I", generator.choices(positions, k=number)) for _ in range(RESAMPLES)]

@@ -1,4 +1,4 @@
-"""Summary of an experiment: how many of its runs learn, stall and end, and the return over its seeds."""
+"""Summary of an experiment: how many of its runs learn, stall or have ended, and the return over its seeds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView
 
 _LIVE: Final = frozenset((Learning.STARTING, Learning.LIVE, Learning.SLOW, Learning.STARVED))
-"""States of a run that goes on, be it slowly."""
+"""States of a run that makes progress, however slow."""
 _STALLED: Final = frozenset((Learning.STALLED, Learning.DIVERGED))
-"""States of a run that uses its slots and gets nowhere."""
+"""States of a run that occupies slots without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """State of one run, and the newest return that it has reported; None before the first.
+    """State of one run, and the newest return that it has reported (None before the first).
 
     Attributes:
-        is_queued: It waits for slots; then its state counts nowhere.
-        spec_id, place: Of the run, see ``RunView``. started: seconds since the epoch.
+        is_queued: It waits for slots; its state is then not counted.
+        spec_id, place: See ``RunView``. started: Seconds since the epoch.
     """
 
     run: str
@@ -42,7 +42,7 @@ class SeedResult:
 
 
 def seed_result(run: RunView, state: LearningState, metrics: RunMetrics | None) -> SeedResult:
-    """Return what counts of a run in its experiment."""
+    """Return the facts about a run that count in its experiment."""
     latest_return = metrics.reported_return if metrics is not None else None
     is_queued = run.reason == QUEUED
     about = (run.name, run.experiment, run.seed, state.state, latest_return, is_queued)
@@ -54,13 +54,13 @@ class ExperimentSummary:
     """One experiment over its seeds: runs of one name, one spec and one place.
 
     Attributes:
-        runs: All of them, those that wait in a queue included.
-        queued, live, stalled, done, failed: Runs by state; those of which nothing is known are in none of these.
-        mean_return: Mean of the newest returns of all runs that have reported one; None where none has.
+        runs: Number of its runs, including queued ones.
+        queued, live, stalled, done, failed: Runs by state. A run in an unknown state is in none of these.
+        mean_return: Mean of the newest returns of all runs that have reported one; None without any.
         low, high: Limits of its 95 % bootstrap interval; None for fewer than two returns.
         best_seed, worst_seed: Seeds of the highest and the lowest return; the lower seed where several share it.
-        variant: What tells it from experiments of the same name: spec, place; empty where there are none.
-        repeated_seeds: Seeds that several runs have: the newest of them counts in the statistics.
+        variant: Distinguishes it from experiments of the same name by spec or place; empty if the name is unique.
+        repeated_seeds: Seeds that several runs have; only the newest run of each counts in the statistics.
     """
 
     experiment: str
@@ -82,27 +82,27 @@ class ExperimentSummary:
 
     @property
     def title(self) -> str:
-        """Name, and what tells it from others of that name."""
+        """Name, and its variant if other experiments have the same name."""
         return f"{self.experiment} ({self.variant})" if self.variant else self.experiment
 
     @property
     def unknown(self) -> int:
-        """Runs of which nothing of the present is known."""
+        """Number of runs whose current state is unknown."""
         return self.runs - self.queued - self.live - self.stalled - self.done - self.failed
 
     @property
     def is_fault(self) -> bool:
-        """True where somebody should look at one of its runs."""
+        """True if one of its runs needs attention."""
         return bool(self.stalled or self.failed)
 
 
 def summarize(results: Iterable[SeedResult]) -> tuple[ExperimentSummary, ...]:
-    """Return one summary for each experiment, by name; of several specs or places of one name, one for each."""
+    """Return one summary for each experiment, sorted by name, then by launch. Specs and places are kept apart."""
     members: dict[tuple[str, str, str], list[SeedResult]] = {}
     for result in results:
         members.setdefault((result.experiment, result.place, result.spec_id), []).append(result)
     variants = variants_of(members)
-    # Of one name, the one that was launched first comes first.
+    # Among experiments of the same name, the one that was launched first comes first.
     order = sorted(members, key=lambda key: (key[0], min(result.started for result in members[key]), key))
     return tuple(_summary(key, members[key], variants[key]) for key in order)
 
@@ -110,7 +110,7 @@ def summarize(results: Iterable[SeedResult]) -> tuple[ExperimentSummary, ...]:
 def _summary(key: tuple[str, str, str], results: list[SeedResult], variant: str) -> ExperimentSummary:
     name, place, spec = key
     states = Counter(result.state for result in results if not result.is_queued)
-    # By seed, so that the interval does not change with the order in which runs are listed.
+    # Sorted by seed, so that the interval does not depend on the order in which runs are listed.
     counting, repeated = newest_by_seed(
         results, lambda result: result.seed, lambda result: (result.started, result.run)
     )

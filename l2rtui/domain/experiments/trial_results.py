@@ -16,8 +16,9 @@ class TrialRun:
     """One run of a trial.
 
     Attributes:
-        state: As the history has it (``done``, ``running``, …), or ``queued``.
-        final_return: The newest return that it has reported; best_return the greatest. None before the first.
+        state: As in the history (``done``, ``running``, …), or ``queued``.
+        final_return: The newest return that it has reported. best_return: The greatest. Both are None before the
+            first.
     """
 
     run: str
@@ -34,8 +35,8 @@ class TrialResult:
     """One trial over its seeds.
 
     Attributes:
-        states: Number of its runs by state, by name.
-        mean_return: Mean of the final returns of its runs; None where none has reported one.
+        states: Number of its runs by state.
+        mean_return: Mean of the final returns of its runs; None if no run has reported one.
         low, high: Limits of the 95 % bootstrap interval of that mean; None for fewer than two returns.
         best_return: Greatest return of any of its runs at any time.
         env_steps: Env steps of all of its runs.
@@ -52,7 +53,7 @@ class TrialResult:
 
 
 def trial_results(runs: Iterable[TrialRun]) -> tuple[TrialResult, ...]:
-    """Return one result for each trial, the best mean first; those without a return come last, by number."""
+    """Return one result for each trial, the best mean first; trials without a return come last, by number."""
     members: dict[Trial, list[TrialRun]] = {}
     for run in runs:
         members.setdefault(run.trial, []).append(run)
@@ -66,7 +67,7 @@ def _rank(result: TrialResult) -> tuple[bool, float, int]:
 
 
 def _result(trial: Trial, runs: list[TrialRun]) -> TrialResult:
-    # By seed, so that the interval does not change with the order in which runs are listed.
+    # Sorted by seed, so that the interval does not depend on the order in which runs are listed.
     ordered = sorted(runs, key=lambda run: run.seed)
     finals = _numbers(run.final_return for run in ordered)
     low, high = bootstrap_interval(finals) or (None, None)

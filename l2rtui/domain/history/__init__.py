@@ -1,4 +1,4 @@
-"""History of runs that outlives them: the values of a record, and the differences of two.
+"""History of runs, which outlives them: the fields of a record, and the differences between two records.
 
-Pure: no file and no clock. ``services.history`` stores these values.
+Pure: no files and no clock. ``services.history`` stores these values.
 """

@@ -1,4 +1,4 @@
-"""Absence of the user: what became of runs, and which pods were put out, since the app was last open."""
+"""Absence of the user: outcomes of runs and evictions of pods since the app was last open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVICTIONS: Final = frozenset({
     "Evicted", "Preempted", "NodeLost", "NodeShutdown", "Shutdown",
     "PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI", "TaintManagerEviction",
 })  # fmt: skip
-"""Reasons of pods and events: the node, the scheduler or an administrator ended the pod, and not its run."""
+"""Reasons of pods and events by which the node, the scheduler or an administrator ended the pod, not its run."""
 _EVICTED: Final = "evicted"
 _STARTED: Final = "started"
 _LEVELS: Final[Mapping[str, Level]] = MappingProxyType({
@@ -30,7 +30,7 @@ _LEVELS: Final[Mapping[str, Level]] = MappingProxyType({
     RunOutcome.DESTROYED: Level.OK,
     _STARTED: Level.OK,
 })  # fmt: skip
-"""Words of what can happen, the most urgent first, with their levels."""
+"""Names of the possible happenings with their levels, the most urgent first."""
 _ORDER: Final = {word: number for number, word in enumerate(_LEVELS)}
 
 
@@ -40,7 +40,7 @@ class Departure:
 
     Attributes:
         left: Seconds since the epoch.
-        evicted: Ids of pods that had been put out by then: they stay in the cluster for days.
+        evicted: Uids of pods that had been evicted by then: evicted pods stay in the cluster for days.
     """
 
     left: float
@@ -49,11 +49,11 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that has happened.
+    """One event during the absence.
 
     Attributes:
         word: ``failed``, ``evicted``, ``lost``, ``taken-back``, ``done``, ``destroyed`` or ``started``.
-        name: Of the run or pod. time: seconds since the epoch; None where it is unknown.
+        name: Name of the run or pod. time: Seconds since the epoch; None if unknown.
     """
 
     word: str
@@ -63,7 +63,7 @@ class Happening:
 
     @property
     def level(self) -> Level:
-        """Meaning of the word."""
+        """Severity of the event."""
         return _LEVELS[self.word]
 
 
@@ -73,11 +73,11 @@ def happenings(
     pods: Iterable[PodView] = (),
     events: Iterable[KubeEvent] = (),
 ) -> tuple[Happening, ...]:
-    """Return what has happened since a departure: the most urgent first, and the newest of its kind first.
+    """Return the events since a departure: the most urgent first, and the newest of each kind first.
 
     Args:
-        entries: Runs of the user in the history. pods: Theirs, as they are now.
-        events: Of the cluster, which forgets them after an hour or so; those of other people's pods are left out.
+        entries: The user's runs in the history. pods: The user's pods in their current state.
+        events: Events of the cluster, which keeps them for about an hour; events of other users' pods are skipped.
     """
     runs = list(entries)
     result = [item for entry in runs if (item := _of_entry(departure, entry)) is not None]
@@ -88,7 +88,7 @@ def happenings(
 
 
 def is_evicted(pod: PodView) -> bool:
-    """Return True for a pod that was put out."""
+    """Return True for a pod that was evicted or preempted."""
     return pod.reason in EVICTIONS
 
 
@@ -119,6 +119,6 @@ def _of_events(
 
 
 def summary(items: Iterable[Happening]) -> str:
-    """Return the numbers of what has happened, the most urgent first: ``2 failed, 3 done``; empty for nothing."""
+    """Return the number of events of each kind, the most urgent first: ``2 failed, 3 done``; empty without any."""
     numbers = Counter(item.word for item in items)
     return ", ".join(f"{numbers[word]} {word}" for word in _LEVELS if numbers[word])

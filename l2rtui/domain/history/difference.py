@@ -1,4 +1,4 @@
-"""Differences of two records: field by field in spec, code, versions and outcome, and the code line by line."""
+"""Differences between two records: spec, code, versions and outcome field by field, and the code line by line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from l2rtui.domain.history.record import HistoryRecord
 
 MAX_COMPARED_LINES: Final = 4_000
-"""Lines of a patch that are compared one by one: beyond, difflib would take seconds to say that they differ."""
+"""Lines of a patch that are compared one by one. For longer patches difflib would take seconds."""
 _OUTCOME: Final = ("state", "env_steps", "best_return", "final_return")
 
 
@@ -21,7 +21,7 @@ class Difference:
     Attributes:
         part: ``spec``, ``code``, ``versions`` or ``outcome``.
         field: Path of the field, such as ``train.gamma``.
-        first, second: Values as JSON has them; None where a record lacks the field.
+        first, second: JSON values; None if a record lacks the field.
     """
 
     part: str
@@ -33,7 +33,7 @@ class Difference:
 def differences(
     first: HistoryRecord, second: HistoryRecord, first_spec: Mapping[str, Any], second_spec: Mapping[str, Any]
 ) -> tuple[Difference, ...]:
-    """Return the fields in which two records differ, part by part; ids, times and places are no difference.
+    """Return the fields in which two records differ, part by part; ids, times and places are ignored.
 
     Args:
         first_spec, second_spec: Their specs as documents.
@@ -65,7 +65,7 @@ def _outcome(record: HistoryRecord) -> dict[str, Any]:
 
 
 def flat_fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a document with their paths; items of a list go by their name where they have one."""
+    """Yield the leaves of a document with their paths; list items are addressed by name if they have one."""
     if isinstance(value, Mapping):
         items: Iterable[tuple[str, Any]] = ((str(key), item) for key, item in value.items())
     elif isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
@@ -78,7 +78,7 @@ def flat_fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def patch_difference(first: HistoryRecord, second: HistoryRecord) -> tuple[str, ...]:
-    """Return a unified diff of the changes that both trees had beyond their commits; empty where they are equal."""
+    """Return a unified diff of the uncommitted changes of both source trees; empty if they are equal."""
     before, after = first.launch.source.diff.splitlines(), second.launch.source.diff.splitlines()
     if before == after:
         return ()
@@ -88,7 +88,7 @@ def patch_difference(first: HistoryRecord, second: HistoryRecord) -> tuple[str, 
 
 
 def unified(rows: Iterable[Difference], patch: Iterable[str], first: str, second: str) -> Iterator[str]:
-    """Yield differences as a unified diff for people: each part under its name, ``-`` the first, ``+`` the second.
+    """Yield differences as a unified diff for display: each part under its name, ``-`` the first, ``+`` the second.
 
     Args:
         first, second: Titles of the records.

@@ -1,6 +1,6 @@
 """Identity of an experiment: its name, its spec without name and seed, and its place.
 
-Runs that differ in one of these are not averaged: a mean over two specs, or two clusters, is of nothing.
+Runs that differ in one of these are not averaged: a mean over two specs or two clusters is meaningless.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Key = tuple[str, str, str]
 T = TypeVar("T")
 _NOT_OF_SPEC: Final = frozenset(("name", "experiment", "seed", "trial"))
 _NOT_OF_SET: Final = frozenset(("binding", "may_use_cpu"))
-"""How a replica gets its device: it may differ between seeds of one launch, as slots are free."""
+"""How a replica gets its device. It may differ between seeds of one launch, depending on which slots are free."""
 
 
 @lru_cache(maxsize=4096)
 def spec_id(spec: RunSpec | str) -> str:
-    """Return an id of what a spec says besides name and seed: runs with the same one are seeds of one experiment.
+    """Return an id of a spec without its name and seed: runs with the same id are seeds of one experiment.
 
     Args:
-        spec: Itself, or its JSON as it is stored. Empty and absent fields are the same, as versions add some.
+        spec: The spec, or its stored JSON. Empty and absent fields are equal, as later versions add fields.
 
     Returns:
-        8 hexadecimal digits; empty for JSON that is none.
+        8 hexadecimal digits; empty for invalid JSON.
     """
     try:
         document = json.loads(spec) if isinstance(spec, str) else asdict(spec)
@@ -50,7 +50,9 @@ def _filled(value: object) -> object:
 
 
 def variants_of(keys: Iterable[Key]) -> dict[Key, str]:
-    """Return what tells each experiment from others of its name: ``spec 3f2a91c0, on lab``; empty for nothing."""
+    """Return what distinguishes each experiment from others of its name: ``spec 3f2a91c0, on lab``; empty if
+    unique.
+    """
     every = list(keys)
     variants: dict[Key, str] = {}
     for key in every:
@@ -67,7 +69,7 @@ def variants_of(keys: Iterable[Key]) -> dict[Key, str]:
 def newest_by_seed(
     runs: Iterable[T], seed_of: Callable[[T], int], age_of: Callable[[T], Any]
 ) -> tuple[list[T], tuple[int, ...]]:
-    """Return the newest run of each seed, by seed, and the seeds that several runs have."""
+    """Return the newest run of each seed, and the seeds that several runs have."""
     newest: dict[int, T] = {}
     repeated: set[int] = set()
     for run in runs:

@@ -1,4 +1,4 @@
-"""Record of one run: what was launched, from which source and by whom, and how it ended."""
+"""Record of one run: its spec, its source, who launched it, and its outcome."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final
 from l2rtui.domain.rows import row
 
 ID_CHARS: Final = 8
-"""Characters of an id in commands: enough to mean one run."""
+"""Characters of an id in commands: enough to identify one run."""
 
 
 class RunOutcome(StrEnum):
     """State of a run in the history."""
 
     RUNNING = "running"
-    """It was launched, and nobody has seen its end yet."""
+    """The run was launched, and its end has not been observed."""
     DONE = "done"
     FAILED = "failed"
     DESTROYED = "destroyed"
-    """It was removed while it ran."""
+    """The run was removed before it ended."""
     TAKEN_BACK = "taken-back"
-    """Its launch was not completed, and was rolled back."""
+    """The launch failed and was rolled back."""
     LOST = "lost"
-    """It is gone, and nobody saw how it ended."""
+    """The run no longer exists, and its end was not observed."""
 
 
 @row(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class HistoryEntry:
     """One run as a row of a list.
 
     Attributes:
-        run: Name. run_id: unique id of the launch, 32 hexadecimal digits.
-        started, ended: Seconds since the epoch; ended is None until somebody has seen the end.
-        env_steps, best_return, final_return: None where no record of the learner could be read.
-        image: As in the spec; with its digest where that is known.
+        run: Name. run_id: Unique id of the launch, 32 hexadecimal digits.
+        started, ended: Seconds since the epoch; ended is None until the end was observed.
+        env_steps, best_return, final_return: None if no record of the learner could be read.
+        image: As in the spec, with its digest if that is known.
         revision: Commit of the source tree; empty outside of a git repository.
-        is_dirty: The tree had changes beyond that commit; None where that is not known.
-        backend, context, namespace: Place of the run, as far as the backend has such.
+        is_dirty: The tree had uncommitted changes; None if that is unknown.
+        backend, context, namespace: Place of the run; empty where the backend has no such thing.
     """
 
     run: str
@@ -61,7 +61,7 @@ class HistoryEntry:
 
     @property
     def place(self) -> str:
-        """Backend, context and namespace, as far as there are such."""
+        """Backend, context and namespace, as far as they are known."""
         return "/".join(filter(None, (self.backend, self.context, self.namespace)))
 
 
@@ -70,11 +70,11 @@ class SourceState:
     """Source tree from which a run was launched.
 
     Attributes:
-        root: Folder of its git repository; empty outside of any.
-        revision: Commit, 40 hexadecimal digits. branch: empty where the commit alone is checked out.
-        diff: Changes beyond that commit as a unified diff, bounded and redacted.
-        untracked: Files that git does not know; their contents are in no diff.
-        problem: Sentence on what could not be read, or was cut off; empty for a complete record.
+        root: Folder of its git repository; empty outside of a repository.
+        revision: Commit, 40 hexadecimal digits. branch: Empty for a detached HEAD.
+        diff: Uncommitted changes as a unified diff, bounded and redacted.
+        untracked: Untracked files; the diff does not contain them.
+        problem: Sentence on the parts that could not be read or were truncated; empty for a complete record.
     """
 
     root: str = ""
@@ -86,7 +86,7 @@ class SourceState:
 
     @property
     def is_dirty(self) -> bool | None:
-        """True where the tree had changes beyond its commit; None where there is no commit to compare with."""
+        """True if the tree had uncommitted changes; None if there is no commit to compare with."""
         return bool(self.diff or self.untracked) if self.revision else None
 
 
@@ -99,9 +99,9 @@ class LaunchFacts:
 
     Attributes:
         spec: The RunSpec as JSON, complete and redacted.
-        placement: Slots of each pod by its name.
-        versions: Of l2rtui, Python, torch and the backend, as far as they are known.
-        command: Command line, redacted; of the app the app's own.
+        placement: Slots of each pod, by pod name.
+        versions: Versions of l2rtui, Python, torch and the backend, as far as they are known.
+        command: Command line, redacted; for a launch from the app, the command line of the app.
     """
 
     spec: str = "{}"
@@ -113,15 +113,15 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a run, or what was known when it was destroyed.
+    """End of a run, or its state when it was destroyed.
 
     Attributes:
         ended: Seconds since the epoch.
         curve: Columns of equal length by name (``env_steps``, ``time``, ``mean_return`` …), bounded.
-        logs: Last lines of each pod by its name, bounded.
-        checkpoints: Folder or bucket where checkpoints and metrics lie; empty where none is known.
-        receipt: Sentence of the receipt of a destroy; empty without one.
-        note: Sentence on what could not be read.
+        logs: Last lines of each pod by pod name, bounded.
+        checkpoints: Folder or bucket with checkpoints and metrics; empty if unknown.
+        receipt: Sentence of the receipt of a destroy; empty without a destroy.
+        note: Sentence on the parts that could not be read.
     """
 
     state: RunOutcome
@@ -138,7 +138,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
-    """Complete record of one run; the ending is None until somebody has seen it."""
+    """Complete record of one run; the ending is None until the end was observed."""
 
     entry: HistoryEntry
     launch: LaunchFacts = field(default_factory=LaunchFacts)
@@ -146,10 +146,10 @@ class HistoryRecord:
 
 
 def merged_ending(earlier: Ending | None, later: Ending) -> Ending:
-    """Return the end of a run of which two were reported: the earlier outcome, and what only either knows."""
+    """Merge two reports of the end of a run: the earlier outcome, and the facts that only one of them has."""
     if earlier is None:
         return later
-    # That it was lost was a guess; whoever saw more is right.
+    # LOST was a guess, so the other report is right.
     first = later if earlier.state is RunOutcome.LOST else earlier
     other = earlier if first is later else later
     empty = {
@@ -157,5 +157,5 @@ def merged_ending(earlier: Ending | None, later: Ending) -> Ending:
         for item in fields(Ending)
         if getattr(first, item.name) in (None, "", ())
     }
-    # The destroy that is reported later may have moved them.
+    # The destroy, which is reported later, may have moved them.
     return replace(first, **empty | {"checkpoints": later.checkpoints or earlier.checkpoints})

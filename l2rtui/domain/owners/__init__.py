@@ -1,4 +1,4 @@
-"""Owners: the slots and GPUs that each person uses in each project, and those that do nothing. Pure.
+"""Owners: the slots and GPUs that each person uses in each project, and the idle ones among them. Pure.
 
-All of it is derived from nodes, pods and the ledger; what a source does not measure is unknown and never idle.
+Everything is derived from nodes, pods and the ledger. A GPU without a measurement is unknown, never idle.
 """

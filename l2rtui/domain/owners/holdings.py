@@ -1,4 +1,4 @@
-"""Holdings: what each owner uses in each project now, from the pods that the ledger counts."""
+"""Holdings: current use of each owner in each project, from the pods that the ledger counts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from l2rtui.domain.owners.idle_gpus import IDLE_PERCENT, DeviceKey, IdleTime
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 
 HOLDER_SECONDS: Final = 1800.0
-"""Time from which a GPU that is claimed and does nothing counts: evaluations and checkpoints take less."""
+"""Time after which a claimed GPU counts as idle: evaluations and checkpoints take less."""
 PROJECT_LABELS: Final = ("project", "app.kubernetes.io/part-of")
-"""Labels of a pod that name its project, the first that it has; else its namespace does. The second is one of those
-that Kubernetes recommends."""
+"""Labels of a pod that name its project, in order of precedence; without them its namespace does. Kubernetes
+recommends the second one.
+"""
 _NOT_IDLE: Final = IdleTime(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class IdleGpu:
-    """GPU that is claimed and does nothing, for how long, and the owner's pods on it.
+    """Claimed GPU that is idle, the duration, and the owner's pods on it.
 
     Attributes:
-        is_least: It does nothing for at least these seconds: nobody has looked before.
+        is_least: It has been idle for at least these seconds; it was not observed before.
     """
 
     node: str
@@ -34,7 +35,7 @@ class IdleGpu:
 
     @property
     def time(self) -> IdleTime:
-        """Time for which it has done nothing."""
+        """Time for which it has been idle."""
         return IdleTime(self.seconds, self.is_least)
 
 
@@ -43,11 +44,11 @@ class Holding:
     """Slots and GPUs of one owner in one project.
 
     Attributes:
-        owner, project: Empty where they are unknown.
-        slots, cpu_slots: Of GPUs, and of CPUs. An over-committed slot counts for each pod on it.
-        gpus: GPUs with a pod of the owner; one that several people share counts for each of them.
+        owner, project: Empty if unknown.
+        slots, cpu_slots: Number of GPU slots and of CPU slots. An over-committed slot counts for each pod on it.
+        gpus: GPUs with a pod of the owner; a GPU that several people share counts for each of them.
         idle: GPUs that have been idle for ``HOLDER_SECONDS``.
-        unknown_gpus: GPUs of which nobody can say: without a measurement, or not watched for so long.
+        unknown_gpus: GPUs that are not measured, or were not observed for long enough.
     """
 
     owner: str
@@ -62,7 +63,7 @@ class Holding:
 
     @property
     def idle_gpus(self) -> int | None:
-        """Number of idle GPUs; None where nothing is known of any of them."""
+        """Number of idle GPUs; None if none of its GPUs is observed."""
         return None if self.unknown_gpus == self.gpus > 0 else len(self.idle)
 
 
@@ -70,7 +71,7 @@ def holdings(snapshot: ClusterSnapshot, idle: Mapping[DeviceKey, IdleTime], now:
     """Return one row for each owner and project that uses a device, the largest first.
 
     Args:
-        idle: Times for which GPUs have been seen idle with the same holders, by node and index.
+        idle: Observed idle times of GPUs with unchanged holders, by node and index.
         now: Seconds since the epoch.
     """
     members: dict[tuple[str, str], list[PodView]] = {}
@@ -82,7 +83,7 @@ def holdings(snapshot: ClusterSnapshot, idle: Mapping[DeviceKey, IdleTime], now:
 
 
 def project_of(pod: PodView) -> str:
-    """Return the project of a pod: a label of its own, else its namespace; empty without either."""
+    """Return the project of a pod: the first project label, otherwise its namespace; empty without either."""
     labels = dict(pod.labels)
     return next((labels[name] for name in PROJECT_LABELS if labels.get(name)), pod.namespace)
 
@@ -103,7 +104,7 @@ def _holding(
             is_cpu = _is_cpu(nodes.get(pod.node), usage.gpu)
             slots[is_cpu] += usage.count
             if usage.gpu is None:
-                unnumbered += usage.count  # whole GPUs that a device plugin has chosen: nobody says which
+                unnumbered += usage.count  # whole GPUs that a device plugin has chosen: their index is unknown
             elif not is_cpu and pod not in (on := on_gpu.setdefault((pod.node, usage.gpu), [])):
                 on.append(pod)
     states = {key: _idle_time(nodes.get(key[0]), key, own, idle, now) for key, own in on_gpu.items()}
@@ -126,7 +127,7 @@ def _holding(
 
 
 def _is_cpu(node: Node | None, index: int | None) -> bool:
-    """Return True for a cpu device; an index that the node does not list is taken for a GPU."""
+    """Return True for a cpu device; an index that the node does not list is assumed to be a GPU."""
     if index is None or node is None:
         return index == CPU
     device = node.gpu(index)
@@ -136,7 +137,7 @@ def _is_cpu(node: Node | None, index: int | None) -> bool:
 def _idle_time(
     node: Node | None, key: DeviceKey, pods: Sequence[PodView], idle: Mapping[DeviceKey, IdleTime], now: float
 ) -> IdleTime | None:
-    """Return for how long a GPU has been idle, 0 while it is not for long, None where nobody can say."""
+    """Return how long a GPU has been idle; 0 if not for long, None if unknown."""
     use = node.use(key[1]) if node is not None else None
     if use is None or use.percent is None:
         return None
@@ -145,6 +146,6 @@ def _idle_time(
     time = idle.get(key, _NOT_IDLE)
     if time.seconds >= HOLDER_SECONDS:
         return time
-    # Whoever has claimed it a moment ago has not let it rest for long, whether somebody has looked or not.
+    # A GPU whose holder is young cannot have been idle for long, observed or not.
     is_young = min(pod.created for pod in pods) > now - HOLDER_SECONDS
     return _NOT_IDLE if is_young else None

@@ -1,6 +1,6 @@
-"""GPUs that are held and do nothing, and since when. Pure.
+"""GPUs that are held but idle, and the time since which they are. Pure.
 
-Only what a source measures counts, and only while somebody looks: a GPU without a figure is not called idle.
+Only measured GPUs count, and only while the app observes them: a GPU without a measurement is never called idle.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from l2rtui.domain.quantity import age
 from l2rtui.domain.snapshot import ClusterSnapshot
 
 IDLE_PERCENT: Final = 5.0
-"""Utilisation below which a GPU does nothing: what a display or a driver's own work takes stays below it."""
+"""Utilisation below which a GPU counts as idle: a display or the driver's own work uses less."""
 LONG_SECONDS: Final = 600.0
-"""Time from which that is worth saying: an evaluator that waits for the next policy pauses for less."""
+"""Time after which idleness is reported: an evaluator that waits for the next policy pauses for less."""
 
 DeviceKey = tuple[str, int]
 """Node and index of a device."""
@@ -28,8 +28,8 @@ class IdleSpan(NamedTuple):
 
     Attributes:
         holders: Uids of the pods on it.
-        since: Time since which it is idle with these, seconds since the epoch.
-        is_least: It was idle already when it was first looked at: since when before that, nobody knows.
+        since: Time since which it is idle with these holders, seconds since the epoch.
+        is_least: It was already idle when it was first observed, so it may have been idle for longer.
     """
 
     holders: frozenset[str]
@@ -38,14 +38,14 @@ class IdleSpan(NamedTuple):
 
 
 class IdleTime(NamedTuple):
-    """Seconds for which a GPU has been idle; at least so many where its beginning was not seen."""
+    """Seconds for which a GPU has been idle; a lower bound if the beginning was not observed."""
 
     seconds: float
     is_least: bool = False
 
     @property
     def text(self) -> str:
-        """The time for display: ``12m``, or ``≥12m`` where it may be longer."""
+        """Time for display: ``12m``, or ``≥12m`` if it may be longer."""
         return f"{'≥' if self.is_least else ''}{age(self.seconds)}"
 
 
@@ -53,7 +53,7 @@ class IdleGpus:
     """Time since which each held GPU has been idle, by node and index.
 
     Args:
-        spans: Those of a look a moment ago, which go on where nothing has changed since.
+        spans: Spans of a recent observation; they continue if nothing has changed since then.
     """
 
     def __init__(self, spans: Mapping[DeviceKey, IdleSpan] = MappingProxyType({})) -> None:
@@ -62,15 +62,15 @@ class IdleGpus:
 
     @property
     def spans(self) -> Mapping[DeviceKey, IdleSpan]:
-        """GPUs that are idle as far as they were looked at, whatever the time."""
+        """GPUs that are idle as of the latest observation, regardless of the time."""
         return self._since
 
     def take(self, snapshot: ClusterSnapshot, now: float) -> None:
-        """Look at the nodes that differ from the last time."""
+        """Observe the nodes that have changed since the last call."""
         ledgers = snapshot.ledger.nodes
         for name, node in snapshot.nodes.items():
             before, ledger = self._looked_at.get(name), ledgers.get(name)
-            # By identity: thousands of GPUs, ten times a second, would be a fifth of a core.
+            # Compared by identity: thousands of GPUs, ten times a second, would take a fifth of a core.
             if before is None or before[0] is not node or before[1] is not ledger:
                 self._looked_at[name] = node, ledger
                 self._look(node, ledger, now, before[0] if before is not None else None)
@@ -80,7 +80,9 @@ class IdleGpus:
             self._since = {key: since for key, since in self._since.items() if key[0] in snapshot.nodes}
 
     def look_away(self) -> None:
-        """Know nothing of the time from now on to the next look: what is idle then may be so for longer."""
+        """Mark the time until the next ``take`` as unobserved: a GPU that is idle then may have been idle for
+        longer.
+        """
         self._looked_at.clear()
 
     def _look(self, node: Node, ledger: NodeLedger | None, now: float, before: Node | None) -> None:
@@ -97,11 +99,11 @@ class IdleGpus:
             key, uids = (node.name, gpu.index), idle.get(gpu.index)
             if uids is None:
                 self._since.pop(key, None)
-            elif key not in self._since or self._since[key].holders != uids:  # another holder begins anew
+            elif key not in self._since or self._since[key].holders != uids:  # a new holder starts a new span
                 use = before.use(gpu.index) if before is not None else None
                 self._since[key] = IdleSpan(uids, now, is_least=use is None or use.percent is None)
 
     def long_idle(self, now: float, least_seconds: float = LONG_SECONDS) -> Mapping[DeviceKey, IdleTime]:
-        """Return how long GPUs have been idle, where that is long."""
+        """Return the idle time of the GPUs that have been idle for at least ``least_seconds``."""
         times = {key: IdleTime(now - span.since, span.is_least) for key, span in self._since.items()}
         return {key: idle for key, idle in times.items() if idle.seconds >= least_seconds}

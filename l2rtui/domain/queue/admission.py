@@ -1,4 +1,4 @@
-"""Admission: the order in which queued runs are served, those that may start now, and why the others wait."""
+"""Admission of queued runs: service order, which runs may start now, and why the others wait."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class AdmissionVerdict:
     """Decision on one queued run.
 
     Attributes:
-        position: From 1, in the order in which runs are served.
-        slots: The slots on which it starts now; None for a run that waits.
-        reason: Cause of its waiting, without a full stop.
-        is_blocking: Runs behind it may not take slots that it could use.
+        position: Position in the service order, from 1.
+        slots: Slots on which it starts now; None for a run that waits.
+        reason: Why it waits, without a full stop.
+        is_blocking: Later runs may not take slots that it could use.
     """
 
     ticket: Ticket
@@ -35,15 +35,15 @@ class AdmissionVerdict:
 
 
 def held_slots(ledger: Ledger) -> Counter[str]:
-    """Return how many slots each owner holds; pods of unknown owners count for an empty name."""
+    """Return the number of slots that each owner holds; the empty name stands for unknown owners."""
     return Counter(slot.owner for slot in ledger.slots.values() if slot.pod)
 
 
 def fair_order(tickets: Sequence[Ticket], slots_of: Mapping[str, int]) -> tuple[Ticket, ...]:
-    """Return the tickets in the order of service: the owner who holds least is next, first come first among equals.
+    """Return the tickets in service order: the owner with the fewest slots is next, ties in order of arrival.
 
-    Max-min fairness by progressive filling, as dominant resource fairness has it for a single resource (Ghodsi et
-    al., NSDI 2011). Runs whose start is announced come first: they have been chosen.
+    Max-min fairness by progressive filling, which is dominant resource fairness for a single resource (Ghodsi et
+    al., NSDI 2011). Runs whose start is announced come first: they have already been chosen.
 
     Args:
         slots_of: Number of slots of each owner.
@@ -73,11 +73,11 @@ def fair_order(tickets: Sequence[Ticket], slots_of: Mapping[str, int]) -> tuple[
 
 
 def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ...]:
-    """Decide on each run, in the order of service, whole runs at a time.
+    """Decide on each run in service order; a run starts as a whole or not at all.
 
-    A run that does not fit blocks the free slots that it could use: a smaller one behind it cannot starve it. Runs
-    that need other slots go on. A run that no present node could ever take, and one whose start has just failed,
-    block nothing.
+    A run that does not fit blocks the free slots that it could use, so that a smaller run behind it cannot starve
+    it. Runs that need other slots are not affected. A run that does not fit on any existing node, and a run whose
+    start has just failed, block nothing.
     """
     verdicts: list[AdmissionVerdict] = []
     free, left, ahead, capacity = ledger, len(ledger.free()), "", _Capacity(ledger)
@@ -86,7 +86,7 @@ def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ..
         if ticket.problem:
             verdicts.append(AdmissionVerdict(ticket, position, None, ticket.problem))
             continue
-        # Behind the last free slot nothing is placed any more: queues are long, and a placement is not free.
+        # Once no slot is free, nothing more is placed: queues are long, and a placement is expensive.
         slots = _fitting(ticket, free) if left or not ticket.demand else None
         if slots is not None:
             verdicts.append(AdmissionVerdict(ticket, position, slots))
@@ -102,13 +102,15 @@ def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ..
 
 
 def impossible(tickets: Iterable[Ticket], ledger: Ledger) -> tuple[Ticket, str] | None:
-    """Return the first run that would not fit even if every slot were free, and why; None where all would."""
+    """Return the first run that would not fit even if every slot were free, with the reason; None if all would
+    fit.
+    """
     capacity = _Capacity(ledger)
     return next(((ticket, conflict) for ticket in tickets if (conflict := capacity.conflict(ticket))), None)
 
 
 class _Capacity:
-    """Ledger in which everything is free; its answers are remembered, as the seeds of an experiment are alike."""
+    """Ledger with all slots free; its answers are cached, as the seeds of an experiment are alike."""
 
     def __init__(self, ledger: Ledger) -> None:
         usable = [slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF]
@@ -116,7 +118,7 @@ class _Capacity:
         self._conflicts: dict[tuple[object, ...], str] = {}
 
     def conflict(self, ticket: Ticket) -> str:
-        """Return why a run would not fit; empty where it would."""
+        """Return why a run would not fit; empty if it would."""
         key = (ticket.spec.sets, ticket.pins, ticket.policy)
         if key not in self._conflicts:
             placed = place([ticket.spec], self._ledger, policy=ticket.policy, pins=ticket.pins)
@@ -125,18 +127,18 @@ class _Capacity:
 
 
 def _fitting(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...] | None:
-    """Return the slots on which a run fits as a whole; None if it does not."""
+    """Return the slots on which a whole run fits; None if it does not fit."""
     placed = place([ticket.spec], ledger, policy=ticket.policy, pins=ticket.pins)
     return None if placed.conflicts else tuple(slot for seat in placed.seats for slot in seat.slots)
 
 
 def _contested(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...]:
-    """Return the free slots that a run which does not fit could use once others are free beside them."""
+    """Return the free slots that a run which does not fit could use once further slots become free."""
     free = len(ledger.free())
     (bound,) = bound_to_cpu([ticket.spec], ledger, ticket.pins)
 
     def single(part: SetSpec) -> SetSpec:
-        # One slot at a time: a free slot beside a busy one is waited for too by a replica that needs both.
+        # One slot at a time: a replica that needs both a free slot and a busy one waits for both.
         binding = Binding.ENV if part.pod.binding is Binding.DEVICE_PLUGIN else part.pod.binding
         count = free if part.slots else 0
         return replace(part, replicas=count, slots=min(part.slots, 1), pod=replace(part.pod, binding=binding))
@@ -151,16 +153,16 @@ def _contested(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...]:
 
 def _marked(ledger: Ledger, slots: Iterable[SlotId], state: SlotState) -> Ledger:
     """Return the ledger with these slots in another state."""
-    changed = dict(ledger.slots)  # a copy for each change: callers keep the ledger before it
+    changed = dict(ledger.slots)  # copied for each change: callers keep the ledger from before
     for slot_id in slots:
         changed[slot_id] = replace(changed[slot_id], state=state)
     return replace(ledger, slots=changed)
 
 
 def released(ledger: Ledger, runs: Iterable[str]) -> Ledger:
-    """Return the ledger as it will be when these runs have ended; slots that others share stay busy."""
+    """Return the ledger as it will be after these runs have ended; slots shared with other runs stay busy."""
     names = set(runs)
-    # A slot that somebody else has reserved is not free then either.
+    # A slot that another user has reserved is not free then either.
     ending = (slot for slot in ledger.slots.values() if slot.run in names and not slot.is_withheld)
     slots = [slot.id for slot in ending if not slot.sharing]
     return vacated(ledger, slots)

@@ -1,4 +1,4 @@
-"""Forecast: the latest time until a queued run may start, from the limits of the runs before it."""
+"""Forecast of the latest start of each queued run, from the time limits of the runs before it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from l2rtui.domain.queue.admission import admit, occupied, released, vacated
 from l2rtui.domain.queue.tickets import Ticket
 
 MOST_ROUNDS = 200
-"""Ends of runs that are looked at; what lies behind them is far away, and unknown is said of it."""
+"""Number of run ends that are simulated. Later starts are far away and reported as unknown."""
 
 
 def forecast(
     order: Sequence[Ticket], ledger: Ledger, ends: Mapping[str, float], walls: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the seconds until each run may start at the latest, by its name; one that is not there is unknown.
+    """Return the seconds until the latest start of each run, by name; runs that are missing have no forecast.
 
-    Each run is taken to last as long as it may: one without a limit never ends, and whoever needs its slots has no
-    forecast. Runs that others launch meanwhile are not foreseen.
+    Each run is assumed to use its whole time limit. A run without a limit never ends, so runs that need its slots
+    have no forecast. Runs that other users launch meanwhile are not considered.
 
     Args:
         order: Queued runs in the order of service.
-        ends: Seconds until each running run has reached its limit, by name; a run without a limit is left out.
-        walls: Longest duration of each queued run, in seconds by name; a run without a limit is left out.
+        ends: Seconds until each running run reaches its limit, by name; runs without a limit are left out.
+        walls: Maximum duration of each queued run, in seconds by name; runs without a limit are left out.
     """
     starts: dict[str, float] = {}
     waiting, now = list(order), 0.0
@@ -45,6 +45,6 @@ def forecast(
         if not waiting or not events:
             break
         now, run = heapq.heappop(events)
-        # A run of this queue has no holder in the ledger yet: its slots are those of its forecast start.
+        # A run of this queue has no holder in the ledger yet: its slots are the slots of its forecast start.
         ledger = vacated(ledger, slots[run]) if run in slots else released(ledger, [run])
     return starts

@@ -1,8 +1,8 @@
-"""Tickets of queued runs, and every change of a queue as a function from one value to the next.
+"""Tickets of queued runs, and all changes of a queue as pure functions.
 
-A start has two steps with a crash allowed between any two: the *intent* is written (``begin``), the run is launched
-under the id of its ticket, the ticket goes (``finish``). Whoever takes a queue over compares intents with the runs
-that exist (``reconcile``): the id says whether a run was launched, so none is lost and none starts twice.
+A start has three steps, and a crash may happen between any two: write the *intent* (``begin``), launch the run
+under the id of its ticket, remove the ticket (``finish``). A process that takes over a queue compares intents with
+the existing runs (``reconcile``): the id shows whether a run was launched, so no run is lost or started twice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import RunSpec
 
 QUEUED = "Queued"
-"""State of a run that waits in a queue, as the reason of its row."""
+"""State of a run that waits in a queue, shown as the reason of its row."""
 
 
 class TicketState(StrEnum):
-    """State of a queued run: it waits, or somebody has announced its start."""
+    """State of a queued run: it waits, or its start was announced."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -30,12 +30,12 @@ class Ticket:
     """One run in a queue.
 
     Attributes:
-        number: Order of arrival, from 1 up and never used twice. The wall clock decides nothing, as it may jump.
+        number: Order of arrival, from 1, never reused. The wall clock is not used, as it may jump.
         uid: Id under which the run will be launched.
-        since: Time at which it was queued, in seconds since the epoch; for people alone.
+        since: Time at which it was queued, in seconds since the epoch; for display only.
         submission: Id of the command that queued it, under which its folder and environment are kept.
-        source: Spec file that it was made of, for the history.
-        problem: Reason for which its last start failed, a sentence without its full stop; empty without one.
+        source: Spec file that it was created from, for the history.
+        problem: Why its last start failed, a sentence without its full stop; otherwise empty.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class RunQueue:
-    """All queued runs of one place, in the order in which their owners want them.
+    """All queued runs of one place, in the order that their owners want.
 
     Attributes:
         next_number: Number of the next ticket.
@@ -81,7 +81,7 @@ def enqueue(queue: RunQueue, tickets: Iterable[Ticket]) -> RunQueue:
     """Append tickets and number them.
 
     Raises:
-        ValueError: a run of that name waits already; the message names it.
+        ValueError: A run of that name is already waiting; the message names it.
     """
     names = {ticket.spec.name for ticket in queue.tickets}
     added: list[Ticket] = []
@@ -94,27 +94,27 @@ def enqueue(queue: RunQueue, tickets: Iterable[Ticket]) -> RunQueue:
 
 
 def begin(queue: RunQueue, uid: str) -> RunQueue:
-    """Announce the start of a run: written down before anything of it is made."""
+    """Announce the start of a run. This is stored before any of its objects are created."""
     return _changed(queue, uid, lambda ticket: replace(ticket, state=TicketState.STARTING, problem=""))
 
 
 def finish(queue: RunQueue, uids: Collection[str]) -> RunQueue:
-    """Take out runs that were launched, cancelled or destroyed; ids that are not there are passed over."""
+    """Remove runs that were launched, cancelled or destroyed; unknown ids are ignored."""
     return replace(queue, tickets=tuple(ticket for ticket in queue.tickets if ticket.uid not in uids))
 
 
 def postpone(queue: RunQueue, uid: str, problem: str = "") -> RunQueue:
-    """Let a run whose start failed, and was taken back, wait on at its place."""
+    """Put a run whose start failed and was rolled back into the waiting state again, at its old position."""
     return _changed(queue, uid, lambda ticket: replace(ticket, state=TicketState.WAITING, problem=problem))
 
 
 def reconcile(queue: RunQueue, launched: Collection[str]) -> RunQueue:
-    """Settle announced starts that nobody carries on: a run that exists was launched, any other waits on.
+    """Resolve announced starts after a crash: a run that exists was launched, any other waits again.
 
     Args:
         launched: Ids of the runs that exist.
     """
-    # Without its intent a ticket was never launched, and it keeps its number: the order stays.
+    # A ticket keeps its number when its intent is withdrawn, so the order stays.
     settled = (
         replace(ticket, state=TicketState.WAITING) if ticket.state is TicketState.STARTING else ticket
         for ticket in queue.tickets
@@ -124,10 +124,10 @@ def reconcile(queue: RunQueue, launched: Collection[str]) -> RunQueue:
 
 
 def move(queue: RunQueue, uid: str, position: int) -> RunQueue:
-    """Move a run among those of its owner; between owners fairness decides, and nobody overtakes by a move.
+    """Move a run among the runs of the same owner; the order between owners is decided by fairness only.
 
     Args:
-        position: From 1; beyond the last means the last.
+        position: From 1; a position beyond the last means the last.
     """
     moved = queue.with_uid(uid)
     if moved is None:
@@ -135,14 +135,14 @@ def move(queue: RunQueue, uid: str, position: int) -> RunQueue:
     own = [ticket for ticket in queue.tickets if ticket.owner == moved.owner]
     own.remove(moved)
     own.insert(max(0, position - 1), moved)
-    # The places that the owner's tickets have stay the owner's; only who stands on which of them changes.
+    # The owner's tickets keep the same set of positions; only their order among themselves changes.
     line = iter(own)
     tickets = (next(line) if ticket.owner == moved.owner else ticket for ticket in queue.tickets)
     return replace(queue, tickets=tuple(tickets))
 
 
 def _changed(queue: RunQueue, uid: str, change: Callable[[Ticket], Ticket]) -> RunQueue:
-    # A ticket that was cancelled meanwhile is no error: its canceller has said so to the person.
+    # A ticket that was cancelled meanwhile is not an error: the command that cancelled it has reported that.
     return replace(
         queue, tickets=tuple(change(ticket) if ticket.uid == uid else ticket for ticket in queue.tickets)
     )

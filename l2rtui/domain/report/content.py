@@ -1,4 +1,4 @@
-"""Content of a report: the runs of an experiment with their records and curves, and what follows from them."""
+"""Content of a report: the runs of an experiment with their records and curves, and statistics over them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ReportedRun:
     """One launch of a run.
 
     Attributes:
-        state: Outcome, or what the run does now.
-        is_newest: No later launch has its name, or its seed and its spec; earlier ones are listed, and not in
-            curves and means.
-        trial: Trial of a sweep to which it belongs; None where it belongs to none.
-        differences: From the spec, code and versions that the report shows in full.
+        state: Outcome, or current state.
+        is_newest: No later launch has its name, or its seed and its spec. Earlier launches are listed, but not part
+            of curves and means.
+        trial: Trial of a sweep to which it belongs; None outside of a sweep.
+        differences: Differences from the spec, code and versions that the report shows in full.
     """
 
     record: HistoryRecord
@@ -41,16 +41,16 @@ class ReportedRun:
 
     @property
     def identity(self) -> Key:
-        """Of its experiment: name, place and spec."""
+        """Identity of its experiment: name, place and spec."""
         return self.record.entry.experiment, self.curve.place, self.curve.spec_id
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnSummary:
-    """Mean of the final returns over the newest launches; the limits are those of its 95 % bootstrap interval.
+    """Mean of the final returns over the newest launches, with the limits of its 95 % bootstrap interval.
 
     Attributes:
-        variant: Spec or place, where runs of several are on the page.
+        variant: Spec or place, if the page has runs of several; otherwise empty.
     """
 
     num: int
@@ -61,13 +61,13 @@ class ReturnSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentReport:
-    """Everything on one experiment that a page shows.
+    """All data about one experiment that a page shows.
 
     Attributes:
-        made: Time of the report, in seconds since the epoch. program: name and version of what made it.
-        runs: By seed and name; the newest launch of a run before its earlier ones. At least one.
-        spec: Spec of the first run as resolved, in YAML; empty where none is known.
-        notes: Sentences on what the report lacks.
+        made: Time of the report, in seconds since the epoch. program: Name and version of the program that made it.
+        runs: By seed and name; the newest launch of a run comes before earlier ones. At least one.
+        spec: Resolved spec of the first run as YAML; empty if unknown.
+        notes: Sentences on missing parts of the report.
     """
 
     title: str
@@ -89,7 +89,7 @@ class ExperimentReport:
 
     @property
     def final_returns(self) -> tuple[ReturnSummary, ...]:
-        """Mean of the final returns of each spec and place; none where no run has one."""
+        """Mean of the final returns for each spec and place; empty if no run has a return."""
         members: dict[Key, list[float]] = {}
         for run in self.newest:
             value = run.record.entry.final_return
@@ -103,19 +103,19 @@ class ExperimentReport:
 
     @property
     def final_return(self) -> ReturnSummary | None:
-        """Mean of the final returns; None where no run has one, or the runs are of several specs or places."""
+        """Mean of the final returns; None if no run has one, or if the runs have several specs or places."""
         own = self.final_returns
         return own[0] if len(own) == 1 else None
 
     @property
     def repeated_seeds(self) -> tuple[int, ...]:
-        """Seeds that several launches of one spec and place have."""
+        """Seeds shared by several launches of one spec and place."""
         counts = Counter((run.record.entry.seed, *run.identity) for run in self.runs)
         return tuple(sorted({int(seed) for (seed, *_), number in counts.items() if number > 1}))
 
     @property
     def trials(self) -> tuple[TrialResult, ...]:
-        """Results of the trials of a sweep, the best first; empty where no run belongs to one."""
+        """Results of the trials of a sweep, the best first; empty if no run belongs to a trial."""
         return trial_results(
             TrialRun(
                 run.record.entry.run, run.trial, run.record.entry.seed, run.state, run.record.entry.final_return
@@ -126,7 +126,7 @@ class ExperimentReport:
 
     @property
     def charts(self) -> tuple[tuple[str, Sequence[CurveGroup]], ...]:
-        """Charts with their titles: the mean over seeds, and each run by itself where there are several."""
+        """Charts with their titles: the mean over seeds and, if there are several runs, each run separately."""
         seeds = [run.curve for run in self.newest if run.curve.curve.num_records]
         if not seeds:
             return ()
@@ -137,7 +137,7 @@ class ExperimentReport:
 
     @property
     def sources(self) -> tuple[tuple[SourceState, int], ...]:
-        """Source trees of the newest launches with their number of runs; those without a commit count as well."""
+        """Source trees of the newest launches with their number of runs, including trees without a commit."""
         return tuple(Counter(run.record.launch.source for run in self.newest).items())
 
     @property

@@ -1,8 +1,8 @@
-"""Page of a report: HTML with its own style and inline SVG, without scripts and without anything from a network.
+"""Page of a report: HTML with its own style and inline SVG, without scripts or network resources.
 
-Every text comes from specs, logs and repositories of anybody. `_text` is the one way into the page: it removes what
-a terminal would obey, and escapes what HTML would read. The policy in the head forbids scripts and requests also
-where a browser would find some.
+All texts come from untrusted specs, logs and repositories. Every text enters the page through `_text`, which
+removes terminal control characters and escapes HTML. The content security policy in the head additionally forbids
+scripts and requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.sweeps.trial import short_names
 
 MAX_PATCH_LINES: Final = 2_000
-"""Lines of a patch on the page: a browser draws ten thousand only slowly, and the history has all of them."""
+"""Lines of a patch on the page: browsers render ten thousand lines slowly, and the history has all of them."""
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE: Final = """
 body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem; font: 15px/1.45 sans-serif; color: #222; }
@@ -116,7 +116,8 @@ def _curves(report: ExperimentReport) -> Iterator[str]:
     for number, (title, groups) in enumerate(charts):
         if title:
             yield f"<h3>{title}</h3>"
-        # The seeds apart are for the return: a dozen lines in each of ten charts say less than their means.
+        # Separate seeds are drawn only for the return: a dozen lines in each of ten charts say less than their
+        # means.
         yield svg_text(groups, CHARTS, (RETURN,) if number else ())
 
 
@@ -166,7 +167,7 @@ def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
         if ending.state is RunOutcome.FAILED:
             logs += [_folded(f"last lines of {pod} ({name})", lines) for pod, lines in ending.logs]
     if rows:
-        # A column that says nothing of any run is left out.
+        # A column that is empty for all runs is left out.
         columns = [number for number, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
         yield _table([_ENDS[number] for number in columns], [[row[number] for number in columns] for row in rows])
     yield from logs
@@ -224,7 +225,7 @@ def _number(value: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time in UTC; empty for one that no calendar has."""
+    """Format a time in UTC; empty for a time outside of the calendar."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):

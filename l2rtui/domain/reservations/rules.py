@@ -1,4 +1,4 @@
-"""Rules of reservations: slots that a place names, who may reserve them, what stays of those of a node. Pure."""
+"""Rules of reservations: named slots, who may reserve them, and the reservations that remain on a node. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from l2rtui.domain.placement import parse_pins, pinned
 from l2rtui.domain.sanitize import sanitize
 
 MOST_SECONDS: Final = 14 * 86_400.0
-"""Longest reservation: nobody should have to ask an administrator about slots of a person who has left."""
+"""Longest reservation: slots of a person who has left must become free without an administrator."""
 LEAST_SECONDS: Final = 60.0
 MOST_NOTE: Final = 100
-"""Characters of a note; more are cut."""
+"""Maximum length of a note in characters; longer notes are truncated."""
 
 
 def slots_named(places: Iterable[str], ledger: Ledger) -> tuple[SlotId, ...]:
-    """Return the slots of places, in the order of the ledger: ``NODE``, ``NODE/GPU``, ``NODE/GPU.SLOT``, ranges.
+    """Return the slots of places, in ledger order. Places: ``NODE``, ``NODE/GPU``, ``NODE/GPU.SLOT``, ranges.
 
     Raises:
-        ValueError: a place has another form, or there is no such slot; the message names it.
+        ValueError: A place has another form, or a slot does not exist; the message names it.
     """
     named: set[SlotId] = set()
     for place in places:
@@ -43,16 +43,16 @@ def _slots_of(part: str, ledger: Ledger) -> list[SlotId]:
 
 
 def span_problem(seconds: float) -> str:
-    """Return a sentence on a time that is too short or too long; empty for none."""
+    """Return a sentence if the duration is too short or too long; otherwise empty."""
     if LEAST_SECONDS <= seconds <= MOST_SECONDS:
         return ""
     return f"a reservation lasts from 1 minute to {MOST_SECONDS / 86_400:g} days"
 
 
 def obstacle(slots: Iterable[SlotId], ledger: Ledger, owner: str) -> str:
-    """Return a sentence on the first slot that this person cannot reserve; empty if all can be.
+    """Return a sentence on the first slot that this person cannot reserve; empty if all can be reserved.
 
-    Slots that nobody uses can be reserved, and those on which only pods of the person run.
+    A slot can be reserved if it is unused or used only by pods of the same person.
     """
     for slot_id in slots:
         slot = ledger.slots.get(slot_id)
@@ -72,7 +72,7 @@ def _obstacle(slot: Slot, owner: str) -> str:
 
 
 def others_on(existing: Iterable[SlotReservation], slots: Iterable[SlotId], owner: str) -> SlotReservation | None:
-    """Return the first reservation of somebody else on these slots of one node; None without any."""
+    """Return the first reservation of another person on these slots of one node; None without any."""
     numbers = {(slot.gpu, slot.slot) for slot in slots}
     return next((item for item in existing if (item.gpu, item.slot) in numbers and item.owner != owner), None)
 
@@ -80,20 +80,20 @@ def others_on(existing: Iterable[SlotReservation], slots: Iterable[SlotId], owne
 def with_added(
     existing: Iterable[SlotReservation], slots: Collection[SlotId], owner: str, until: float, note: str
 ) -> tuple[SlotReservation, ...]:
-    """Return the reservations of a node with these slots reserved, in place of earlier ones on them."""
+    """Return the reservations of a node with these slots reserved; earlier reservations of them are replaced."""
     note = " ".join(sanitize(note).split())[:MOST_NOTE]
     added = (SlotReservation(slot.gpu, slot.slot, owner, until, note, is_mine=True) for slot in slots)
     return _sorted((*without(existing, slots), *added))
 
 
 def without(existing: Iterable[SlotReservation], slots: Iterable[SlotId]) -> tuple[SlotReservation, ...]:
-    """Return the reservations of a node that are on none of these slots."""
+    """Return the reservations of a node without the ones on these slots."""
     numbers = {(slot.gpu, slot.slot) for slot in slots}
     return tuple(item for item in existing if (item.gpu, item.slot) not in numbers)
 
 
 def by_node(slots: Iterable[SlotId]) -> dict[str, list[SlotId]]:
-    """Group slots by node, in the order of the names: everybody who reserves several nodes takes them in one."""
+    """Group slots by node, sorted by node name: concurrent reservations then lock nodes in the same order."""
     nodes: dict[str, list[SlotId]] = {}
     for slot in slots:
         nodes.setdefault(slot.node, []).append(slot)
@@ -101,7 +101,7 @@ def by_node(slots: Iterable[SlotId]) -> dict[str, list[SlotId]]:
 
 
 def reserved(slots: Iterable[SlotId], ledger: Ledger) -> Sequence[tuple[SlotId, SlotReservation]]:
-    """Return those of the slots that are reserved, with their reservations."""
+    """Return the reserved slots with their reservations."""
     pairs = ((slot, ledger.slots[slot].reservation) for slot in slots if slot in ledger.slots)
     return [(slot, reservation) for slot, reservation in pairs if reservation is not None]
 

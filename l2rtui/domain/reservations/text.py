@@ -1,7 +1,7 @@
-"""Text of the reservations of one node, as backends store it: bounded, and read with suspicion. Pure.
+"""Text form of the reservations of one node, as backends store it: bounded and untrusted. Pure.
 
-A list of ``{"owner", "until", "note", "slots": ["0.0", "cpu.3"]}``. Whoever may write where it is stored may have
-written anything: what cannot be read reserves nothing.
+A list of ``{"owner", "until", "note", "slots": ["0.0", "cpu.3"]}``. Anyone with write access to the storage may
+have written anything: unreadable entries reserve nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from l2rtui.domain.reservations.rules import MOST_NOTE, MOST_SECONDS
 from l2rtui.domain.sanitize import sanitize
 
 MOST_TEXT: Final = 64 * 1024
-"""Longest text that is read, in characters; that of a node with 16 GPUs and 128 CPU slots has some two thousand."""
+"""Longest text that is read, in characters. A node with 16 GPUs and 128 CPU slots needs about two thousand."""
 _MOST_OWNER: Final = 64
 
 
@@ -34,11 +34,11 @@ def reservations_text(reservations: Iterable[SlotReservation]) -> str:
 
 
 def read_reservations(text: str, now: float, me: str) -> tuple[SlotReservation, ...]:
-    """Return the reservations of a text that are not over; of several on one slot the first counts.
+    """Return the unexpired reservations of a text; if several name one slot, the first counts.
 
     Args:
         now: Seconds since the epoch.
-        me: The user of this program, whose own they are.
+        me: The user of this program; determines ``is_mine``.
     """
     if len(text) > MOST_TEXT:
         return ()
@@ -59,7 +59,7 @@ def _items(entry: Any, now: float, me: str) -> Iterable[SlotReservation]:
     owner, until, note, slots = (entry.get(key) for key in ("owner", "until", "note", "slots"))
     if not isinstance(owner, str) or not owner or isinstance(until, bool) or not isinstance(until, int | float):
         return
-    # One that is farther away than any can be is a mistake, or would be for ever.
+    # A time beyond the allowed maximum is a mistake, and the reservation would never end.
     if not isfinite(until) or not now < until <= now + 2 * MOST_SECONDS or not isinstance(slots, list):
         return
     text = " ".join(sanitize(note).split())[:MOST_NOTE] if isinstance(note, str) else ""

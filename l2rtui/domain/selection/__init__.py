@@ -1,4 +1,4 @@
-"""Selection of rows by what a user types: the filter language of all tables, label selectors, names and states.
+"""Selection of rows by user input: the filter language of all tables, label selectors, names and states.
 
-Pure, and the same for app and commands; what a row consists of is its caller's.
+Pure, and shared by app and commands; callers provide the content of a row.
 """

@@ -1,12 +1,12 @@
 """The filter language of all tables: words, and comparisons with a column. Pure.
 
-``phortx1 !eval free>=2 status=Failed model~A100``: every part must hold. A word must appear somewhere in the row,
-``!word`` nowhere; ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~`` a
-part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are read as they are shown: ``7,610``, ``3/4`` (the 3),
-``61%``, ``2h03m``, ``16Gi``. Case never counts.
+``phortx1 !eval free>=2 status=Failed model~A100``: every part must match. A word must appear somewhere in the row,
+``!word`` nowhere. ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~`` a
+part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are written as displayed: ``7,610``, ``3/4`` (the 3),
+``61%``, ``2h03m``, ``16Gi``. Case is ignored.
 
-Columns that begin with ``gpu.`` hold a line for each GPU: all parts that name them must hold of one GPU,
-``gpu.free>=2 gpu.model=H100 gpu.memory>=40G``. There ``=`` takes a word of the cell as well.
+Columns whose names start with ``gpu.`` have a line for each GPU. All parts that name them must match the same GPU:
+``gpu.free>=2 gpu.model=H100 gpu.memory>=40G``. There ``=`` also matches a single word of the cell.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from difflib import get_close_matches
 from typing import Final
 
 Cells = Callable[[int], str]
-"""Text of a row's cell by the number of its column."""
+"""Text of a row's cell by column number."""
 Test = Callable[[Cells, str], bool]
-"""Predicate over the cells of a row and over all its text, both in lower case."""
+"""Predicate over the cells of a row and over its whole text, both in lower case."""
 
 OF_GPU: Final = "gpu."
-"""Beginning of the names of the columns that hold a line for each GPU."""
+"""Prefix of the names of the columns that have a line for each GPU."""
 _PART = re.compile(r"(?P<column>[a-z][a-z0-9_/. -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
 _NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -37,12 +37,12 @@ _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 
 def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
-    """Make a test from what was typed; None for an empty filter, which everything passes.
+    """Compile a filter into a test; None for an empty filter, which every row passes.
 
     Args:
-        columns: Names of the columns in their order; a part that names none of them is read as a word.
+        columns: Names of the columns in order; a part that names none of them is read as a word.
     """
-    # Rows come in lower case as well (``Test``), so case never counts.
+    # Rows come in lower case as well (``Test``), so case is ignored.
     parts = text.casefold().split()
     of_gpu = [part for part in parts if _is_of_gpu(part, columns)]
     tests = [_test(part, columns) for part in parts if part not in of_gpu]
@@ -60,7 +60,7 @@ def _is_of_gpu(part: str, columns: Sequence[str]) -> bool:
 
 
 def _of_some_gpu(parts: Sequence[str], columns: Sequence[str]) -> Test:
-    """Return a test that passes if all parts hold of one GPU."""
+    """Return a test that passes if all parts match the same GPU."""
     numbers = [number for number, name in enumerate(columns) if name.startswith(OF_GPU)]
     tests = [_test(part, columns) for part in parts]
 
@@ -73,9 +73,9 @@ def _of_some_gpu(parts: Sequence[str], columns: Sequence[str]) -> Test:
 
 
 def misread_columns(text: str, columns: Sequence[str]) -> str:
-    """Return a sentence about the first comparison with a column that is not there; empty where all are.
+    """Return a sentence about the first comparison with an unknown column; empty without one.
 
-    Such a part is searched as a word, which is right for ``seed=3`` in a message and surprising for a typo.
+    Such a part is searched as a word: right for ``seed=3`` in a message, surprising after a typo.
     """
     for part in text.casefold().split():
         match = _PART.fullmatch(part)
@@ -100,12 +100,12 @@ def _test(part: str, columns: Sequence[str]) -> Test:
     if part.startswith("!") and len(part) > 1:
         word = part[1:]
         return lambda _, everything: word not in everything
-    # A "!" alone is the beginning of "!word": while it is typed, every row stays.
+    # A lone "!" is the beginning of "!word": while it is typed, every row stays.
     return lambda _, everything: part == "!" or part in everything
 
 
 def _column(name: str, columns: Sequence[str]) -> int | None:
-    """Return the column with this name, or the only one that begins with it."""
+    """Return the column with this name, or the only column that starts with it."""
     if name in columns:
         return columns.index(name)
     matches = [number for number, column in enumerate(columns) if column.startswith(name)]
@@ -117,7 +117,7 @@ def _comparison(number: int, op: str, value: str, *, is_of_words: bool) -> Test:
         return lambda cells, _: (value in cells(number)) is (op == "~")
     if op in ("=", "!="):
         return lambda cells, _: _same(cells(number), value, is_of_words=is_of_words) is (op == "=")
-    # A cell without a number, or a limit that is no number yet while it is typed, matches nothing.
+    # A cell without a number, or a limit that is not a number yet while it is typed, matches nothing.
     order, limit = _ORDERS[op], number_of(value)
 
     def compare(cells: Cells, _: str) -> bool:
@@ -130,15 +130,17 @@ def _comparison(number: int, op: str, value: str, *, is_of_words: bool) -> Test:
 def _same(cell: str, value: str, *, is_of_words: bool) -> bool:
     if is_of_words and value in re.split(r"[\s_-]+", cell):
         return True
-    bare = cell.lstrip("●◌▲✖✔ ")  # the glyph of a state says what its word says
-    bare = bare.partition(" ▲ ")[0]  # and what is behind the word, how old it is
+    bare = cell.lstrip("●◌▲✖✔ ")  # the glyph of a state repeats its word
+    bare = bare.partition(" ▲ ")[0]  # also drop the part that says how old the state is
     return value in (cell, bare) or (
         (left := number_of(bare)) is not None and left == number_of(value) and _NUMBER.fullmatch(value) is not None
     )
 
 
 def number_of(text: str) -> float | None:
-    """Return the number of a cell: ``7,610``, ``3/4`` (3), ``61%``, ``2h03m`` (seconds), ``16Gi``; else None."""
+    """Return the number of a cell: ``7,610``, ``3/4`` (3), ``61%``, ``2h03m`` (seconds), ``16Gi``; otherwise
+    None.
+    """
     text = text.strip().casefold().lstrip("v<●◌▲✖✔ ")
     span = _SPAN.fullmatch(text)
     if span is not None and any(span.groups()):

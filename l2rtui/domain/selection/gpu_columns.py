@@ -1,4 +1,4 @@
-"""Columns of a filter about single GPUs: free slots, model, memory. They are not displayed."""
+"""Filter columns about single GPUs: free slots, model, memory. They are not displayed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GPU_COLUMNS: Final = (f"{OF_GPU}free", f"{OF_GPU}model", f"{OF_GPU}memory")
 
 
 def gpu_cells(gpus: Iterable[tuple[int, str, int]]) -> tuple[str, str, str]:
-    """Return the cells of ``GPU_COLUMNS``, with a line for each GPU; empty without any.
+    """Return the cells of ``GPU_COLUMNS``, with a line for each GPU; empty without GPUs.
 
     Args:
         gpus: Number of free slots, model (empty if unknown) and total memory in bytes (0 if unknown) of each.
@@ -22,5 +22,5 @@ def gpu_cells(gpus: Iterable[tuple[int, str, int]]) -> tuple[str, str, str]:
 
 
 def about_gpu(text: str) -> str:
-    """Return a filter whose parts name columns of a GPU without their prefix, ``free>=2 model=H100``, in full."""
+    """Expand a filter with short names of GPU columns, such as ``free>=2 model=H100``, to their full names."""
     return " ".join(f"{OF_GPU}{part}" for part in text.casefold().split())

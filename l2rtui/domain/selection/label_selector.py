@@ -1,7 +1,7 @@
-"""Label selectors as ``kubectl -l`` has them: ``gpu=a100,zone!=b``, ``team in (vision, rl)``, ``spot``, ``!spot``.
+"""Label selectors as in ``kubectl -l``: ``gpu=a100,zone!=b``, ``team in (vision, rl)``, ``spot``, ``!spot``.
 
-Grammar and meaning are those of Kubernetes' set-based requirements: all of them must hold, and ``!=`` and ``notin``
-are also true of an object without that label.
+Grammar and meaning follow Kubernetes' set-based requirements: all must hold, and ``!=`` and ``notin`` also match
+objects without that label.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _EQUALITY: Final = re.compile(rf"{_KEY}\s*(?P<op>==|!=|=)\s*(?P<value>{_VALUE})"
 _SET: Final = re.compile(rf"{_KEY}\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
 _PRESENCE: Final = re.compile(rf"(?P<not>!?)\s*{_KEY}")
 _COMMA: Final = re.compile(r",(?![^()]*\))")
-"""Comma between requirements, and not inside the parentheses of a set."""
+"""Comma between requirements, not inside the parentheses of a set."""
 
 
 def compile_selector(text: str) -> Selector:
-    """Make a test of labels from a selector.
+    """Compile a selector into a test of labels.
 
     Raises:
-        ValueError: it is none; the message names the part.
+        ValueError: The selector is invalid; the message names the part.
     """
     requirements = [_requirement(part.strip()) for part in _COMMA.split(text)]
     return lambda labels: all(holds(labels) for holds in requirements)

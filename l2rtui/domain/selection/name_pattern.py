@@ -1,4 +1,4 @@
-"""Names as the words of a command select by them: kinds before a name, and the wildcards of the shell."""
+"""Names in command targets: kind prefixes and shell wildcards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 EXPERIMENT_WORDS: Final = ("experiment", "experiments", "exp")
-"""Words before the name of an experiment in a target: ``experiment/NAME``."""
+"""Prefixes for the name of an experiment in a target: ``experiment/NAME``."""
 KINDS: Final = {
     **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
     **dict.fromkeys(("no", "node", "nodes"), "nodes"),
@@ -21,12 +21,12 @@ KINDS: Final = {
     **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
     **dict.fromkeys(("image", "images"), "image ls"),
 }
-"""Verb that lists the objects of a kind, by the names that other tools have for it."""
+"""Verb that lists the objects of a kind, keyed by the names that other tools use for it."""
 _WILDCARDS = frozenset("*?[")
 
 
 def is_pattern(name: str) -> bool:
-    """Return True if a name has a wildcard of the shell."""
+    """Return True if a name contains a shell wildcard."""
     return not _WILDCARDS.isdisjoint(name)
 
 

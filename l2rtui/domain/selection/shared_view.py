@@ -1,8 +1,8 @@
-"""View to share: context, filters, order and selection of the app as one line, and such a line read back.
+"""Shareable view: context, filters, order and selection of the app as one line, and the parser of such a line.
 
-``l2rtui:view?backend=kubernetes&context=blue&pane=pods&filter.pods=status%3DFailed&sort.pods=-restarts``. Whoever
-gets a link has it from somebody else: it names what to look at and nothing more, neither a kubeconfig nor a user to
-act as, every field is bounded, and a field that is not in the table below is refused.
+``l2rtui:view?backend=kubernetes&context=blue&pane=pods&filter.pods=status%3DFailed&sort.pods=-restarts``. A link
+comes from another person, so it only names objects to show: no kubeconfig and no user to impersonate. Every field
+is bounded, and a field that is not in the table below is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEME: Final = "l2rtui:view?"
 MAX_CHARS: Final = 4_096
 MAX_VALUE: Final = 500
 TABLES: Final = ("runs", "pods", "nodes", "events")
-"""Tables that have a filter and an order; the slots follow the filter of the nodes."""
+"""Tables with a filter and a sort order; the slots follow the filter of the nodes."""
 PANES: Final = (*TABLES, "slots", "leaks", "charts")
 _FLAGS: Final = ("mine", "all", "faults")
 _FIELDS: Final = (
@@ -34,11 +34,12 @@ class SharedView:
     """State of the home screen that another person can open.
 
     Attributes:
-        backend, context, namespaces: Empty for those of whoever opens it.
-        pane: View with the focus, of `PANES`. run: name of the run under the cursor of the runs.
-        selected: Name of the row or slot under the cursor of the pane, where that is another than the run.
-        is_mine, has_all_pods, faults_only: Filters that are on or off. "Mine" is that of whoever opens it.
-        filters: Pairs of a table and its filter. sorts: pairs of a table and ``COLUMN`` or ``-COLUMN``.
+        backend, context, namespaces: Empty for the values of the person who opens it.
+        pane: View with the focus, one of `PANES`. run: Name of the run under the cursor of the runs table.
+        selected: Name of the row or slot under the cursor of the pane, if it differs from the run.
+        is_mine, has_all_pods, faults_only: Filters that are on or off. "Mine" refers to the person who opens the
+            link.
+        filters: Pairs of a table and its filter. sorts: Pairs of a table and ``COLUMN`` or ``-COLUMN``.
     """
 
     backend: str = ""
@@ -69,10 +70,10 @@ class SharedView:
 
 
 def parse_view(text: str) -> SharedView:
-    """Read a link.
+    """Parse a link.
 
     Raises:
-        ValueError: it is no link of a view, or a field of it is not as agreed; the message is a sentence.
+        ValueError: The text is not a view link, or a field is invalid; the message is a sentence.
     """
     text = text.strip()
     if len(text) > MAX_CHARS:

@@ -1,4 +1,4 @@
-"""Sweeps: trials, and how their values are chosen from lists and ranges. Pure.
+"""Sweeps: trials, and the choice of their values from lists and ranges. Pure.
 
-Neither how a spec file writes a sweep (``services.spec.sweep_fields``) nor results (``domain.experiments``).
+``services.spec.sweep_fields`` parses sweeps in spec files; ``domain.experiments`` has the results.
 """

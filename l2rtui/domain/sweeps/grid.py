@@ -1,4 +1,4 @@
-"""Choice of the values of trials: every combination of a grid, or random draws.
+"""Choice of trial values: every combination of a grid, or random draws.
 
 Random search: J. Bergstra and Y. Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
 """
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_TRIALS: Final = 1_000
-"""Trials of one sweep: more is a typing mistake, as each of them is a run."""
+"""Maximum number of trials of a sweep: as each trial is a run, more is probably a typing mistake."""
 _DRAWS_PER_TRIAL: Final = 20
-"""Draws for each trial before a sweep counts as exhausted: small grids give the same combination again."""
+"""Draws per trial before a sweep counts as exhausted: small grids repeat combinations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Range of a number; with whole numbers at both ends its values are whole, too.
+    """Range of a number; if both ends are whole numbers, all its values are whole.
 
     Attributes:
-        low, high: Both ends belong to it.
-        is_log: Its logarithm is spread evenly.
-        count: Values of it in a grid; 0 where only random draws are taken of it.
+        low, high: Inclusive limits.
+        is_log: Sample uniformly on a logarithmic scale.
+        count: Number of its values in a grid; 0 if it is only for random draws.
     """
 
     low: float
@@ -35,7 +35,7 @@ class ValueRange:
     count: int = 0
 
     def problem(self) -> str:
-        """Return a phrase on what is wrong with it; empty where nothing is."""
+        """Return a phrase that describes why the range is invalid; empty if it is valid."""
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             return "low must be less than high, and both must be numbers"
         if self.is_log and self.low <= 0:
@@ -43,16 +43,16 @@ class ValueRange:
         return ""
 
     def at(self, share: float) -> float:
-        """Return the value at a share of the range, from 0 at its low end to 1 at its high one."""
+        """Return the value at a relative position, from 0 at the low end to 1 at the high end."""
         if self.is_log:
             value = self.low * (self.high / self.low) ** share
         else:
             value = self.low + (self.high - self.low) * share
-        # Six digits: what people read and type again must be the value that was used.
+        # Six digits: the value that people read and type again must be the value that was used.
         return round(value) if self._is_whole else float(f"{value:.6g}")
 
     def points(self) -> tuple[float, ...]:
-        """Return its values in a grid, each once."""
+        """Return its grid values, without duplicates."""
         last = max(self.count - 1, 1)
         return tuple(dict.fromkeys(self.at(number / last) for number in range(self.count)))
 
@@ -62,7 +62,7 @@ class ValueRange:
 
 
 Choices = Mapping[str, tuple[Any, ...] | ValueRange]
-"""By the path of a field in the spec: its values, or their range."""
+"""Values or range of each field, by the field's path in the spec."""
 
 
 def grid_size(choices: Choices) -> int:
@@ -71,16 +71,16 @@ def grid_size(choices: Choices) -> int:
 
 
 def grid(choices: Choices) -> Iterator[dict[str, Any]]:
-    """Yield every combination; the values of the last path change first."""
+    """Yield every combination; the last path varies fastest."""
     for combination in itertools.product(*map(_values, choices.values())):
         yield dict(zip(choices, combination, strict=True))
 
 
 def drawn(choices: Choices, number: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield random combinations, each once; the same seed gives the same.
+    """Yield random combinations without duplicates; the same seed gives the same combinations.
 
     Args:
-        number: Of combinations; fewer where there are no more.
+        number: Number of combinations; fewer are returned if there are no more.
     """
     generator = random.Random(seed)  # noqa: S311  (a search, and the same at every reading of the file)
     drawn_before: set[str] = set()

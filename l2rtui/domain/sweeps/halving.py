@@ -1,8 +1,8 @@
-"""Successive halving of a sweep: which trials have come to which rung, and with which return.
+"""Successive halving of a sweep: the rungs that trials have reached, and their returns there.
 
 L. Li et al., "A system for massively parallel hyperparameter tuning" (ASHA), MLSys 2020. Optuna decides which
-trials stop (``services.sweeps.asha``), from the reports in their order alone: a keeper that takes a sweep over
-comes to the same decisions.
+trials stop (``services.sweeps.asha``), based only on the ordered reports: a keeper that takes over a sweep makes
+the same decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RungReport:
     """Arrival of a trial at a rung.
 
     Attributes:
-        env_steps: Of the rung.
+        env_steps: Env steps of the rung.
         value: Mean return of its runs there.
     """
 
@@ -30,11 +30,11 @@ class RungReport:
 
 @dataclass(frozen=True, slots=True)
 class SweepWatch:
-    """A sweep whose worst trials are stopped.
+    """Sweep whose worst trials are stopped early.
 
     Attributes:
         runs: Id and trial of each of its runs.
-        reports: In the order in which trials arrived.
+        reports: In the order in which trials reached the rungs.
         stopped: Numbers of the trials that were stopped.
     """
 
@@ -50,11 +50,13 @@ class SweepWatch:
 
 
 Points = Sequence[tuple[float, float]]
-"""Env steps and return of the records of a run that have one, in their order."""
+"""Env steps and return of the records of a run that have a return, in order."""
 
 
 def registered(watches: Iterable[SweepWatch], added: SweepWatch) -> tuple[SweepWatch, ...]:
-    """Return the watched sweeps with the runs of another launch; those of a name with another rule begin anew."""
+    """Add the runs of another launch to the watched sweeps; a sweep of the same name with another rule is
+    replaced.
+    """
     others: list[SweepWatch] = []
     merged = added
     for watch in watches:
@@ -66,13 +68,14 @@ def registered(watches: Iterable[SweepWatch], added: SweepWatch) -> tuple[SweepW
 
 
 def next_reports(watch: SweepWatch, points: Mapping[str, Points], ended: Collection[str]) -> tuple[RungReport, ...]:
-    """Return the arrivals that have no report yet, the lower rungs first.
+    """Return the arrivals that are not reported yet, lower rungs first.
 
-    A trial has arrived when all of its runs have, or have ended before; its value is the mean of those that did.
+    A trial has reached a rung when each of its runs has reached it or ended before; its value is the mean over the
+    runs that reached it.
 
     Args:
-        points: Of each run that has records, by its id.
-        ended: Ids of runs that will have no more records.
+        points: Points of each run that has records, by run id.
+        ended: Ids of runs that will not write further records.
     """
     last = {report.trial: report.env_steps for report in watch.reports}
     reports: list[RungReport] = []
@@ -94,7 +97,7 @@ def _rung_after(halving: Halving, env_steps: int) -> int:
 
 
 def _value_at(rung: int, uids: Iterable[str], points: Mapping[str, Points], ended: Collection[str]) -> float | None:
-    """Return the mean return of a trial at a rung; None before it has arrived."""
+    """Return the mean return of a trial at a rung; None before it has reached the rung."""
     values = []
     for uid in uids:
         value = next((value for steps, value in points.get(uid, ()) if steps >= rung), None)

@@ -10,11 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """Rule by which the worst trials of a sweep are stopped.
+    """Rule for stopping the worst trials of a sweep early.
 
     Attributes:
         min_env_steps: First rung: env steps before which no trial is stopped.
-        factor: Each rung has so many times the env steps of the last; the best 1/factor of the trials pass it.
+        factor: Each rung has ``factor`` times the env steps of the previous one; the best 1/factor of the trials
+            pass it.
     """
 
     min_env_steps: int
@@ -27,8 +28,8 @@ class Trial:
 
     Attributes:
         number: From 0, in the order of the sweep.
-        values: JSON object as text: by the path of a field in the spec (``train.sac.actor_lr``) its value.
-        halving: Rule by which it may be stopped; None for none.
+        values: JSON object as text that maps field paths of the spec (``train.sac.actor_lr``) to values.
+        halving: Rule by which it may be stopped; None without one.
     """
 
     number: int
@@ -41,25 +42,25 @@ class Trial:
         return settings
 
     def document(self) -> dict[str, Any]:
-        """Return number and values as they stand in JSON."""
+        """Return number and values as a JSON object."""
         return {"number": self.number, "values": self.settings()}
 
 
 def trial_of(number: int, settings: dict[str, Any], halving: Halving | None = None) -> Trial:
-    """Return the trial of these values.
+    """Return a trial with these values.
 
     Raises:
-        ValueError: a value is none of JSON, such as not a number.
+        ValueError: A value cannot be represented in JSON, such as NaN.
     """
     return Trial(number, json.dumps(settings, allow_nan=False), halving)
 
 
 def trial_document(trial: Trial | None) -> dict[str, Any] | None:
-    """Return a trial as it stands in JSON; None for a run that is part of no sweep."""
+    """Return a trial as a JSON object; None for a run outside of a sweep."""
     return None if trial is None else trial.document()
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return the last word of each path, or the whole path where several end in it."""
+    """Return the last word of each path, or the whole path if several end in the same word."""
     last = [path.rpartition(".")[2] for path in paths]
     return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}

@@ -1,7 +1,7 @@
 """Client side of remote inference: ask the learner for the outputs of its policy's network, one question at a time.
 
-A learner that restarts, or an answer that was lost, ends nothing: the question is sent again, later through a new
-socket. A worker collects nothing without an answer, so each action is recorded under the version that chose it.
+A restarted learner or a lost answer ends nothing: the question is sent again, later through a new socket. A worker
+does not act without an answer, so each action is recorded with the version that chose it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ REOPEN_SECONDS: Final = 6.0
 
 
 class RemotePolicy:
-    """Policy that is computed by the learner. Owns `channel` and belongs to one thread."""
+    """Policy that the learner computes. Owns `channel` and belongs to one thread."""
 
     def __init__(self, channel: QuestionChannel, shapes: Shapes, proof: bytes) -> None:
         self._channel = channel
         self._shapes = shapes
         self._proof = proof
         self._number = 0
-        """Of the latest question."""
+        """Number of the latest question."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +43,7 @@ class RemotePolicy:
     def outputs(self, obs: NDArray[Any], may_wait: Callable[[], bool]) -> tuple[NDArray[np.float32], int] | None:
         """Return the network's outputs (B, outputs) for `obs` (B, obs_width), and the version of the policy.
 
-        `may_wait` is called while no answer comes; as soon as it returns false, the result is None.
+        `may_wait` is called while waiting for the answer; once it returns false, the result is None.
         """
         channel, opened = self._channel, time.monotonic()
         sent = float("-inf")
@@ -53,8 +53,8 @@ class RemotePolicy:
                 channel.reopen()
                 opened, sent = now, float("-inf")
             if now - sent > RESEND_SECONDS:
-                # Each copy has its own number, so a late answer to a question that was given up before is never
-                # taken for the answer to this one.
+                # Each copy has its own number, so a late answer to an abandoned question is never mistaken for the
+                # answer to this one.
                 self._number += 1
                 if channel.send(encode_question(self._proof, self._number, obs)):
                     sent = now

@@ -1,7 +1,7 @@
 """Frames of remote inference: observations to the learner, outputs of its policy's network back.
 
-Binary frames without JSON, a header of fixed size and raw numbers, because each step of a worker waits for one
-round trip. Both ends know all sizes beforehand, so a frame that is not exactly right is refused. No pickle, no
+Binary frames without JSON, with a fixed-size header and raw numbers, because each step of a worker waits for one
+round trip. Both ends know all sizes beforehand, so a frame that does not match exactly is refused. No pickle, no
 sockets.
 
 The answer contains the network's outputs and not an action: each worker draws with its own random numbers, so its
@@ -27,13 +27,13 @@ _QUESTION_MAGIC: Final = b"L2Q1"
 _ANSWER_MAGIC: Final = b"L2A1"
 HEADER_BYTES: Final = max(_QUESTION.size, _ANSWER.size)
 MAX_BATCH_QUESTIONS: Final = 256
-"""Most questions in one pass of the network: it bounds the delay of the first of them."""
+"""Maximum number of questions in one pass of the network, which bounds the delay of the first one."""
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes of observations in one pass, as far as several questions are in it: pinned memory is dear."""
+"""Maximum bytes of observations in one pass with several questions: pinned memory is scarce."""
 
 
 class NoQuestionError(ValueError):
-    """Received bytes are not a question or an answer of this run; the text says why."""
+    """Received bytes are not a question or an answer of this run; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Shapes:
     obs_dtype: np.dtype[Any]
     obs_width: int
     outputs: int
-    """Number of float32 in each row of an answer."""
+    """Number of float32 values in each row of an answer."""
     max_rows: int
-    """Most rows in a question: the copies of the environment in a worker."""
+    """Maximum number of rows in a question: the copies of the environment in a worker."""
 
     @property
     def question_bytes(self) -> int:
@@ -54,12 +54,12 @@ class Shapes:
 
     @property
     def batch_questions(self) -> int:
-        """Most questions in one pass of the network."""
+        """Maximum number of questions in one pass of the network."""
         return max(1, min(MAX_BATCH_QUESTIONS, MAX_BATCH_BYTES // self.question_bytes))
 
     @property
     def batch_rows(self) -> int:
-        """Most rows in one pass of the network."""
+        """Maximum number of rows in one pass of the network."""
         return self.batch_questions * self.max_rows
 
     @property
@@ -74,8 +74,8 @@ def proof_of(token: str, run_id: str) -> bytes:
 
 
 def encode_question(proof: bytes, number: int, obs: NDArray[Any]) -> bytes:
-    """Return the frame that asks what the policy says to `obs` (B, obs_width)."""
-    # Joined from the array itself: a frame of pictures is half a megabyte, and each copy of it costs.
+    """Return the frame that requests the policy's outputs for `obs` (B, obs_width)."""
+    # Joined from the array itself: a frame of images is half a megabyte, and each copy of it costs time.
     return b"".join((_QUESTION.pack(_QUESTION_MAGIC, proof, number, len(obs)), np.ascontiguousarray(obs).data))
 
 
@@ -84,7 +84,7 @@ def read_question(frame: memoryview, shapes: Shapes, proof: bytes) -> tuple[int,
     if frame.nbytes < _QUESTION.size:
         raise NoQuestionError(f"{frame.nbytes} bytes are no question")
     magic, sent_proof, number, rows = _QUESTION.unpack_from(frame)
-    # Constant time: the proof must not be guessable byte by byte from how long a refusal takes.
+    # Constant time: the proof must not be guessable byte by byte from the time of a refusal.
     if magic != _QUESTION_MAGIC or not hmac.compare_digest(sent_proof, proof):
         raise NoQuestionError("no question of this run")
     if not 0 < rows <= shapes.max_rows:

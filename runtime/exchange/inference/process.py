@@ -1,13 +1,13 @@
-"""Remote inference in a process of its own, supervised by the learner.
+"""Remote inference in a separate process, supervised by the learner.
 
 In a thread of the learner a question waits for the interpreter lock and, on a GPU, behind the launches of an
-update. On an NVIDIA H200, while SAC learned from 84x84x4 images, 12 askers of 16 rows got 95 % of their answers
-within 873 ms from a thread and within 8.2 ms from a process; both took 1.96 ms while nothing was learned. The price
-is a second CUDA context, a few hundred MiB. `python -m tests.bench.exchange inference_learning` measures it.
+update. On an NVIDIA H200, while SAC learned from 84x84x4 images, 12 clients of 16 rows got 95 % of their answers
+within 873 ms from a thread and within 8.2 ms from a process; both took 1.96 ms without learning. The price is a
+second CUDA context, a few hundred MiB. `python -m tests.bench.exchange inference_learning` measures it.
 
 Weights are not sent: the process reads them from the learner's shared memory, like every peer on this host. One
-socket pair carries the set-up there and counts back, and is the lifeline: its end is the end of the process. If the
-learner is killed, the kernel kills the process (`signal_at_end_of`).
+socket pair carries the set-up to the process and its counts back, and serves as the lifeline: when it closes, the
+process ends. If the learner is killed, the kernel kills the process (`signal_at_end_of`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from runtime.exchange.inference.server import COUNTS
 
 FIRST_DELAY_SECONDS: Final = 0.5
 MAX_DELAY_SECONDS: Final = 8.0
-"""Bounds of the wait before a process that ended is started again."""
+"""Longest pause before an ended process is restarted."""
 MAX_FAILURES: Final = 5
-"""Starts in a row of which none answered anything: then the learner ends, and its launcher shows why."""
+"""Number of consecutive starts without any answer after which the learner ends and its launcher shows the
+reason.
+"""
 CLOSE_SECONDS: Final = 5.0
 """Longest wait for the process to end in order."""
 LONGEST_LINE: Final = 64 * 1024
@@ -40,7 +42,7 @@ LONGEST_LINE: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class InferenceProgram:
-    """Program that serves: `setup` is the line that it reads first, `descriptors` stay open under their numbers."""
+    """Program to run: `setup` is the line that it reads first, `descriptors` stay open under their numbers."""
 
     argv: Sequence[str]
     setup: bytes
@@ -48,23 +50,23 @@ class InferenceProgram:
 
 
 class InferenceProcess:
-    """Learner's end: starts the program, starts it again when it ends, and ends it."""
+    """Learner's end: starts the program, restarts it when it ends, and ends it."""
 
     def __init__(self, program: InferenceProgram, say: Callable[[str], None]) -> None:
         self._program = program
         self._say = say
         self._lock = threading.Lock()
-        """For the three values below, which the status server reads."""
+        """Protects the three values below, which the status server reads."""
         self._counts = dict.fromkeys(COUNTS, 0)
-        """Of the running process."""
+        """Counts of the running process."""
         self._past_counts = dict.fromkeys(COUNTS, 0)
-        """Of those that have ended."""
+        """Counts of ended processes."""
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         """The process and our end of its lifeline."""
         self._restarts = 0
         self._error: FailedError | None = None
         self._closing = threading.Event()
-        # The kernel watches the thread that starts the process, so one thread starts them all and stays.
+        # The kernel watches the thread that starts the process, so one persistent thread starts them all.
         self._thread = threading.Thread(target=self._supervise, name="inference")
 
     def start(self) -> None:
@@ -72,7 +74,7 @@ class InferenceProcess:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise FailedError if the process has ended several times in a row without an answer."""
+        """Raise FailedError if the process has ended several consecutive times without an answer."""
         if self._error is not None:
             raise self._error
 
@@ -112,20 +114,20 @@ class InferenceProcess:
             self._closing.wait(exponential_delay(max(1, failures), FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS))
 
     def _run_once(self) -> tuple[bool, str]:
-        """Run the process to its end; return true if it has answered something, and how it ended."""
+        """Run the process to its end; return whether it has answered something, and how it ended."""
         ours, theirs = socket.socketpair()
         with ours:
             try:
                 with theirs:
-                    # Its standard input is the socket: the set-up with its keys is in no argument and no variable.
+                    # Its standard input is the socket: the set-up with its keys is in no argument or variable.
                     process = subprocess.Popen(
                         self._program.argv,
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
                         pass_fds=self._program.descriptors,
-                        # ctrl+c and a launcher's signal to the group are the learner's to handle: it ends this one
-                        # in order, or dies and takes it along. Not a session of its own: Linux schedules sessions
-                        # against each other (autogroup), and workers and server would take turns too long.
+                        # The learner handles ctrl+c and a launcher's signal to the group: it ends this process in
+                        # order, or dies and takes it along. Not its own session: Linux schedules sessions against
+                        # each other (autogroup), and workers and server would take turns too long.
                         process_group=0,
                     )
             except OSError as error:
@@ -138,7 +140,7 @@ class InferenceProcess:
             code = _reap(process)
             with self._lock:
                 self._running = None
-                # To get ready is not enough: a network of one's own may fail on the first rows that it is given.
+                # A successful start is not enough: a custom network may fail on its first rows.
                 was_useful = self._counts["batches"] > 0
                 for name in COUNTS:
                     self._past_counts[name] += self._counts[name]
@@ -146,7 +148,7 @@ class InferenceProcess:
         return was_useful, f"failed: {problem}" if problem else how_it_ended(code)
 
     def _listen(self, lifeline: socket.socket) -> str:
-        """Take reports until the process closes its end; return the problem that it stated, or nothing."""
+        """Read reports until the process closes its end; return the problem that it stated, or an empty text."""
         problem = ""
         # OSError: it ended before it had read its set-up.
         with contextlib.suppress(OSError):
@@ -160,7 +162,7 @@ class InferenceProcess:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of a process whose end of the lifeline is closed; kill it if it lingers."""
+    """Return the exit code of a process that has closed its end of the lifeline; kill it if it lingers."""
     try:
         return process.wait(CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -169,7 +171,7 @@ def _reap(process: subprocess.Popen[bytes]) -> int:
 
 
 def reports(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """Yield the objects that the other end writes, a line each, until it closes; anything else is skipped."""
+    """Yield the objects that the other end writes, one per line, until it closes; anything else is skipped."""
     with connection.makefile("rb") as lines:
         while line := lines.readline(LONGEST_LINE):
             try:
@@ -181,7 +183,7 @@ def reports(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended, by the code of `Popen.wait`."""
+    """Describe how a process ended, by the code of `Popen.wait`."""
     if code >= 0:
         return f"ended with code {code}"
     try:
@@ -198,22 +200,22 @@ class Lifeline:
         self._socket = socket.socket(fileno=os.dup(descriptor))
 
     def setup(self) -> bytes:
-        """Return the first line, without its end; empty if the learner is gone."""
+        """Return the first line without its line end; empty if the learner is gone."""
         line = b""
-        # Byte by byte: a buffered reader could take what belongs to `is_cut` with it.
+        # Byte by byte: a buffered reader could consume bytes that `is_cut` needs.
         while (byte := self._socket.recv(1)) not in {b"", b"\n"}:
             line += byte
         return line
 
     def report(self, **fields: Any) -> None:
-        """Send a report; a learner that is gone is noticed by `is_cut`."""
+        """Send a report; `is_cut` notices a learner that is gone."""
         try:
             self._socket.sendall(json.dumps(fields).encode() + b"\n")
         except OSError:
             return
 
     def close(self) -> None:
-        """Close this end: the learner takes it for the end of the process."""
+        """Close this end: the learner interprets that as the end of the process."""
         self._socket.close()
 
     def is_cut(self) -> bool:

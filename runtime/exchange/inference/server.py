@@ -4,8 +4,8 @@ For policies that are expensive to compute, above all with images: one GPU serve
 the weights. All waiting questions go through the network as one batch; further questions gather meanwhile, so the
 batch size adapts to the load without a timer. Each answer names the version of the policy that produced it.
 
-Observations are copied once, from the received frames into memory that the device reads; where the device computes
-by itself, the next batch is copied while it does.
+Observations are copied once, from the received frames into memory that the device reads. If the device computes
+asynchronously, the next batch is copied meanwhile.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from runtime.exchange.inference.messages import NoQuestionError, Shapes, encode_
 from runtime.exchange.inference.sockets import AnswerChannel
 
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for a question, and so for the server to notice that it is to end."""
+"""Longest wait for a question, and so the delay until the server notices that it should end."""
 
 
 class PolicyNetwork(Protocol):
     """Network of the policy, on the CPU in NumPy or on a GPU.
 
     Attributes:
-        weights: (floats,) memory of the host for new weights; `refresh` takes them over.
-        buffers: Memory for the observations of each batch that may be under way, (most rows, obs_width).
+        weights: (floats,) host memory for new weights; `refresh` takes them over.
+        buffers: Memory for the observations of each concurrent batch, (maximum rows, obs_width).
     """
 
     weights: NDArray[np.float32]
     buffers: Sequence[NDArray[Any]]
 
     def refresh(self) -> None:
-        """Use what is in `weights` for batches that begin from now on."""
+        """Use the content of `weights` for batches that begin from now on."""
 
     def begin(self, slot: int, count: int) -> None:
-        """Begin to compute the first `count` rows of `buffers[slot]`."""
+        """Start computing the first `count` rows of `buffers[slot]`."""
 
     def finish(self, slot: int) -> NDArray[np.float32]:
         """Return the outputs (count, outputs) of that batch, valid until the next one begins in the slot."""
 
 
 class WeightsSource(Protocol):
-    """Place where the newest weights are read."""
+    """Source of the newest weights."""
 
     def version(self) -> int:
         """Return the newest version; 0 before the first."""
@@ -65,18 +65,18 @@ class InferenceCounts:
     batches: int = 0
     """Number of passes of the network."""
     foreign: int = 0
-    """Number of frames that were no question of this run."""
+    """Number of frames that were not a question of this run."""
     early: int = 0
-    """Questions before the first policy, which have no answer."""
+    """Questions before the first policy, which get no answer."""
 
 
 COUNTS: Final = (*(count.name for count in fields(InferenceCounts)), "strangers")
-"""Names of what a server counts; strangers are connections that were refused for their key."""
+"""Names of a server's counts; strangers are connections that were refused because of their key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Questions whose rows are behind each other in a slot, and the policy that answers them."""
+    """Questions with consecutive rows in a slot, and the policy version that answers them."""
 
     slot: int
     version: int
@@ -96,7 +96,7 @@ class InferenceServer:
         self._proof = proof
         self._weights = weights
         self._version = 0
-        """Of the weights in the network."""
+        """Version of the weights in the network."""
         self._counts = InferenceCounts()
         self._slot = 0
 
@@ -105,12 +105,12 @@ class InferenceServer:
         return {**asdict(self._counts), "strangers": self._channel.refused_keys}
 
     def serve(self, is_over: Callable[[], bool]) -> None:
-        """Answer until `is_over`, which is called several times a second."""
-        np.seterr(all="ignore")  # per thread; observations that are not finite are refused by their worker
+        """Answer until `is_over`, which is called several times per second."""
+        np.seterr(all="ignore")  # per thread; workers refuse observations that are not finite
         under_way: deque[_Batch] = deque()
         slots = len(self._network.buffers)
         while not is_over():
-            # With a batch under way there is no wait for questions: at its end answers are due.
+            # While a batch is in progress there is no wait for questions: its end brings answers to send.
             frames = self._channel.receive(0.0 if under_way else WAIT_SECONDS, self._shapes.batch_questions)
             batch = self._begin(frames) if frames else None
             if under_way:
@@ -123,7 +123,7 @@ class InferenceServer:
             self._finish(under_way.popleft())
 
     def _begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> _Batch | None:
-        """Copy the questions among `frames` and begin to compute them; None if there is nothing to answer."""
+        """Copy the questions among `frames` and start computing them; None if there is nothing to answer."""
         rows = self._network.buffers[self._slot]
         questions: list[tuple[bytes, int, int]] = []
         start = 0
@@ -142,7 +142,7 @@ class InferenceServer:
         if not newest:
             self._counts.early += len(questions)
             return None
-        # Read for each batch and not announced: a policy is used before any credit that follows from it is.
+        # Read for each batch, not announced: a policy is used before any credit that follows from it.
         if newest != self._version:
             self._version = self._weights.read(self._network.weights)
             self._network.refresh()
@@ -154,7 +154,7 @@ class InferenceServer:
     def _finish(self, batch: _Batch) -> None:
         """Wait for a batch and send its answers."""
         outputs = self._network.finish(batch.slot)
-        # Before they are sent: whoever has an answer finds it counted.
+        # Counted before sending: a client that has an answer finds it counted.
         self._counts.questions += len(batch.questions)
         self._counts.rows += sum(rows for _, _, rows in batch.questions)
         self._counts.batches += 1

@@ -1,8 +1,8 @@
 """Sockets of remote inference: a third pair, so that neither segments nor weights delay a question.
 
-One ROUTER at the learner and one DEALER at a worker, with the rules of the exchange: frame sizes are bounded
-before anything is read, lingering is bounded, CURVE and its list of keys apply as in the rest of the run. A
-channel belongs to one thread. Answers that a worker does not read are dropped; it asks again.
+One ROUTER at the learner and one DEALER at a worker, with the rules of the exchange: frame sizes are bounded before
+anything is read, lingering is bounded, CURVE and its list of keys apply as in the rest of the run. A channel
+belongs to one thread. Answers that a worker does not read are dropped; it asks again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SOCKET_NAME: Final = "asks.sock"
 LINGER_MS: Final = 0
 BACKLOG: Final = 256
 MAX_QUEUED_ANSWERS: Final = 64
-"""Queued answers to one worker, which waits for one answer at a time: the rest is obsolete."""
+"""Maximum number of queued answers to one worker, which waits for one answer at a time: the others are obsolete."""
 LARGE_BYTES: Final = 64 * 1024
-"""Questions above this are read by several threads."""
+"""Questions above this size are read by several threads."""
 
 
 def address_of(endpoint: Endpoint) -> str:
@@ -43,14 +43,14 @@ def address_of(endpoint: Endpoint) -> str:
 
 class _Channel:
     def __init__(self, kind: int, largest: int, *, ipv6: bool, num_threads: int = 1) -> None:
-        # A context of its own: closing it waits for all of its sockets, and those of the exchange live longer.
+        # A separate context: closing a context waits for all its sockets, and the exchange's sockets live longer.
         self._context = zmq.Context(num_threads)
         self._kind, self._largest, self._ipv6 = kind, largest, ipv6
         self._socket = self._new()
 
     def _new(self) -> zmq.Socket[bytes]:
         self._timeout_seconds = -1.0
-        """Timeout that is set on the socket; setting it costs a call, so it is set only when it changes."""
+        """Current timeout of the socket; setting it costs a call, so it is set only when it changes."""
         socket = self._context.socket(self._kind)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_ANSWERS)
@@ -79,11 +79,11 @@ class _Channel:
 
 
 class AnswerChannel(_Channel):
-    """Learner's end, bound beside `endpoint`. Raises EndpointError if the address cannot be used."""
+    """Learner's end, bound next to `endpoint`. Raises EndpointError if the address cannot be used."""
 
     def __init__(self, endpoint: Endpoint, largest_bytes: int, keys: LearnerKeys | None = None) -> None:
         address = address_of(endpoint.bound())
-        # Pictures of a dozen workers are gigabytes a second, more than one thread of libzmq's reads or decrypts.
+        # Images of a dozen workers are gigabytes per second, more than one libzmq thread can read or decrypt.
         num_threads = io_threads() if keys is not None or largest_bytes > LARGE_BYTES else 1
         super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address, num_threads=num_threads)
         self._zap = None if keys is None else ZapAuthenticator(self._context, keys)
@@ -103,13 +103,13 @@ class AnswerChannel(_Channel):
 
     @property
     def refused_keys(self) -> int:
-        """Number of connections that were refused for their key."""
+        """Number of connections that were refused because of their key."""
         return self._zap.refused_keys if self._zap is not None else 0
 
     def receive(self, timeout_seconds: float, most: int) -> list[tuple[bytes, memoryview]]:
         """Return waiting questions, at most `most`, as (address of the sender, frame)."""
         questions: list[tuple[bytes, memoryview]] = []
-        # Without ZAP there is one socket, and a blocking recv waits and reads in one call where a poller needs two.
+        # Without ZAP there is one socket: a blocking recv waits and reads in one call, a poller needs two.
         if self._zap is None:
             self._set_timeout(timeout_seconds)
             try:
@@ -125,8 +125,10 @@ class AnswerChannel(_Channel):
         return questions
 
     def _read(self, route: bytes, questions: list[tuple[bytes, memoryview]]) -> None:
-        """Read the rest of a message after its address; more than one part is no question and is discarded."""
-        frame = self._socket.recv(copy=False)  # never blocks: libzmq delivers all parts of a message at once
+        """Read the rest of a message after its address; a message of several parts is discarded, as it is no
+        question.
+        """
+        frame = self._socket.recv(copy=False)  # never blocks: libzmq delivers all parts of a message together
         is_single = not frame.more
         while frame.more:
             frame = self._socket.recv(copy=False)
@@ -134,7 +136,7 @@ class AnswerChannel(_Channel):
             questions.append((route, frame.buffer))
 
     def send(self, route: bytes, frame: bytes) -> None:
-        """Send an answer; to a worker that is gone or does not read it is dropped."""
+        """Send an answer; it is dropped if the worker is gone or does not read it."""
         # No ROUTER_MANDATORY, unlike in the exchange: a lost answer is requested again, so dropping it is harmless.
         try:
             self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
@@ -164,13 +166,15 @@ class QuestionChannel(_Channel):
         socket.connect(self._address)
 
     def reopen(self) -> None:
-        """Replace the socket: libzmq stops reconnecting for good after a protocol error, as from a damaged byte."""
+        """Replace the socket: libzmq permanently stops reconnecting after a protocol error, such as a damaged
+        byte.
+        """
         self._socket.close()
         self._socket = self._new()
         self._connect()
 
     def send(self, frame: bytes) -> bool:
-        """Send a question; return false if there is no connection."""
+        """Send a question; return false without a connection."""
         try:
             self._socket.send(frame, zmq.NOBLOCK, copy=len(frame) < zmq.COPY_THRESHOLD)
         except zmq.Again:

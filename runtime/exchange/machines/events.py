@@ -33,7 +33,7 @@ class MalformedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed; the rate limiter allows `ceiling` env steps in all."""
+    """Time has passed; the rate limiter allows a total of `ceiling` env steps."""
 
     now: float
     ceiling: int
@@ -55,14 +55,14 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The learner has collected so many transitions by itself."""
+    """The learner itself has collected this many transitions."""
 
     transitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is complete and the peers are to end."""
+    """The run is complete and the peers should end."""
 
     reason: str
 
@@ -73,7 +73,7 @@ Event = Arrived | MalformedMessage | Ticked | Published | Saved | Collected | Fi
 # --- instructions -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `message` to `route`. A route that is gone is no error: its lease will expire."""
+    """Send `message` to `route`. A missing route is not an error: its lease will expire."""
 
     route: bytes
     message: Message
@@ -81,7 +81,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Store the segments from number `seq` on; the first of them is number `first`, from 0, in its message."""
+    """Store the segments from number `seq` on; the first of them has index `first` in its message."""
 
     pod: str
     seq: int
@@ -91,7 +91,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Map the ring that `route` has offered, and answer whether that succeeded."""
+    """Map the ring that `route` has offered, and report whether that succeeded."""
 
     route: bytes
     ring: RingOffer

@@ -1,4 +1,4 @@
-"""Requirements of a learner on its peers, and the state that its membership machine has of each peer."""
+"""Requirements of a learner on its peers, and its state for each peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from runtime.exchange.machines.sequence_ledger import Account
 from runtime.exchange.protocol.messages import BUNDLE_BYTES, TAIL_LIMIT, Ack, Hello, Ping, RefusalCode
 
 MIN_WINDOW: Final = 4
-"""Segments that one worker may have in flight in any case, so that it need not wait for each acknowledgement."""
+"""Minimum number of segments that a worker may have in flight, so that it need not wait for each
+acknowledgement.
+"""
 MAX_WINDOW: Final = 512
 WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""Segments in flight of one worker, where rate limiter and memory allow as many, and the size of its ring.
+"""Maximum bytes of one worker's segments in flight, and the size of its ring; rate limiter and memory may allow
+less.
 
-Enough that both ends have work until the other was scheduled again. Measured:
-half of it costs a tenth of the throughput, a quarter of it a fifth."""
+It must keep both ends busy until the other is scheduled again. Measured: half of it costs a tenth of the
+throughput, a quarter of it a fifth.
+"""
 
 
 def window_of(segment_bytes: int) -> int:
@@ -30,12 +34,12 @@ class SessionTerms:
     """Requirements that a peer must meet, and the bounds that hold for it.
 
     Attributes:
-        epoch: Of this learner process; larger than that of any earlier one of the run.
-        window: Most segments that one worker may have in flight, if the rate limiter leaves room for them.
-        inflight_transitions: Bound over all workers: the learner's memory for what is not stored yet.
-        tail_bytes: Of one row behind the transitions of a segment; 0 where segments have none.
-        lease_seconds: A peer that is silent for longer is dropped as gone.
-        hang_seconds: A worker that pings, with unused credit and an unchanged step counter, for longer is dropped.
+        epoch: Epoch of this learner process; larger than the epochs of earlier ones of the run.
+        window: Maximum number of segments that one worker may have in flight, if the rate limiter allows.
+        inflight_transitions: Limit over all workers: the learner's memory for segments that are not stored yet.
+        tail_bytes: Size of one tail row of a segment; 0 if segments have no tail.
+        lease_seconds: A peer that is silent for longer is dropped.
+        hang_seconds: A worker that pings for longer, with unused credit and an unchanged step counter, is dropped.
         max_policy_lag: In policy versions.
     """
 
@@ -61,17 +65,17 @@ class SessionTerms:
         return max(BUNDLE_BYTES, self.most_bytes(self.segment_transitions))
 
     def most_bytes(self, transitions: int) -> int:
-        """Most bytes of a segment of so many transitions."""
+        """Return the maximum size of a segment with this many transitions."""
         return transitions * (self.transition_bytes + TAIL_LIMIT * self.tail_bytes)
 
     def has_possible_tails(self, transitions: Sequence[int], tails: Sequence[int]) -> bool:
-        """Return true if segments of so many transitions may have so many rows behind them."""
+        """Return true if segments with these numbers of transitions may have these numbers of tail rows."""
         if not self.tail_bytes:
             return not any(tails)
         return all(tail <= TAIL_LIMIT * count for tail, count in zip(tails, transitions, strict=True))
 
     def objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
-        """Return the code and the reason for which `hello` is refused, or None."""
+        """Return code and reason for refusing `hello`, or None."""
         # The token comes first: an unauthenticated peer must learn nothing else about the run.
         if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
             return RefusalCode.TOKEN, "its token is not this run's; give it the run's token file"
@@ -79,7 +83,7 @@ class SessionTerms:
             ours = f"this is the learner of {self.run} ({self.run_id})"
             theirs = f"it belongs to run {hello.run} ({hello.run_id})"
             return RefusalCode.RUN, f"{theirs} and {ours}; check its endpoint"
-        # An evaluator sends no segments, so their layout is no concern of its.
+        # An evaluator sends no segments, so their layout does not matter.
         names = ["environment", "actor_floats", *(["layout"] if hello.segment_transitions else [])]
         for name in names:
             has, needs = getattr(hello, name), getattr(self, name)
@@ -94,14 +98,14 @@ class SessionTerms:
 
 @dataclass(slots=True)
 class Member:
-    """Peer that is connected now. Times are the events' `now`, in seconds.
+    """Connected peer. Times are the events' `now`, in seconds.
 
     Attributes:
-        moved: When its step counter changed, or a segment came, or it had no credit to use.
+        moved: When its step counter changed, a segment arrived, or it had no credit to use.
         limit: Highest sequence number that it may send.
         ping: The latest one.
-        last_ack: Latest acknowledgement that was sent; None if one must be sent even if nothing has changed.
-        noted_misfit: Value of the account's `misfit` when it was last written to the log.
+        last_ack: Latest acknowledgement; None if one must be sent even if nothing has changed.
+        noted_misfit: Value of the account's `misfit` when it was last logged.
         shadowed: Time since which an older process of the same pod has been trying to join.
         waits: True while it is in the queue for credit.
     """
@@ -122,10 +126,10 @@ class Member:
 
     @property
     def outstanding(self) -> int:
-        """Number of segments that are granted and have not arrived."""
+        """Number of segments that are granted but have not arrived."""
         return max(0, self.limit - self.account.last_seq)
 
     @property
     def is_worker(self) -> bool:
-        """True for a peer that collects; an evaluator does not."""
+        """True for a peer that collects; false for an evaluator."""
         return self.hello.segment_transitions > 0

@@ -39,11 +39,11 @@ class Membership:
     """State machine of a learner.
 
     Attributes:
-        accounts: The only part that is in a checkpoint; everything else is rebuilt from the peers' Hellos.
+        accounts: The only part that is saved in checkpoints; everything else is rebuilt from the peers' Hellos.
         members: Connected peers by route.
-        malformed: Number of messages that could not be decoded or that no peer may send.
-        foreign: Number of messages from routes that are no members, or of another epoch.
-        departed: Pods that said goodbye and have not come back.
+        malformed: Number of messages that could not be decoded or that peers may not send.
+        foreign: Number of messages from routes of non-members, or of another epoch.
+        departed: Pods that said goodbye and have not returned.
         workers: Number of connected peers that collect.
         env_steps: Accepted transitions in the history of this run.
     """
@@ -70,7 +70,7 @@ class Membership:
 
     # --- events ---
     def handle(self, event: events.Event) -> list[events.Instruction]:
-        """Handle one event; return the instructions that follow from it, in order."""
+        """Handle one event; return the resulting instructions, in order."""
         return list(self._handle(event))
 
     def _handle(self, event: events.Event) -> Iterable[events.Instruction]:
@@ -107,7 +107,7 @@ class Membership:
         member = self.members.get(event.route)
         if member is None or message.epoch != self.terms.epoch:
             self.foreign += 1
-            # A goodbye gets no answer: a peer that is just closing would join again.
+            # A goodbye gets no answer: a closing peer would join again.
             return (
                 []
                 if isinstance(message, messages.Bye)
@@ -133,7 +133,7 @@ class Membership:
             yield _refused(route, *refusal)
             yield events.Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
             return
-        # Linear in the number of members, but Hellos are rare, and an index by pod would be one more thing to keep.
+        # Linear in the number of members, but Hellos are rare, and an index by pod would be more state to maintain.
         twin = next((member for member in self.members.values() if member.hello.pod == hello.pod), None)
         if twin is not None and twin.hello.incarnation > hello.incarnation:
             yield from self._shadow(now, route, twin)
@@ -153,7 +153,7 @@ class Membership:
         self.workers += member.is_worker
         self.credits.queue(member)
         self._grant()
-        member.last_ack = self._ack(member)  # the Welcome says the same, so no Ack has to follow it
+        member.last_ack = self._ack(member)  # the Welcome contains the same, so no Ack has to follow it
         yield events.Send(
             route,
             messages.Welcome(
@@ -173,10 +173,11 @@ class Membership:
             yield events.Send(route, messages.Done(self.terms.epoch, self._finished))
 
     def _shadow(self, now: float, route: bytes, newer: Member) -> Iterator[events.Instruction]:
-        """Refuse an older process of a pod once the newer one has outlived a lease beside it.
+        """Refuse an older process of a pod once the newer one has outlived a lease while both tried to be
+        connected.
 
-        Before that the older-looking process may be the only one: incarnations are times of the pod's clock, and a
-        clock that was set back makes the newest process look old.
+        Before that the older-looking process may be the only one: incarnations are times of the pod's clock, and
+        after the clock was set back the newest process looks old.
         """
         if newer.shadowed is None:
             newer.shadowed = now
@@ -200,7 +201,9 @@ class Membership:
         yield events.Note(f"{_label(member)} left: {bye.reason}; {self._count()}")
 
     def _ring(self, member: Member, ring: messages.RingOffer) -> events.Instruction:
-        """Return the answer to a ring. It must have one slot of full size for each segment of the window."""
+        """Return the answer to a ring offer. The ring must have one slot of full size for each segment of the
+        window.
+        """
         needed = self.terms.window, self.terms.most_bytes(member.hello.segment_transitions)
         if (ring.slots, ring.slot_bytes) == needed and member.is_worker:
             return events.Attach(member.route, ring)
@@ -210,14 +213,14 @@ class Membership:
     def _segments(
         self, member: Member, message: messages.Segments, event: events.Arrived
     ) -> Iterator[events.Instruction]:
-        """Settle every segment of a message; adjacent accepted ones are stored by one instruction."""
+        """Process every segment of a message; adjacent accepted ones are stored by one instruction."""
         account, last = member.account, message.seq + len(message.rows) - 1
         columns = message.rows.columns
         transitions = sum(columns.transitions)
         expected = self.terms.transition_bytes * transitions + self.terms.tail_bytes * sum(columns.tail)
         fits = event.arena_bytes == expected
         account.raise_sent(last)
-        # Fast path: nearly every message is accepted as one piece, and its segments are then never handled singly.
+        # Fast path: nearly every message is accepted as a whole, so its segments are not handled one by one.
         if fits and not event.non_finite and self._is_acceptable(member, message, last):
             self._accept(member, last - account.last_seq, transitions)
             account.last_seq = last
@@ -249,13 +252,13 @@ class Membership:
     def _settle_each(
         self, member: Member, message: messages.Segments, event: events.Arrived, *, fits: bool
     ) -> Iterator[events.Instruction]:
-        """Settle a message of which some segments are not accepted."""
+        """Process a message of which some segments are not accepted."""
         account, rows = member.account, message.rows
-        run: int | None = None  # index of the first segment of the present run of accepted ones
+        run: int | None = None  # index of the first segment of the current series of accepted ones
         for number in range(len(rows)):
             seq, row = message.seq + number, rows[number]
             if seq > account.last_seq + 1 or seq > member.limit:
-                # A gap, or more than was granted: nothing after this point is used, and all of it comes again.
+                # A gap, or more than was granted: later segments are not used, and all of them come again.
                 account.early += len(rows) - number
                 yield from self._request_rejoin(event.now, member)
                 break
@@ -280,7 +283,7 @@ class Membership:
             )
 
     def _settle(self, member: Member, row: messages.Trajectory, *, is_sound: bool) -> bool:
-        """Count the next segment of a worker under its outcome; return true if it is to be stored."""
+        """Count the next segment of a worker under its outcome; return true if it should be stored."""
         account, full = member.account, member.hello.segment_transitions
         account.last_seq += 1
         is_possible = (
@@ -300,7 +303,7 @@ class Membership:
         return False
 
     def _request_rejoin(self, now: float, member: Member) -> Iterator[events.Instruction]:
-        """Ask for missing segments, once a second at most: every message after a gap would cause a request."""
+        """Request missing segments, at most once per second: every message after a gap would cause a request."""
         if now - member.rejoin_requested >= 1.0:
             member.rejoin_requested = now
             yield events.Send(member.route, messages.RejoinRequest(self.terms.epoch))
@@ -312,9 +315,9 @@ class Membership:
         member.ping = ping
         member.account.raise_sent(ping.sent)
         if ping.sent > member.account.last_seq:
-            # ZeroMQ delivers in order, so what was sent before the ping was lost with a broken connection.
+            # ZeroMQ delivers in order, so segments sent before the ping were lost with a broken connection.
             yield from self._request_rejoin(now, member)
-        member.last_ack = None  # a ping is always answered: the Ack is the learner's sign of life
+        member.last_ack = None  # a ping is always answered: the Ack proves that the learner is alive
         self._dirty[member.route] = None
 
     # --- leases, credits, acknowledgements ---

@@ -1,6 +1,6 @@
 """Ledger of sequence numbers: how many segments each worker sent, and the outcome of each (standard library only).
 
-Part of every checkpoint, so that the counts agree with the experience that is stored beside them.
+Part of every checkpoint, so that the counts agree with the stored experience.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 MAX_OPEN_ACCOUNTS: Final = 1024
-"""Accounts that are stored one by one; older ones are merged into a sum, so that a checkpoint stays small."""
+"""Maximum number of separate accounts; older ones are merged into a sum, so that a checkpoint stays small."""
 
 OWN_ACCOUNT: Final = "learner"
-"""Name of the account of a learner that collects by itself."""
+"""Name of the account for transitions that the learner itself collects."""
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Account:
 
     @property
     def received(self) -> int:
-        """Segments that arrived, in this or an earlier epoch."""
+        """Number of segments that arrived, in this or an earlier epoch."""
         return self.accepted + self.stale + self.misfit + self.duplicate + self.early
 
     @property
     def missing(self) -> int:
-        """Segments that were sent and have not arrived."""
+        """Number of segments that were sent but have not arrived."""
         return max(0, self.sent - self.last_seq)
 
     def raise_sent(self, sent: int) -> None:
@@ -51,7 +51,7 @@ class Account:
         self.sent = max(self.sent, sent)
 
     def lose_before(self, oldest: int) -> None:
-        """Count as lost what the worker can no longer send: everything before `oldest` that never arrived."""
+        """Count segments as lost that the worker can no longer send: all before `oldest` that never arrived."""
         missing = oldest - 1 - self.last_seq
         if missing > 0:
             self.lost += missing
@@ -80,7 +80,7 @@ class Accounts:
     """All accounts of a run, by `pod@incarnation`.
 
     Attributes:
-        closed: Sum of the oldest accounts, which are no longer stored one by one.
+        closed: Sum of the oldest accounts, which are no longer stored separately.
         durable: Last sequence number of each account in a durable checkpoint.
     """
 
@@ -89,7 +89,7 @@ class Accounts:
     durable: dict[str, int] = field(default_factory=dict)
 
     def open(self, pod: str, incarnation: int) -> Account:
-        """Return the account of this incarnation, a new one if there is none, and mark it as used last."""
+        """Return the account of this incarnation, creating it if necessary, and mark it as most recently used."""
         name = f"{pod}@{incarnation}"
         account = self.by_name.pop(name, None) or Account(name)
         self.by_name[name] = (
@@ -98,12 +98,12 @@ class Accounts:
         while len(self.by_name) > MAX_OPEN_ACCOUNTS:
             oldest = self.by_name.pop(next(iter(self.by_name)))
             self.durable.pop(oldest.name, None)
-            oldest.lose_before(oldest.sent + 1)  # its worker is long gone, so what is missing never comes
+            oldest.lose_before(oldest.sent + 1)  # its worker ended long ago, so missing segments never come
             _add(self.closed, oldest)
         return account
 
     def settle_own(self, transitions: int) -> None:
-        """Count a rollout that the learner collected by itself, in an account like those of workers."""
+        """Count a rollout that the learner itself collected, in an account like the workers' accounts."""
         account = self.open(OWN_ACCOUNT, 0)
         account.last_seq += 1
         account.raise_sent(account.last_seq)
@@ -120,12 +120,12 @@ class Accounts:
 
     @property
     def totals(self) -> Totals:
-        """Sums over all accounts of the run, closed ones included."""
+        """Sums over all accounts of the run, including closed ones."""
         everything, missing = Account(""), 0
         for account in (self.closed, *self.by_name.values()):
             _add(everything, account)
             missing += account.missing
-        # Missing is not a field but follows per account: the difference of two sums would let one hide another.
+        # Missing is not a field but computed per account: the difference of two sums would let one hide another.
         names = [item.name for item in fields(Totals) if item.name != "missing"]
         return Totals(missing=missing, **{name: getattr(everything, name) for name in names})
 
@@ -135,7 +135,7 @@ class Accounts:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Accounts:
-        """Return the accounts of a checkpoint, all of them durable. Raises ValueError if it holds none."""
+        """Return the accounts of a checkpoint, all of them durable. Raises ValueError if it has none."""
         try:
             open_accounts = [Account(**fields_) for fields_ in state["accounts"]]
             closed = Account(**state["closed"])

@@ -1,8 +1,8 @@
-"""Peer's side of the exchange as a state machine: messages to send, and the meaning of the learner's answers.
+"""Peer's side of the exchange as a state machine: messages to send, and handling of the learner's answers.
 
 No sockets, no threads, no clock: times are arguments. A queued segment gets a sequence number and is retained until
-a checkpoint of the learner contains it, so a learner that was killed receives again what its checkpoint lacks.
-Nothing that the learner does or fails to do ends a session except `Refused` and `Done`.
+a checkpoint of the learner contains it. After a crash the learner therefore receives again the segments that its
+checkpoint lacks. Only `Refused` and `Done` end a session, whatever else the learner does.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from runtime.exchange.protocol.framing import SegmentArena
 
 APART_BYTES: Final = 64 * 1024
 """Segments beyond this size that are not adjacent in memory go in separate messages: a second message is cheaper
-than the copy that joins them."""
+than the copy that joins them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """Periods in seconds, and bounds on memory and on the size of a message.
 
-    `kept_bytes` bounds the segments that are acknowledged but not yet in a checkpoint. Beyond it the oldest are
-    dropped, and the learner counts them as lost if it should need them. Segments that come faster than one in
-    `linger_seconds` are gathered until half of `bundle_bytes` are together, or half of `ring_bundle_bytes` with a
-    ring: there only the rows go through the socket, and fewer messages wake the two processes less often.
+    `kept_bytes` limits the segments that are acknowledged but not yet in a checkpoint. Beyond it the oldest are
+    dropped; if the learner needs them later, it counts them as lost. Segments that come faster than one per
+    `linger_seconds` are gathered until a message has half of `bundle_bytes`. With a ring it is half of
+    `ring_bundle_bytes`: only the rows go through the socket, and fewer messages wake the two processes less often.
     """
 
     hello_seconds: float = 1.0
@@ -57,13 +58,14 @@ class PeerSession:
 
     Attributes:
         hello: Description of the peer; `oldest` is filled in whenever it is sent.
-        epoch: Of the learner that welcomed this peer; 0 before the first.
+        epoch: Epoch of the learner that welcomed this peer; 0 before the first.
         policy_version: Newest version that the learner has announced.
-        refused: Why the learner refused this peer for good; done: why the run has ended. None otherwise.
+        refused: Why the learner permanently refused this peer. done: Why the run has ended. Both are None
+            otherwise.
         notes: Sentences for the log; the caller empties the list.
-        window: Most segments that may be in flight, as announced by the learner.
+        window: Maximum number of segments in flight, as announced by the learner.
         slots: Size of the ring that the learner has accepted; 0 while segments go through the socket.
-        offered: Highest sequence number that a segment has got.
+        offered: Highest sequence number that was assigned to a segment.
     """
 
     hello: messages.Hello
@@ -81,7 +83,7 @@ class PeerSession:
     _ring: messages.RingOffer | None = None
     _ring_sent: bool = False
     # Sequence numbers, with _acked <= _sent <= offered and _sent <= _limit: acknowledged by the learner, sent in
-    # this epoch, given to a segment, and the credit limit.
+    # this epoch, assigned to a segment, and the credit limit.
     _limit: int = 0
     _acked: int = 0
     _sent: int = 0
@@ -90,7 +92,7 @@ class PeerSession:
     _last_offered: int = 0
     """Value of `offered` at the last call of `outgoing`."""
     _burst: int = 0
-    """Calls of `outgoing` in a row that found a new segment within `linger_seconds` of the one before."""
+    """Consecutive calls of `outgoing` that found a new segment within `linger_seconds` of the previous one."""
     _offered_at: float = float("-inf")
     _heard: float = float("-inf")
     _hello_at: float = float("-inf")
@@ -100,7 +102,7 @@ class PeerSession:
     # --- for the peer's loop ---
     @property
     def has_credit(self) -> bool:
-        """True if one more segment could be sent at once, so that it is worth collecting now."""
+        """True if one more segment could be sent immediately, so that it is worth collecting now."""
         return self.is_joined and self.offered < self._limit
 
     @property
@@ -110,16 +112,16 @@ class PeerSession:
 
     @property
     def patience(self) -> float:
-        """Seconds after which `outgoing` must be called again, even if nothing has come in."""
+        """Seconds after which `outgoing` must be called again, even if nothing has arrived."""
         waits = self.is_joined and self._sent < min(self.offered, self._limit)
         return self.config.linger_seconds if waits else self.config.ping_seconds
 
     def queue_segment(self, segment: messages.Trajectory, arena: SegmentArena) -> None:
-        """Queue a segment and give it its sequence number. `arena` must not be written any more."""
+        """Queue a segment and assign its sequence number. `arena` must not be written afterwards."""
         self.offered += 1
         self._unsaved.append((self.offered, segment, arena))
         self._unsaved_bytes += arena.nbytes
-        # Only acknowledged segments may be dropped: a gap in what the learner has not seen could never be filled.
+        # Only acknowledged segments may be dropped: otherwise a gap could never be filled.
         while self._unsaved_bytes > self.config.kept_bytes and self._unsaved[0][0] <= self._acked:
             self._unsaved_bytes -= self._unsaved.popleft()[2].nbytes
 
@@ -161,11 +163,11 @@ class PeerSession:
         self._ring, self._ring_sent, self.slots = ring, False, 0
 
     def farewell(self, reason: str) -> list[Outgoing]:
-        """Return the goodbye of a peer that ends of its own accord; nothing if it has not joined."""
+        """Return the goodbye of a peer that ends on its own; empty if it has not joined."""
         return [Outgoing(messages.Bye(self.epoch, self.offered, reason))] if self.is_joined else []
 
     def evaluation(self, evaluation: messages.EvaluationReport) -> Outgoing | None:
-        """Return `evaluation` with the epoch filled in; None while there is no learner to send it to."""
+        """Return `evaluation` with the epoch filled in; None while no learner is connected."""
         return Outgoing(dataclasses.replace(evaluation, epoch=self.epoch)) if self.is_joined else None
 
     # --- messages of the learner ---
@@ -185,7 +187,7 @@ class PeerSession:
                 self.slots = self._ring.slots if message.is_taken else 0
             case messages.RejoinRequest():
                 self._heard = now
-                # A second request while the Hello is on its way must not cause another Hello.
+                # A second request while the Hello is in transit must not cause another Hello.
                 if self.is_joined:
                     self.is_joined = False
                     self._hello_at = float("-inf")
@@ -220,9 +222,9 @@ class PeerSession:
 
     # --- bundles ---
     def _may_wait_for_more(self, now: float) -> bool:
-        """Return true if a message that is not full should wait, because segments come in quick succession.
+        """Return true if an incomplete message should wait, because segments come in quick succession.
 
-        More can follow only while there is credit, or while an acknowledgement that brings some is outstanding.
+        More can follow only while there is credit, or while an acknowledgement that brings credit is outstanding.
         Compare Nagle's algorithm (RFC 896).
         """
         if self.offered > self._last_offered:
@@ -232,7 +234,7 @@ class PeerSession:
         return self._burst > 0 and may_follow and now - self._offered_at < self.config.linger_seconds
 
     def _bundles(self, *, may_wait: bool) -> list[Outgoing]:
-        """Return the unsent segments within the credit, in as few messages as the bounds allow.
+        """Return the unsent segments within the credit, in as few messages as the limits allow.
 
         With `may_wait`, the last message is withheld until it is half full; waiting for more would starve the
         learner. With a ring, a message ends where the ring wraps around and around a segment that does not fill its
@@ -245,7 +247,7 @@ class PeerSession:
         bundle, size, due, slab, end, is_full = list[UnsavedSegment](), 0, 0, None, 0, False
         slots, full = self.slots, self.hello.segment_transitions
         max_bytes = self.config.ring_bundle_bytes if slots else self.config.bundle_bytes
-        # Negative indices: a deque is indexed from its nearer end, and unsent segments are at the right one.
+        # Negative indices: a deque is indexed from its nearer end, and unsent segments are at the right end.
         for index in range(-min(self.offered - sent, len(unsaved)), 0):
             seq, row, arena = segment = unsaved[index]
             if seq > last:
@@ -264,7 +266,7 @@ class PeerSession:
             bundle.append(segment)
             size += arena.nbytes
             due, slab, end = seq + 1, arena.slab, arena.start + arena.nbytes
-        # `_sent` stops before a withheld message, so the next call builds it again with what has come meanwhile.
+        # `_sent` stops before a withheld message, so the next call builds it again with newer segments.
         if bundle and may_wait and 2 * size < max_bytes and 2 * len(bundle) < messages.MAX_BUNDLE:
             last = bundle[0][0] - 1
         elif bundle:

@@ -1,12 +1,12 @@
 """Framing: encode a message as one JSON header, followed by one raw arena for weights and segments, and decode it.
 
-No pickle: a received pickle is refused as "not JSON", and nothing that was received is ever unpickled or
-evaluated. Arenas are raw numbers and are never copied here: the receiver gets a view and compares its size with
-what the sender declared in its Hello. The length of a frame is checked before its content.
+No pickle: a received pickle is refused as "not JSON", and nothing that was received is ever unpickled or evaluated.
+Arenas are raw numbers and are never copied here: the receiver gets a view and compares its size with the sender's
+declaration in its Hello. The length of a frame is checked before its content.
 
 JSON is read by msgspec: with tens of segments in a message the standard library's reader would cost more than
-everything else. Headers of segments and acknowledgements, thousands a second, are parsed and validated in one step;
-whatever fails there is parsed again by the general path, which produces the exact error message.
+everything else. Headers of segments and acknowledgements, thousands per second, are parsed and validated in one
+step; a header that fails there is parsed again by the general path, which produces the exact error message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SegmentArena:
 
     @classmethod
     def of(cls, buffer: Buffer) -> SegmentArena:
-        """Return an arena that is a slab of its own."""
+        """Return an arena that is its own slab."""
         view = memoryview(buffer).cast("B")
         return cls(view, 0, view.nbytes)
 

@@ -1,11 +1,11 @@
 """Messages between a learner and its peers, and their validation (standard library only).
 
 A message is a dataclass of scalars and, for segments, of rows of scalars. `kind` is its tag on the wire, and the
-names of its fields are the keys of the JSON header: neither may change within a protocol version, unlike the names
+names of its fields are the keys of the JSON header. Neither may change within a protocol version, unlike the names
 of the classes. `docs/exchange.md` describes how the messages are used.
 
-`from_fields` is the only way from received text to a message: every field must be present, of its declared type
-and within its bounds, and no other may be present. Everything else is a `ProtocolError`, which the receiver counts.
+Received text is converted to a message only by `from_fields`: every field must be present, of its declared type and
+within its bounds, and no other may be present. Everything else is a `ProtocolError`, which the receiver counts.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeGuard, get_args
 from runtime.base.contract import MAX_TEXT, PROTOCOL_VERSION
 
 MAX_INTEGER: Final = 2**53 - 1
-"""Largest integer on the wire: beyond it a double, and so many JSON readers, is not exact (RFC 8259, section 6)."""
+"""Largest integer on the wire: beyond it doubles, and so many JSON readers, are not exact (RFC 8259, section 6)."""
 MAX_LAYOUT: Final = 4096
 """Longest description of a layout, in characters: observations may have many fields."""
 # 64 rows of the longest numbers have 8.8 kB, which fits into framing.HEADER_LIMIT.
 MAX_BUNDLE: Final = 64
-"""Most segments in one message."""
+"""Maximum number of segments in one message."""
 TAIL_LIMIT: Final = 2
-"""Most rows of a segment's tail for each of its transitions: bounds the longest segment."""
+"""Maximum number of a segment's tail rows for each of its transitions: limits the longest segment."""
 BUNDLE_BYTES: Final = 1024 * 1024
-"""Most bytes of a message of several segments; one segment alone may be larger."""
+"""Maximum size of a message with several segments; a single segment may be larger."""
 
 
 class ProtocolError(ValueError):
@@ -47,7 +47,7 @@ class ForeignVersionError(ProtocolError):
 
 
 class RefusalCode(StrEnum):
-    """Reason for which a learner refuses a peer for good; the peer ends with `contract.EXIT_REFUSED`."""
+    """Reason for which a learner permanently refuses a peer; the peer ends with `contract.EXIT_REFUSED`."""
 
     PROTOCOL = "protocol"
     RUN = "run"
@@ -62,7 +62,8 @@ class Hello:
 
     `incarnation` rises with each start of the same pod. `oldest` is the sequence number of the oldest segment that
     the peer has retained, or of its next one. `layout` describes the fields of one transition, see `Layout.text`.
-    `segment_transitions` is the most transitions in one segment; 0 for a peer without segments, as an evaluator.
+    `segment_transitions` is the maximum number of transitions in one segment; 0 for a peer without segments, such
+    as an evaluator.
     """
 
     kind: ClassVar[str] = "hello"
@@ -82,9 +83,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Learner → peer: member of this epoch from now on; send what follows `last_seq`, up to `limit`.
+    """Learner → peer: member of this epoch from now on; send the segments after `last_seq`, up to `limit`.
 
-    `window` is the most segments ever in flight from one worker: `limit <= last_seq + window`.
+    `window` is the maximum number of segments of one worker in flight: `limit <= last_seq + window`.
     """
 
     kind: ClassVar[str] = "welcome"
@@ -97,13 +98,13 @@ class Welcome:
     max_policy_lag: int
 
 
-# Ack and Segments are not frozen: thousands are made a second, and `object.__setattr__` in the constructor of a
-# frozen dataclass makes it four times as slow. Treat them as frozen all the same.
+# Ack and Segments are not frozen: thousands are made per second, and `object.__setattr__` in the constructor of a
+# frozen dataclass makes it four times as slow. Treat them as frozen nevertheless.
 @dataclass(slots=True)
 class Ack:
     """Learner → peer, cumulative: settled up to `last_seq`, in a checkpoint up to `durable_seq`, credit to `limit`.
 
-    The credit is `limit - last_seq` segments. All numbers only rise within an epoch, so a lost Ack costs nothing.
+    The credit is `limit - last_seq` segments. All numbers only increase within an epoch, so a lost Ack is harmless.
     """
 
     kind: ClassVar[str] = "ack"
@@ -124,7 +125,7 @@ class RejoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Learner → peer: refused for good. The fields are the same in every protocol version."""
+    """Learner → peer: permanently refused. The fields are the same in every protocol version."""
 
     kind: ClassVar[str] = "refused"
     protocol: int
@@ -134,7 +135,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Learner → peer: the run is finished and the peer is to end."""
+    """Learner → peer: the run is finished and the peer should end."""
 
     kind: ClassVar[str] = "done"
     epoch: int
@@ -145,8 +146,8 @@ class Trajectory(NamedTuple):
     """Row of `Segments`: description of one segment, whose transitions are in the arena.
 
     `policy_version_min` and `_max` are the oldest and newest policy that acted in it. `return_sum` and
-    `progress_sum` (metres) are over the `episodes` that ended inside the segment. `tail` is the number of rows
-    behind the transitions, see `segment_schema`.
+    `progress_sum` (metres) cover the `episodes` that ended inside the segment. `tail` is the number of rows after
+    the transitions, see `segment_schema`.
     """
 
     transitions: int
@@ -159,7 +160,7 @@ class Trajectory(NamedTuple):
 
 
 class RowColumns(NamedTuple):
-    """Rows of a message, transposed: the learner checks one column of all segments at once."""
+    """Rows of a message, transposed, so that the learner checks one column of all segments together."""
 
     transitions: tuple[int, ...]
     policy_version_min: tuple[int, ...]
@@ -172,7 +173,7 @@ class RowColumns(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentRows:
-    """Rows of a message, at least one, as plain tuples just as they are on the wire."""
+    """Rows of a message, at least one, as plain tuples like on the wire."""
 
     rows: tuple[tuple[int, int, int, int, float, float, int], ...]
     _columns: RowColumns | None = field(default=None, init=False, repr=False, compare=False)
@@ -184,7 +185,7 @@ class SegmentRows:
 
     @property
     def columns(self) -> RowColumns:
-        """The rows by column; computed at the first use, since a sender never needs them."""
+        """The rows by column; computed on first use, since a sender never needs them."""
         if self._columns is None:
             self._columns = RowColumns._make(zip(*self.rows, strict=True))
         return self._columns
@@ -219,8 +220,8 @@ class Segments:
 class RingOffer:
     """Worker → learner: offer to exchange segments through this shared memory instead of the socket.
 
-    `place` identifies kernel and PID namespace (`shared_memory.host_identity`); `pid` and `descriptor` the sealed
-    memory file, which has `slots` slots of `slot_bytes` after a page that begins with `nonce`.
+    `place` identifies kernel and PID namespace (`shared_memory.host_identity`). `pid` and `descriptor` identify the
+    sealed memory file, which has `slots` slots of `slot_bytes` after a page that starts with `nonce`.
     """
 
     kind: ClassVar[str] = "ring"
@@ -235,7 +236,7 @@ class RingOffer:
 
 @dataclass(frozen=True, slots=True)
 class RingAccepted:
-    """Learner → worker: the ring with this nonce is mapped, or `is_taken` is false and the socket is used."""
+    """Learner → worker: the ring with this nonce is mapped, or, if `is_taken` is false, the socket is used."""
 
     kind: ClassVar[str] = "ringed"
     epoch: int
@@ -245,7 +246,7 @@ class RingAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Peer → learner, every second: alive, and not hung if `env_steps` changes. `sent` is the last number used."""
+    """Peer → learner, every second: alive, and not hung if `env_steps` changes. `sent` is the last used number."""
 
     kind: ClassVar[str] = "ping"
     epoch: int
@@ -286,7 +287,7 @@ class EvaluationReport:
     lap_seconds: float | None
 
     def record_fields(self) -> dict[str, Any]:
-        """Return the fields of its metric record: those of the message without kind and epoch."""
+        """Return the fields of its metric record: the message's fields without kind and epoch."""
         return {name: value for name, value in to_fields(self).items() if name not in {"kind", "epoch"}}
 
 
@@ -311,7 +312,7 @@ class Weights:
     """Learner → peer: the actor of `policy_version`, `floats` values of `codec` in the arena that follows.
 
     `checksum` is the sum of the arena's little-endian 64-bit words, the last one padded with zeros, modulo 2**64,
-    as 16 hexadecimal digits. It detects accidental damage at the speed of memory; against tampering there is CURVE.
+    as 16 hexadecimal digits. It detects accidental damage at memory speed; CURVE protects against tampering.
     """
 
     kind: ClassVar[str] = "weights"
@@ -326,8 +327,8 @@ class Weights:
 class SharedWeights:
     """Learner → peer on the same host: the newest weights, `floats` float32, are in this shared memory.
 
-    `pid` and `descriptor` identify the sealed memory file, which begins with a page that begins with `nonce`. Its
-    structure is in `runtime.exchange.transport.shm_weights`.
+    `pid` and `descriptor` identify the sealed memory file, whose first page starts with `nonce`. Its structure is
+    described in `runtime.exchange.transport.shm_weights`.
     """
 
     kind: ClassVar[str] = "shared"
@@ -390,7 +391,7 @@ def from_fields(header: object) -> Message:
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProtocolError(f"there is no message of kind {kind!r:.40}")
-    # Before the other fields are checked: a Hello of another version may have different ones.
+    # Before the other fields are checked: a Hello of another version may have other fields.
     if kind == Hello.kind and header.get("protocol") != PROTOCOL_VERSION:
         raise ForeignVersionError(header.get("protocol"))
     types = _NAMES[kind]
@@ -454,4 +455,4 @@ _VALID: Final[Mapping[str, Callable[[object], bool]]] = {
     "SegmentRows": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_BUNDLE,
 }
 _LONG: Final = frozenset({"layout"})
-"""Text fields whose bound is MAX_LAYOUT."""
+"""Text fields whose limit is MAX_LAYOUT."""

@@ -4,7 +4,7 @@ A segment is an arena of bytes in columns: the first field of all items, then th
 of the tail if the layout has one. Their offsets follow from a Layout and the numbers of items and tail rows, so an
 arena contains neither names nor shapes, and storing a segment is one copy per column.
 
-A tail is for values that are not there once for every item, such as an observation that no item begins with.
+A tail is for values that do not exist once per item, such as an observation with which no item begins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Columns = tuple[NDArray[Any], ...]
 
 
 WIRE_TYPES: Final = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
-"""Types that an arena may contain: boolean, unsigned, signed, float, and their bytes. No objects, so no pickle."""
+"""Types that an arena may contain: boolean, unsigned, signed, float, with their sizes. No objects, so no pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SegmentField:
     name: str
     dtype: np.dtype[Any]
     shape_tail: tuple[int, ...] = ()
-    """Shape of one value; those of N items have (N, *shape_tail)."""
+    """Shape of one value; N items have the shape (N, *shape_tail)."""
     strides: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """Bytes from one item to the next, then along each dimension of ``shape_tail``: C order, without padding."""
 
@@ -57,11 +57,11 @@ class Layout:
     fields: tuple[SegmentField, ...]
     tail: SegmentField | None = None
     item_bytes: int = field(init=False, compare=False)
-    """Bytes of one item over all fields."""
+    """Size of one item over all fields."""
     tail_bytes: int = field(init=False, compare=False)
-    """Bytes of one row of the tail; 0 without one."""
+    """Size of one tail row; 0 without a tail."""
     _all: tuple[SegmentField, ...] = field(init=False, repr=False, compare=False)
-    """Fields in the order of their columns, that of the tail last."""
+    """Fields in the order of their columns, the tail last."""
 
     def __post_init__(self) -> None:
         """Compute the sizes once: they are needed several times for each message."""
@@ -71,9 +71,9 @@ class Layout:
 
     @property
     def text(self) -> str:
-        """Text by which both ends compare layouts: ``obs:f4[33] action:f4[2] reward:f4``, little-endian types.
+        """Text for comparing the layouts of both ends: ``obs:f4[33] action:f4[2] reward:f4``, little-endian types.
 
-        A tail is the last and has a plus sign: ``+obs:f4[33]``. Raises ValueError for a type that is not a plain
+        A tail is last and has a plus sign: ``+obs:f4[33]``. Raises ValueError for a type that is not a plain
         number.
         """
         descriptions = []
@@ -94,15 +94,15 @@ class Layout:
         return tuple(item.name for item in self.fields)
 
     def segment_bytes(self, count: int, tail: int = 0) -> int:
-        """Bytes of a segment of `count` items and `tail` rows behind them."""
+        """Return the size of a segment of `count` items and `tail` rows after them."""
         return count * self.item_bytes + tail * self.tail_bytes
 
     def most_bytes(self, count: int) -> int:
-        """Most bytes of a segment of `count` items."""
+        """Return the maximum size of a segment of `count` items."""
         return self.segment_bytes(count, TAIL_LIMIT * count)
 
     def columns(self, arena: memoryview | NDArray[np.uint8], count: int, tail: int = 0) -> Columns:
-        """Return views of the columns of `count` items in `arena`, and of the tail behind them if there is one.
+        """Return views of the columns of `count` items in `arena`, and of the tail after them if there is one.
 
         Raises ValueError for any other size.
         """

@@ -1,12 +1,12 @@
-"""CURVE keys of the exchange between machines, from files or from the run's token (standard library only).
+"""CURVE keys for the exchange between machines, from files or from the run's token (standard library only).
 
 ZeroMQ's CURVE needs a pair of Curve25519 keys on each side. A launcher that gives learner and workers different
 secrets writes the files of `make_files` and mounts them as `L2R_KEYS`. Without them both sides derive the same
-pairs from the run's token, so a token alone is enough for encryption and authentication. The files add one
-property: a compromised worker cannot pose as the learner.
+pairs from the run's token, so the token is enough for encryption and authentication. The files add one property: a
+compromised worker cannot impersonate the learner.
 
-Curve25519 is written out here after RFC 7748, so that a launcher needs no library to make keys. It runs once in a
-process, on secrets of its own, so that its timing reveals nothing to anybody.
+Curve25519 is implemented here after RFC 7748, so that a launcher needs no library to make keys. It runs once per
+process, on its own secrets, so its timing reveals nothing to an attacker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PeerKeys:
 
 
 def from_token(token: str) -> tuple[LearnerKeys, PeerKeys]:
-    """Return the keys that follow from the token; scrypt makes guessing the token expensive."""
+    """Return the keys derived from the token; scrypt makes guessing the token expensive."""
     # Salt and parameters are part of the protocol (docs/exchange.md): both ends must derive the same keys.
     root = hashlib.scrypt(token.encode(), salt=b"l2r exchange 2", n=2**14, r=8, p=1, dklen=64)
     server, client = root[:32], root[32:]
@@ -64,7 +64,7 @@ def from_token(token: str) -> tuple[LearnerKeys, PeerKeys]:
 
 
 def make_files() -> dict[str, bytes]:
-    """Return new keys of a run as the names and contents of the files in `L2R_KEYS`."""
+    """Return new keys of a run as names and contents of the files in `L2R_KEYS`."""
     server, client = secrets.token_bytes(32), secrets.token_bytes(32)
     return {
         SERVER_SECRET: _z85(server),
@@ -88,7 +88,7 @@ def read_peer(folder: Path) -> PeerKeys:
 
 
 def learner_keys(context: LaunchContext) -> LearnerKeys | None:
-    """Return the keys by which this learner proves itself; None where nothing is encrypted. Raises SetupError."""
+    """Return the keys that authenticate this learner; None without encryption. Raises SetupError."""
     if context.endpoint.folder is None and context.keys_folder is not None:
         try:
             return read_learner(context.keys_folder)
@@ -98,7 +98,7 @@ def learner_keys(context: LaunchContext) -> LearnerKeys | None:
 
 
 def peer_keys(context: LaunchContext) -> PeerKeys | None:
-    """Return the keys by which this process proves itself to the learner; None where nothing is encrypted.
+    """Return the keys that authenticate this process to the learner; None without encryption.
 
     Raises SetupError if the learner is on another machine and there is neither a key folder nor a token.
     """

@@ -1,8 +1,8 @@
 """Requests and replies over ZeroMQ, for small services of a run such as a rendezvous.
 
-A ROUTER answers, DEALERs request. With keys both ends prove themselves by CURVE before a byte of a request is read:
-each message is encrypted and authenticated under keys of that connection, so that a recorded one is worth nothing
-in another. Every request has a number, and a reply with another number (to a request that was given up) is dropped.
+A ROUTER answers, DEALERs request. With keys both ends authenticate by CURVE before a byte of a request is read:
+each message is encrypted and authenticated with keys of that connection, so a recorded message is worthless in
+another. Every request has a number, and a reply with another number (to an abandoned request) is dropped.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ HEARTBEAT_TIMEOUT_MS: Final = 10_000
 CONNECT_SECONDS: Final = 3.0
 MOST_AT_ONCE: Final = 256
 Answer = Callable[[Sequence[bytes]], Sequence[bytes]]
-"""Makes the frames of a reply from those of a request; raises nothing."""
+"""Creates the frames of a reply from the frames of a request; must not raise."""
 
 
 class RefusedKeysError(OSError):
-    """Both ends are there and do not accept each other's keys."""
+    """Both ends are connected but do not accept each other's keys."""
 
 
 def _new(
@@ -72,11 +72,11 @@ class ReplySocket:
             self.close()
             raise EndpointError(f"cannot listen at {address}: {error.strerror}") from error
         self.address = self._socket.get_string(zmq.LAST_ENDPOINT)
-        """Address with the port that the system chose, where `address` left it open."""
+        """Address including the port that the system chose, if `address` left it open."""
 
     @property
     def refused_keys(self) -> int:
-        """Number of connections that were refused for their key."""
+        """Number of connections that were refused because of their key."""
         return self._zap.refused_keys if self._zap is not None else 0
 
     def serve(self, timeout_seconds: float, answer: Answer) -> None:
@@ -92,7 +92,7 @@ class ReplySocket:
             if not frames:
                 continue
             number, *request = frames
-            # A requester that has gone meanwhile is no error: a ROUTER drops what nobody can get.
+            # A client that has disconnected meanwhile is not an error: a ROUTER drops undeliverable messages.
             self._socket.send_multipart([route, number, *answer(request)], zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class RequestSocket:
         self._socket.connect(address)
 
     def request(self, frames: Sequence[bytes], timeout_seconds: float) -> list[bytes]:
-        """Return the reply to a request. Raises OSError if there is none in time, and RefusedKeysError."""
+        """Return the reply to a request. Raises OSError if there is none in time, or RefusedKeysError."""
         self._number += 1
         number = self._number.to_bytes(8, "big")
         self._wait(zmq.POLLOUT, CONNECT_SECONDS, f"nobody answers at {self._address}")
@@ -150,14 +150,14 @@ class RequestSocket:
             is_lost = self._monitor in ready and self._read_events()
             if self._socket in ready:
                 return
-            # While it connects, a lost connection is one that libzmq replaces; afterwards the request went with it.
+            # While connecting, libzmq replaces a lost connection; afterwards the request was lost with it.
             if is_lost and event == zmq.POLLIN:
                 raise OSError(f"{self._address} has closed the connection")
             if time.monotonic() >= deadline:
                 raise OSError(sentence)
 
     def _read_events(self) -> bool:
-        """Read libzmq's events and say whether a connection was lost. Raises RefusedKeysError."""
+        """Read libzmq's events and return whether a connection was lost. Raises RefusedKeysError."""
         is_lost = False
         while self._monitor.poll(0):
             event = event_of(self._monitor.recv_multipart()[0])

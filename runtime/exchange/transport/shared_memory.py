@@ -1,8 +1,9 @@
 """Shared memory of two processes on one host: sealed anonymous files, opened by process id and descriptor.
 
-The owner makes a file with memfd_create(2); the reader opens it as `/proc/PID/fd/N`, which the kernel permits only
-to the same user in the same PID namespace. So there is no name in any folder and `kill -9` leaves nothing behind.
-The seals matter: reading beyond the end of a file that its owner truncated would kill the reader with SIGBUS.
+The owner creates a file with memfd_create(2); the reader opens it as `/proc/PID/fd/N`, which the kernel only
+permits to the same user in the same PID namespace. So the file has no name in any folder, and `kill -9` leaves
+nothing behind. The seals matter: reading beyond the end of a file that its owner truncated would kill the reader
+with SIGBUS.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from typing import Final
 
 HEAD_BYTES: Final = mmap.PAGESIZE
-"""Page before the content; it begins with the nonce by which a reader recognises the file."""
+"""Page before the content; it starts with the nonce by which a reader recognises the file."""
 LARGEST_BYTES: Final = 2 * 1024**3
 """Largest content that is mapped."""
 NONCE_BYTES: Final = 32
@@ -32,8 +33,8 @@ _KEPT_BYTES: Final = 32 * 1024 * 1024
 def keep_freed() -> None:
     """Let glibc retain some freed megabytes for the next allocation.
 
-    By default it returns large blocks to the kernel at once: for each message of half a megabyte that is a hundred
-    page faults, which cost as much as a copy of it. Has no effect with another C library.
+    By default it returns large blocks to the kernel immediately: each message of half a megabyte then causes a
+    hundred page faults, which cost as much as copying it. Has no effect with another C library.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -42,13 +43,13 @@ def keep_freed() -> None:
 
 
 class SharedMemoryError(ValueError):
-    """The memory cannot be shared here; everything goes through the sockets."""
+    """The memory cannot be shared here; all data goes through the sockets."""
 
 
 def host_identity() -> str:
     """Return the kernel's boot id and the PID namespace: equal in two processes that see each other in `/proc`.
 
-    Empty where there is no such file system. The messages carry it as `place`.
+    Empty if that file system is missing. The messages carry it as `place`.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
@@ -67,7 +68,7 @@ def _file_bytes(content_bytes: int) -> int:
 
 
 class SharedMemoryOwner:
-    """Memory that this process writes and others read. Raises SharedMemoryError where there is none."""
+    """Memory that this process writes and others read. Raises SharedMemoryError if it is not available."""
 
     def __init__(self, content_bytes: int) -> None:
         size = _file_bytes(content_bytes)
@@ -78,7 +79,7 @@ class SharedMemoryOwner:
             raise SharedMemoryError(str(error)) from error
         try:
             os.ftruncate(self.descriptor, size)
-            # Sealed against further seals too, so that nobody can add F_SEAL_WRITE and stop the owner.
+            # Sealed against further seals too: otherwise another process could add F_SEAL_WRITE and stop the owner.
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
             self._map = mmap.mmap(self.descriptor, size)
@@ -108,8 +109,8 @@ class SharedMemoryView:
         path = f"/proc/{pid}/fd/{descriptor}"
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         try:
-            # `pid` and `descriptor` come from a peer and may name anything that this user can open. To open a pipe
-            # or a device could block or have effects, so the type is checked first.
+            # `pid` and `descriptor` come from a peer and may name anything that this user can open. Opening a pipe
+            # or a device could block or have side effects, so the type is checked first.
             if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
                 raise SharedMemoryError("it is no memory file")
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,8 +1,8 @@
 """Shared-memory ring for segments of a worker on the learner's own host, instead of the socket.
 
-The slot of segment n is `n % slots`; a slot has room for the longest segment, and its pages cost memory only where
-they are written. The learner's credit never exceeds `slots` segments beyond those that it has
-stored, so a slot is free when its turn comes and no lock is needed.
+The slot of segment n is `n % slots`. A slot has room for the longest segment, and its pages cost memory only where
+they are written. The learner's credit never exceeds its stored segments by more than `slots`, so a slot is free
+when its turn comes and no lock is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.exchange.transport.shared_memory import SharedMemoryOwner, SharedMe
 
 
 class RingWriter:
-    """Worker's end of a ring. Raises SharedMemoryError where the system has no sealed memory files."""
+    """Worker's end of a ring. Raises SharedMemoryError if the system has no sealed memory files."""
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self.slots, self.slot_bytes = slots, slot_bytes
@@ -38,10 +38,10 @@ class RingWriter:
         )
 
     def put(self, seq: int, arenas: Sequence[SegmentArena]) -> None:
-        """Copy the arenas of the segments from number `seq` on into their slots."""
+        """Copy the arenas of the segments into their slots, starting with segment number `seq`."""
         start = seq % self.slots * self.slot_bytes
         if all(arena.nbytes == self.slot_bytes for arena in arenas):
-            # They fill their slots, so what is adjacent in memory is adjacent in the ring as well.
+            # They fill their slots, so arenas that are adjacent in memory are adjacent in the ring as well.
             for piece in contiguous_pieces(arenas):
                 self._view[start : start + piece.nbytes] = piece
                 start += piece.nbytes
@@ -68,7 +68,7 @@ class RingReader:
         """Return the slots of the segments from `seq` on; empty if they would exceed the ring."""
         start = seq % self._slots
         if start + segments > self._slots:
-            return self._view[:0]  # its size is wrong then, and the membership machine counts a misfit
+            return self._view[:0]  # its size is then wrong, and the membership machine counts a misfit
         return self._view[start * self.slot_bytes : (start + segments) * self.slot_bytes]
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """Shared-memory weights: written once by the learner, read in place by all peers on its host.
 
-The memory has three slots, and version v is in slot `v % 3`. The page in front of them holds 64-bit words: the
-version in each slot (0 while it is written) and the newest complete version. A reader checks the slot's word
-again after using the weights, for a copy or for a step; if it has changed, the result may mix two versions and
-is computed anew from the newest. This is a sequence lock (seqlock, as in the Linux kernel): the writer never
-waits, and a reader gets the newest version, which may be newer than the one that was announced. Weights that are
-used in place occupy the processor's shared cache once for all workers of a host.
+The memory has three slots, and version v is in slot `v % 3`. The page before them has 64-bit words: the version in
+each slot (0 while it is written) and the newest complete version. A reader checks the slot's word again after using
+the weights, for a copy or for a step. If it has changed, the result may mix two versions and is recomputed from the
+newest. This is a sequence lock (seqlock, as in the Linux kernel): the writer never waits, and a reader gets the
+newest version, which may be newer than the announced one. Weights that are used in place occupy the processor's
+shared cache once for all workers of a host.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ATTEMPTS: Final = 100
 
 
 class SharedWeightsWriter:
-    """Learner's end, for weights of one size. Raises SharedMemoryError where there is no such memory."""
+    """Learner's end, for weights of one size. Raises SharedMemoryError if shared memory is not available."""
 
     def __init__(self, floats: int) -> None:
         self._memory = SharedMemoryOwner(SLOTS * 4 * floats)
         self._slots = np.frombuffer(self._memory.content, dtype="<f4").reshape(SLOTS, floats)
 
     def put(self, version: int, weights: NDArray[np.float32]) -> None:
-        """Write the weights of a version, which is higher than all before."""
+        """Write the weights of a version, which must be higher than all earlier ones."""
         slot = version % SLOTS
         # The order of these writes is the protocol. x86 makes stores visible in their order; a weakly ordered
         # processor (ARM) would need barriers here, which Python does not offer.
@@ -51,7 +51,7 @@ class SharedWeightsWriter:
         _WORD.pack_into(self._memory.head, offset, version)
 
     def message(self, epoch: int, version: int) -> SharedWeights:
-        """Return the answer by which a peer finds the memory."""
+        """Return the answer with which a peer finds the memory."""
         return SharedWeights(
             epoch=epoch,
             policy_version=version,
@@ -86,7 +86,7 @@ class SharedWeightsReader:
     def newest(self) -> tuple[int, NDArray[np.float32]]:
         """Return the newest version and a view of its weights, valid as long as `holds(version)`.
 
-        Raises SharedMemoryError if the writer overtakes the reader again and again.
+        Raises SharedMemoryError if the writer repeatedly overtakes the reader.
         """
         for _ in range(_ATTEMPTS):
             version = self._word(_NEWEST)
@@ -95,13 +95,13 @@ class SharedWeightsReader:
         raise SharedMemoryError("the learner writes faster than this process reads")
 
     def holds(self, version: int) -> bool:
-        """Return true while the learner has not begun to overwrite the weights of a version."""
+        """Return true until the learner starts overwriting the weights of a version."""
         return self._word(shared_memory.NONCE_BYTES + version % SLOTS * _WORD.size) == version
 
     def read(self, into: NDArray[np.float32]) -> int:
         """Copy the newest weights and return their version.
 
-        Raises SharedMemoryError if the writer overtakes the reader again and again; `into` is then undefined.
+        Raises SharedMemoryError if the writer repeatedly overtakes the reader; `into` is then undefined.
         """
         for _ in range(_ATTEMPTS):
             version, weights = self.newest()

@@ -1,13 +1,13 @@
 """Sockets of the exchange over ZeroMQ: a server's and a client's channel. A channel belongs to one thread.
 
-Two ROUTERs at the learner and two DEALERs at a peer: `data` for small messages and segments, `model` for
-weights, so that a large model never delays an acknowledgement. Options replace what libzmq does silently:
-MANDATORY makes a send to an unknown route fail, HANDOVER lets a reconnected peer replace its old connection,
-IMMEDIATE prevents queueing for an absent learner, MAXMSGSIZE closes connections that exceed the agreed size, and
-LINGER bounds how long closing waits for the last message.
+Two ROUTERs at the learner and two DEALERs at a peer: `data` for small messages and segments, `model` for weights,
+so that a large model never delays an acknowledgement. Options prevent silent behaviour of libzmq: MANDATORY makes a
+send to an unknown route fail, HANDOVER lets a reconnected peer replace its old connection, IMMEDIATE prevents
+queueing for an absent learner, MAXMSGSIZE closes connections that exceed the agreed size, and LINGER limits how
+long closing waits for the last message.
 
-With keys a channel uses CURVE: everything is encrypted, the peer knows the learner by its public key, and the
-learner admits listed public keys only (ZAP, handled in this thread and not in one of its own).
+With keys a channel uses CURVE: everything is encrypted, the peer identifies the learner by its public key, and the
+learner only admits listed public keys (ZAP, handled in this thread instead of a separate one).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ HEARTBEAT_TIMEOUT_MS: Final = 5_000
 BACKLOG: Final = 256
 """Pending connections of a listening socket, see listen(2)."""
 MAX_SOCKETS: Final = 4_096
-"""Most connections of a learner, unauthenticated ones included."""
+"""Maximum number of connections of a learner, including unauthenticated ones."""
 IO_THREADS: Final = 4
-"""Most threads in which a learner decrypts; each serves some of the connections, at about 1.4 GB/s."""
-# Plain integers: looking a member of pyzmq's enumerations up costs more than the call that takes it.
+"""Maximum number of threads in which a learner decrypts; each serves some of the connections, at about 1.4 GB/s."""
+# Plain integers: looking up a member of pyzmq's enumerations costs more than the call itself.
 _EVENTS, _RCVMORE, _POLLIN = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 def io_threads() -> int:
-    """Return the number of threads that read for a learner whose connections keep one busy."""
+    """Return the number of reader threads for a learner whose connections keep one busy."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(IO_THREADS, cores)
 
@@ -105,7 +105,7 @@ class _Channel:
             try:
                 if is_routed:
                     route = socket.recv(_NOBLOCK)
-                # After a route this never blocks: libzmq delivers all parts of a message at once.
+                # After a route this never blocks: libzmq delivers all parts of a message together.
                 frames: list[Buffer] = [socket.recv(_NOBLOCK)]
             except zmq.Again:
                 return
@@ -144,7 +144,7 @@ class LearnerChannel(_Channel):
         largest = {Port.DATA: largest_data_bytes + HEADER_LIMIT, Port.MODEL: HEADER_LIMIT}
         num_threads = io_threads() if keys is not None else 1
         super().__init__(zmq.ROUTER, largest, ipv6=":" in bound.host, num_threads=num_threads)
-        # A pipe wakes the poller from any thread; ZeroMQ sockets may be used by their own thread only.
+        # A pipe wakes the poller from any thread; ZeroMQ sockets may only be used by their own thread.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -167,7 +167,7 @@ class LearnerChannel(_Channel):
 
     @property
     def refused_keys(self) -> int:
-        """Number of connections that were refused for their key."""
+        """Number of connections that were refused because of their key."""
         return self._zap.refused_keys if self._zap is not None else 0
 
     def poll(self, timeout_seconds: float) -> list[Inbound]:
@@ -182,7 +182,7 @@ class LearnerChannel(_Channel):
 
     def wake(self) -> None:
         """End a `poll` of the owning thread. The only method that any thread may call."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
+        with contextlib.suppress(BlockingIOError):  # the pipe is already full of wake-ups
             os.write(self._wake_write, b"w")
 
     def send(self, port: Port, route: bytes, frames: Sequence[Buffer]) -> bool:
@@ -218,7 +218,7 @@ class PeerChannel(_Channel):
         self._addresses = {Port.DATA: endpoint.data, Port.MODEL: endpoint.model}
         self._name, self._keys = name, keys
         self.is_mistrusted = False
-        """True if a learner answers and the two do not accept each other's keys."""
+        """True if a learner responds but the two do not accept each other's keys."""
         self._failures = HandshakeFailures()
         for port in Port:
             self._connect(port)
@@ -233,7 +233,9 @@ class PeerChannel(_Channel):
         socket.connect(self._addresses[port])
 
     def reopen(self, port: Port) -> None:
-        """Replace a socket: libzmq stops reconnecting for good after a protocol error, as from a damaged byte."""
+        """Replace a socket: libzmq permanently stops reconnecting after a protocol error, such as a damaged
+        byte.
+        """
         self._discard(port)
         self._sockets[port] = self._new(port)
         self._connect(port)
@@ -265,7 +267,7 @@ class PeerChannel(_Channel):
         super().close()
 
     def send(self, port: Port, frames: Sequence[Buffer]) -> bool:
-        """Send to the learner; return false if there is no connection."""
+        """Send to the learner; return false without a connection."""
         try:
             self._post(self._sockets[port], frames)
         except zmq.Again:

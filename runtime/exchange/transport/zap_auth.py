@@ -1,7 +1,7 @@
 """Authentication of connections with CURVE keys: options of a connecting socket, and ZAP answers for a bound one.
 
 libzmq asks for each connection that has shown its public key, and a list decides. The protocol is ZAP 1.0
-(https://rfc.zeromq.org/spec/27/); it has one inproc address in each context, so one authenticator serves them all.
+(https://rfc.zeromq.org/spec/27/); it has one inproc address per context, so one authenticator serves all sockets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECONNECT_MAX_MS: Final = 1_000
 def configure_client(socket: zmq.Socket[bytes], name: bytes, keys: PeerKeys | None) -> None:
     """Set name, keys and reconnection of `socket`, which is not connected yet."""
     socket.setsockopt(zmq.IDENTITY, name)
-    socket.setsockopt(zmq.IMMEDIATE, 1)  # no queue for a learner that is absent: the session decides what to resend
+    socket.setsockopt(zmq.IMMEDIATE, 1)  # no queue for an absent learner: the session decides what to resend
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     if keys is not None:
@@ -36,7 +36,7 @@ class ZapAuthenticator:
 
     Attributes:
         socket: Receives libzmq's requests; call `answer_requests` when it is readable.
-        refused_keys: Number of connections that were refused for their key.
+        refused_keys: Number of connections that were refused because of their key.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: LearnerKeys) -> None:

@@ -1,6 +1,6 @@
 """Policy network as a worker runs it: the forward pass in NumPy, from one flat array of weights.
 
-A worker or an evaluator needs a few matrix products a step and nothing else of a learning library; importing
+A worker or an evaluator needs a few matrix products per step and nothing else from a learning library; importing
 torch would cost each process seconds and 200 MB. The layout of the arena is the wire format of a policy, see
 ``ActorShape.parts``. ``runtime.rl.algos.networks`` builds the same arena in torch.
 """
@@ -29,31 +29,32 @@ NORMALISED_BOUND: Final = 10.0
 """Largest absolute value of a normalised observation, as in OpenAI baselines' VecNormalize."""
 
 Head = Literal["squashed", "gaussian", "categorical", "greedy", "deterministic"]
-"""Meaning of the outputs. ``squashed``: means, then log standard deviations, of a Gaussian behind a tanh (SAC).
-``gaussian``: means; the log standard deviations are parameters of their own (PPO). ``categorical``: logits of each
-choice. ``greedy``: a value of each choice, of which the largest is taken but for a share at random (DQN).
-``deterministic``: numbers before a tanh, to whose results noise is added (TD3)."""
+"""Meaning of the outputs. ``squashed``: means, then log standard deviations, of a Gaussian followed by a tanh
+(SAC). ``gaussian``: means; the log standard deviations are separate parameters (PPO). ``categorical``: logits of
+each choice. ``greedy``: a value of each choice; the largest is taken, except for a random share (DQN).
+``deterministic``: numbers before a tanh, to whose results noise is added (TD3).
+"""
 EXPLORATION: Final[frozenset[Head]] = frozenset({"greedy", "deterministic"})
-"""Heads with one number behind the layers: the share of random actions, or the deviation of the noise."""
+"""Heads with one number after the layers: the share of random actions, or the standard deviation of the noise."""
 Convolution = tuple[int, int, int]
-"""Channels out, side of the kernel, stride."""
+"""Output channels, kernel size, stride."""
 DrawnActions = tuple[NDArray[Any], NDArray[np.float32]]
 """Actions (B, act_dim), and the logarithm of the probability (density) of each, (B,)."""
 
 
 class FirstLayers(Protocol):
-    """Layers of an encoder of images that was trained before, with which a network begins."""
+    """Layers of a pretrained image encoder with which a network starts."""
 
     latents: int
-    """Numbers that they make of each image."""
+    """Number of outputs for each image."""
     padding: int
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """Channels, side and stride of each convolution."""
+        """Output channels, kernel size and stride of each convolution."""
 
     def parts(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], ...]:
-        """Return the weights, as `ActorShape.convolution_parts` has them."""
+        """Return the weights, in the layout of `ActorShape.convolution_parts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +71,20 @@ class ActorShape:
     choices: tuple[int, ...] = ()
     images: tuple[Image, ...] = ()
     convolutions: tuple[Convolution, ...] = ()
-    """Of each image, each followed by a ReLU."""
+    """Convolutions of each image, each followed by a ReLU."""
     activation: Literal["relu", "tanh"] = "relu"
     others: int = 0
-    """Weights behind those of the policy that acting does not need: a value's, where workers compute gradients."""
+    """Number of additional weights that acting does not need: a value network's, if workers compute gradients."""
     is_normalised: bool = False
-    """True if the vector of an observation is shifted and scaled by moments, which are among the weights."""
+    """True if the vector of an observation is shifted and scaled by moments, which are part of the weights."""
     memory: Memory | None = None
     """Recurrent cell between the hidden layers and the last one."""
     padding: int = 0
-    """Zeros around what each convolution reads."""
+    """Zero padding of each convolution."""
     latents: int = 0
-    """Numbers that a dense layer without activation makes of each image behind its convolutions; 0 without one."""
+    """Outputs of a dense layer without activation after each image's convolutions; 0 without such a layer."""
     network: OwnNetwork | None = None
-    """Module that stands between the observation and the hidden layers, in the place of convolutions."""
+    """Module between the observation and the hidden layers, instead of convolutions."""
 
     @classmethod
     def of(
@@ -100,7 +101,7 @@ class ActorShape:
     ) -> ActorShape:
         """Return the shape for an environment's spaces.
 
-        ValueError if an image is too small for its kernels, or if there is nothing to normalise.
+        Raises ValueError if an image is too small for its kernels, or if there is nothing to normalise.
         """
         if is_normalised and not obs.vector:
             raise ValueError("normalise_observations: this environment shows pictures alone, whose range is known")
@@ -113,50 +114,52 @@ class ActorShape:
 
     @property
     def obs_space(self) -> ObsSpace:
-        """Space of the rows that the network reads."""
+        """Space of the rows that are the network's input."""
         pixels = sum(map(math.prod, self.images))
         return ObsSpace((self.obs_dim - pixels) // 4 if self.images else self.obs_dim, self.images)
 
     @property
     def outputs(self) -> int:
-        """Numbers that the last layer gives."""
+        """Number of outputs of the last layer."""
         if self.head in ("categorical", "greedy"):
             return sum(self.choices)
         return 2 * self.act_dim if self.head == "squashed" else self.act_dim
 
     @property
     def draw_size(self) -> int:
-        """Parameters behind the layers that say how actions are drawn: deviations, or an amount of exploration."""
+        """Number of parameters after the layers that control sampling: deviations, or an amount of exploration."""
         return self.act_dim if self.head == "gaussian" else int(self.head in EXPLORATION)
 
     @property
     def answer_floats(self) -> int:
-        """Numbers from which an action is drawn: the outputs, and `draw_size` numbers behind them."""
+        """Number of values from which an action is drawn: the outputs, followed by `draw_size` numbers."""
         return self.outputs + self.draw_size
 
     @property
     def features(self) -> int:
-        """Numbers behind the convolutions: those of all images, then the vector; or those of one's own network."""
+        """Number of features after the convolutions: of all images, then the vector; or of the user's own
+        network.
+        """
         if self.network is not None:
             return self.network.size
         sizes = [self.latents or self._convolved(image) for image in self.images]
         return sum(sizes) + self.obs_space.vector
 
     def _convolved(self, image: Image) -> int:
-        """Return how many numbers an image is behind its convolutions."""
+        """Return the number of outputs of an image's convolutions."""
         return math.prod(_image_sizes(image, self.convolutions, self.padding)[-1])
 
     @property
     def parts_of_image(self) -> int:
-        """Number of parameters, each an array, that every image goes through."""
+        """Number of parameter arrays that every image is processed with."""
         return 2 * len(self.convolutions) + (2 if self.latents else 0)
 
     @property
     def convolution_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parameters that each image goes through: (side, side, in, out) and (out,) of each kernel.
+        """Shapes of the parameters that process each image: (side, side, in, out) and (out,) of each kernel.
 
-        Behind them (in, latents) and (latents,) of the dense layer, where there is one. Of a network of one's own
-        all its parameters.
+        They are followed by (in, latents) and (latents,) of the dense layer if there is one. For the user's own
+        network, the shapes of all its parameters.
         """
         if self.network is not None:
             return self.network.parts
@@ -172,19 +175,19 @@ class ActorShape:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each dense layer in order; with a memory the last one reads that."""
+        """(inputs, outputs) of each dense layer in order; with a memory, the last layer reads its output."""
         if self.memory is None:
             return tuple(pairwise((self.features, *self.hidden, self.outputs)))
         return *pairwise((self.features, *self.hidden)), (self.memory.size, self.outputs)
 
     @property
     def cell_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parameters of the recurrent cell; none without a memory."""
+        """Shapes of the parameters of the recurrent cell; empty without a memory."""
         return self.memory.parts(self.hidden[-1]) if self.memory is not None else ()
 
     @property
     def trunk_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the hidden layers and of the recurrent cell behind them; none without a memory."""
+        """Shapes of the hidden layers and of the recurrent cell after them; empty without a memory."""
         if self.memory is None:
             return ()
         return (*_dense_parts(self.layers[:-1]), *self.cell_parts)
@@ -194,26 +197,26 @@ class ActorShape:
         """Shapes of all parameters in the order of the arena, each row by row.
 
         The convolutions, then weight (in, out) and bias of each dense layer, then the recurrent cell, then the
-        `draw_size` numbers (of a plain Gaussian the log standard deviations), then shift and scale of the vector
-        where it is normalised.
+        `draw_size` numbers (for a plain Gaussian the log standard deviations), then shift and scale of the vector
+        if it is normalised.
         """
         own = ((self.draw_size,),) if self.draw_size else ()
         return (*self.convolution_parts, *_dense_parts(self.layers), *self.cell_parts, *own, *self.moment_parts)
 
     @property
     def moment_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of shift and scale, the last parts of an arena; none where nothing is normalised."""
+        """Shapes of shift and scale, the last parts of an arena; empty if nothing is normalised."""
         vector = self.obs_space.vector
         return ((vector,), (vector,)) if self.is_normalised else ()
 
     @property
     def policy_size(self) -> int:
-        """Number of float32 that acting needs."""
+        """Number of float32 values that acting needs."""
         return sum(map(math.prod, self.parts))
 
     @property
     def size(self) -> int:
-        """Number of float32 in the arena."""
+        """Number of float32 values in the arena."""
         return self.policy_size + self.others
 
 
@@ -223,12 +226,12 @@ def _dense_parts(layers: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ..
 
 
 def value_shape(policy: ActorShape) -> ActorShape:
-    """Return the shape of a network of the same sizes that gives one number, the value."""
+    """Return the shape of a network of the same sizes with one output, the value."""
     return replace(policy, head="categorical", act_dim=1, choices=(1,), others=0)
 
 
 def _image_sizes(image: Image, convolutions: tuple[Convolution, ...], padding: int = 0) -> list[Image]:
-    """Sizes of an image before and behind each convolution."""
+    """Return the sizes of an image before and after each convolution."""
     sizes = [image]
     for out, side, stride in convolutions:
         height, width = sizes[-1][0] + 2 * padding, sizes[-1][1] + 2 * padding
@@ -250,7 +253,7 @@ class NumpyActor:
         self.use_weights(np.zeros(shape.size, dtype=np.float32))
 
     def use_weights(self, weights: NDArray[np.float32]) -> None:
-        """Use ``weights`` (shape.size,) where they lie: whoever writes them changes this policy."""
+        """Use ``weights`` (shape.size,) without a copy: later writes to the array change this policy."""
         self.weights = weights
         shape = self.shape
         views: list[NDArray[np.float32]] = []
@@ -269,12 +272,14 @@ class NumpyActor:
         """Weight and bias of each dense layer."""
         moments = len(shape.moment_parts)
         self._drawing = views[-1 - moments]
-        """The `draw_size` numbers; not used where there are none."""
+        """The `draw_size` numbers; unused if there are none."""
         self.moments = views[len(views) - moments :]
-        """Shift and scale of the observations' vector; empty where nothing is normalised."""
+        """Shift and scale of the observation vector; empty if nothing is normalised."""
 
     def load(self, arena: NDArray[np.float32]) -> None:
-        """Copy new weights in. ValueError, with the old ones kept, for another length or values not finite."""
+        """Copy new weights in. Raises ValueError for a wrong length or non-finite values, and keeps the old
+        weights.
+        """
         if arena.shape != (self.shape.size,):
             needed = f"{self.shape} needs ({self.shape.size},)"
             raise ValueError(f"these weights are an array of {arena.shape}; {needed}")
@@ -283,15 +288,15 @@ class NumpyActor:
         self.weights[:] = arena
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator | None) -> NDArray[Any]:
-        """Actions (B, act_dim) for ``obs`` (B, obs_dim); without ``rng`` the likeliest ones.
+        """Actions (B, act_dim) for ``obs`` (B, obs_dim); without ``rng`` the most likely ones.
 
-        Numbers of a squashed Gaussian lie in [-1, 1]; those of a plain one may lie outside, the environment clips
-        them.
+        Values of a squashed Gaussian are in [-1, 1]; values of a plain Gaussian may be outside, and the environment
+        clips them.
         """
         return self.draw(self.outputs(obs), rng)
 
     def draw(self, out: NDArray[np.float32], rng: np.random.Generator | None) -> NDArray[Any]:
-        """Actions as ``act`` draws them, of what ``outputs`` gave here or at the learner."""
+        """Draw actions like ``act``, from ``outputs`` that were computed here or by the learner."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)[0]
         if self.shape.head == "greedy":
@@ -305,7 +310,7 @@ class NumpyActor:
         return np.tanh(drawn) if self.shape.head == "squashed" else drawn
 
     def draw_with_log_prob(self, out: NDArray[np.float32], rng: np.random.Generator) -> DrawnActions:
-        """Actions as ``draw`` draws them, and the logarithm of the probability (density) of each, (B,)."""
+        """Draw actions like ``draw``, with the logarithm of the probability (density) of each, (B,)."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)
         if self.shape.head != "gaussian":
@@ -316,9 +321,9 @@ class NumpyActor:
         return mean + np.exp(log_std) * noise, log_prob
 
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, ``shape.answer_floats``): all that is needed to draw an action for each observation.
+        """Return (B, ``shape.answer_floats``): all values needed to draw an action for each observation.
 
-        ValueError for a policy with memory, which needs a state: see `recurrent_outputs`.
+        Raises ValueError for a policy with memory, which needs a state: see `recurrent_outputs`.
         """
         if self._cell:
             raise ValueError("this policy has a memory; its actions depend on the state of each copy")
@@ -327,7 +332,7 @@ class NumpyActor:
     def recurrent_outputs(
         self, obs: NDArray[Any], state: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Outputs as ``outputs`` gives them, and the states (B, state_size) that follow ``state``."""
+        """Return outputs like ``outputs``, and the states (B, state_size) that follow ``state``."""
         memory = self.shape.memory
         if memory is None:
             raise ValueError("this policy has no memory; its outputs need no state")
@@ -335,7 +340,7 @@ class NumpyActor:
         return self._answers(following[:, : memory.size]), following
 
     def _hidden(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, width) outputs of the last hidden layer."""
+        """Return the (B, width) outputs of the last hidden layer."""
         hidden = self._features(obs)
         relu = self.shape.activation == "relu"
         for weight, bias in self.layers[:-1]:
@@ -349,7 +354,7 @@ class NumpyActor:
         return hidden
 
     def _answers(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(B, ``shape.answer_floats``) of the last layer."""
+        """Return the (B, ``shape.answer_floats``) outputs of the last layer."""
         weight, bias = self.layers[-1]
         out: NDArray[np.float32] = hidden @ weight + bias
         if self.shape.draw_size:
@@ -357,7 +362,7 @@ class NumpyActor:
         return out
 
     def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, features): outputs of the convolutions, then the vector; or those of one's own network."""
+        """Return (B, features): outputs of the convolutions, then the vector; or of the user's own network."""
         if self.shape.network is not None:
             from runtime.rl.algos.own_network import numpy_features
 
@@ -387,7 +392,7 @@ class NumpyActor:
         return np.clip(scaled, -NORMALISED_BOUND, NORMALISED_BOUND, out=scaled)
 
     def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Mean and log standard deviation before any squashing."""
+        """Return mean and log standard deviation before any squashing."""
         if self.shape.head == "gaussian":
             return out[:, : self.shape.act_dim], out[:, self.shape.act_dim :]
         log_std: NDArray[Any] = np.tanh(out[:, self.shape.act_dim :])
@@ -397,7 +402,7 @@ class NumpyActor:
     def _choose(
         self, logits: NDArray[np.float32], rng: np.random.Generator | None
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """One choice for each group of logits, and the log probability of all of them together."""
+        """Draw one choice for each group of logits; return them with their joint log probability."""
         count = len(logits)
         action = np.empty((count, len(self.shape.choices)), dtype=np.int32)
         log_prob: NDArray[Any] = np.zeros(count, dtype=np.float32)
@@ -425,7 +430,7 @@ def convolve(
     """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
     if padding:
         images = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    # A view without a copy; the reshape below makes the one copy that the product needs (im2col).
+    # A view without a copy; the reshape below makes the only copy that the product needs (im2col).
     windows = np.lib.stride_tricks.sliding_window_view(images, (side, side), axis=(1, 2))[:, ::stride, ::stride]
     count, height, width, channels = windows.shape[:4]
     rows = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * height * width, side * side * channels)

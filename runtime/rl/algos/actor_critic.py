@@ -1,4 +1,4 @@
-"""Parts that PPO and IMPALA share: a policy, a value network, their optimisers, values and sums over a rollout."""
+"""Parts shared by PPO and IMPALA: policy and value network, their optimisers, values and sums over a rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runtime.rl.device.precision import DTYPES
 
 
 class ActorCritic(Algorithm):
-    """Policy and value network without shared weights, each with an Adam of its own."""
+    """Policy and value network without shared weights, each with its own Adam."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class ActorCritic(Algorithm):
     ) -> None:
         super().__init__(shape, capture)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
-        """Of the observations' vector."""
+        """Moments of the observation vector."""
         self._returns = RunningMoments(1, device) if normalises_returns else None
-        """Of the discounted returns that the copies have had so far."""
+        """Moments of the discounted returns of the environment copies so far."""
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self._policy, self._value = self._networks(shape, initial, device, dtype)
         self._optimisers = {"policy": Adam(self._policy.arena.flat, lr), "value": Adam(self._value.arena.flat, lr)}
@@ -44,29 +44,29 @@ class ActorCritic(Algorithm):
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype
     ) -> tuple[Policy, Network]:
         """Return policy and value network."""
-        # Two networks without a shared trunk: the losses need no common scale then (Andrychowicz et al. 2021).
+        # Two networks without a shared trunk: the losses then need no common scale (Andrychowicz et al. 2021).
         return Policy(shape, generator, device, dtype), value_network(shape, generator, device, dtype)
 
     def _refresh(self) -> None:
-        """Round the weights of both networks to the type of their products."""
+        """Round the weights of both networks to the precision of their products."""
         self._policy.arena.refresh()
         self._value.arena.refresh()
 
     def _normalised_reward(self, batch: RolloutBatch) -> Tensor:
-        """(T, N) rewards in units of the returns' standard deviation, once this batch's are counted."""
+        """Return (T, N) rewards divided by the standard deviation of the returns, which includes this batch."""
         if self._returns is None:
             return batch.reward
         assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
         (discounted,) = without_padding(batch.absent, batch.discounted.flatten())
         self._returns.update(discounted.unsqueeze(1), self.mean)
-        # Not shifted: a mean that is taken away would change which policy is best, since episodes differ in length.
+        # Not shifted: subtracting a mean would change which policy is best, since episodes differ in length.
         return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
 
     def _count_observations(self, batch: RolloutBatch) -> None:
         """Merge a batch's observations into the moments.
 
-        After the update and not before: this batch was acted on by the moments that came with its policy, and its
-        probability ratios begin at 1 only if they are evaluated by the same.
+        After the update, not before: this batch was collected with the moments that came with its policy, and its
+        probability ratios only begin at 1 if they are evaluated with the same moments.
         """
         if self._moments is not None:
             (obs,) = without_padding(batch.absent, batch.obs.flatten(0, 1))
@@ -75,7 +75,7 @@ class ActorCritic(Algorithm):
             self._moments.write([network.moments for network in networks if network.moments])
 
     def networks(self) -> Sequence[HasKernels]:
-        """Return policy and value; with memory the value reads that and has no encoder."""
+        """Return policy and value; with memory the value reads the memory and has no encoder."""
         return [network for network in (self._policy, self._value) if network.kernels]
 
     def policy_weights(self) -> Tensor:
@@ -91,7 +91,7 @@ class ActorCritic(Algorithm):
 
 
 def without_padding(absent: Tensor | None, *columns: Tensor) -> tuple[Tensor, ...]:
-    """Columns (B, …) with other rows in the place of those that are ``absent`` (of B elements); None: none is."""
+    """Replace the ``absent`` rows (of B elements) of columns (B, …) by other rows; None if no row is absent."""
     if absent is None:
         return columns
     rows = present_rows(absent)
@@ -99,10 +99,10 @@ def without_padding(absent: Tensor | None, *columns: Tensor) -> tuple[Tensor, ..
 
 
 def present_rows(absent: Tensor) -> Tensor:
-    """(B,) numbers of rows, for each one that is ``absent`` (of B elements) another, at even distances.
+    """Return (B,) row indices, in which each ``absent`` row (of B elements) is replaced by another, evenly spread.
 
-    As many as before, so that minibatches, graphs, and devices that share a batch have equal sizes; what is present
-    comes once, or as often as others. Does not wait for the device.
+    The number of rows does not change, so that minibatches, graphs, and devices that share a batch have equal
+    sizes; present rows occur equally often. Does not wait for the device.
     """
     is_absent = absent.flatten()
     order, count = (~is_absent).cumsum(0), len(is_absent)
@@ -116,16 +116,16 @@ def present_rows(absent: Tensor) -> Tensor:
 def following_values(
     value: Network, values: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool = False
 ) -> Tensor:
-    """(T, N) values of what followed each observation before any reset; ``values`` (T, N) are those of each.
+    """Return (T, N) values of the next observations before any reset; ``values`` (T, N) are those of the rows.
 
-    Behind a termination, where no value follows, it holds any number. Captured, it evaluates all rows of
-    ``next_obs`` (T, N, obs_dim); otherwise only those that it needs, and waits for the device to know which.
+    After a termination, where no value follows, the result is arbitrary. If captured, it evaluates all rows of
+    ``next_obs`` (T, N, obs_dim); otherwise only the necessary ones, which waits for the device.
     """
-    # Where an episode goes on, the next observation is the next row: its value is computed already. Only rows at a
+    # Within an episode, the next observation is the next row, whose value is already computed. Only rows at a
     # truncation (the next row belongs to another episode) and the last row are evaluated again.
     following = torch.cat([values[1:], values[-1:]])
     is_computed_again = ended == TRUNCATED
-    is_computed_again[-1].fill_(True)  # an assignment would make a tensor of the number on the host first
+    is_computed_again[-1].fill_(True)  # an assignment would first create a tensor on the host
     if is_captured:
         again = value(next_obs.flatten(0, 1)).view_as(values)
         return torch.where(is_computed_again, again, following)
@@ -134,17 +134,17 @@ def following_values(
 
 
 def backward_sums(terms: Tensor, decay: Tensor) -> Tensor:
-    """(T, N) sums x[t] = terms[t] + decay[t] * x[t + 1], from the last row, behind which x is 0, to the first."""
+    """Return (T, N) sums x[t] = terms[t] + decay[t] * x[t + 1], computed backwards; x is 0 after the last row."""
     sums = torch.empty_like(terms)
     following = torch.zeros_like(terms[0])
-    # One kernel a row: a captured update is as long as its kernels are many.
+    # One kernel per row: the time of a captured update depends on its number of kernels.
     for row, factor, out in zip(*(reversed(part.unbind()) for part in (terms, decay, sums)), strict=True):
         following = torch.addcmul(row, factor, following, out=out)
     return sums
 
 
 def normalised(advantage: Tensor) -> Tensor:
-    """Return advantages (B,) with mean 0 and standard deviation 1; 0 for a single row, which has no deviation."""
+    """Normalise advantages (B,) to mean 0 and standard deviation 1; 0 for a single row, which has no deviation."""
     deviation, mean = torch.std_mean(advantage, correction=min(1, len(advantage) - 1))
     return (advantage - mean) / (deviation + 1e-8)
 
@@ -154,12 +154,13 @@ def clipped_objective(log_prob: Tensor, unclipped: Tensor, clipped: Tensor) -> T
 
     Schulman et al. 2017 (arXiv:1707.06347), equation (7).
 
-    The gradient of r A with respect to the log probability is r A itself; that of the clipped term is 0 where it is
-    the smaller one. Written so it needs 20 kernels fewer than the derivative of minimum, clamp and exponential.
+    The gradient of r A with respect to the log probability is r A itself; the gradient of the clipped term is 0
+    where it is the smaller one. In this form it needs 20 kernels fewer than the derivative of minimum, clamp and
+    exponential.
     """
     return (log_prob * (unclipped * (unclipped <= clipped))).mean()
 
 
 def with_entropy(objective: Tensor, entropy: Tensor, cost: float) -> Tensor:
-    """Return the objective and the reward for a random policy; a reward of 0 has no kernels either."""
+    """Return the objective plus the entropy bonus; a cost of 0 needs no kernels."""
     return objective + cost * entropy if cost else objective

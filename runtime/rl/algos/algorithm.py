@@ -25,23 +25,25 @@ class Stats:
 
     @classmethod
     def of(cls, values: Tensor) -> Self:
-        """Return the statistics in a vector of them, as they are now: a captured update writes the next there."""
+        """Return the statistics in a vector as copies: a captured update overwrites the vector."""
         return cls(*values.clone().unbind())
 
     def floats(self) -> dict[str, float]:
-        """By name, as numbers; on a GPU this waits for it, so reading them is the caller's choice."""
+        """Return the statistics by name as numbers; on a GPU this waits for it, so callers decide when to read
+        them.
+        """
         values: list[float] = torch.stack([getattr(self, name) for name in self.__slots__]).tolist()
         return dict(zip(self.__slots__, values, strict=True))
 
 
 class HasKernels(Protocol):
-    """Network whose arena begins with the parameters of its encoder."""
+    """Network whose arena starts with the parameters of its encoder."""
 
     arena: Arena
 
 
 class Algorithm(ABC):
-    """Learning algorithm: its tensors, generators and count of updates."""
+    """Learning algorithm: its tensors, generators and number of updates."""
 
     def __init__(self, shape: ActorShape, capture: bool | None = None) -> None:
         """``capture`` is ``enabled`` of `runtime.rl.device.captured.CapturedByShape`."""
@@ -51,8 +53,9 @@ class Algorithm(ABC):
         self.mean: Callable[[Tensor], Tensor] = lambda value: value
         """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel``."""
         self.td_error = torch.empty(0)
-        """(B,) absolute errors of the latest batch, from which `prioritised` sets priorities; set by methods that
-        learn from a replay. Empty if it was drawn evenly. The next update may overwrite it."""
+        """(B,) absolute errors of the latest batch, from which `prioritised` computes priorities. Set by methods
+        that learn from a replay; empty if the batch was drawn uniformly. The next update may overwrite it.
+        """
 
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:
@@ -63,25 +66,27 @@ class Algorithm(ABC):
         """Return the policy's parameters, (shape.size,)."""
 
     def begin_with(self, weights: Tensor) -> None:
-        """Begin with a policy of another run, weights (shape.size,); before the first update."""
+        """Start with another run's policy, weights (shape.size,); before the first update."""
         self.policy_weights().detach().copy_(weights)
 
     def networks(self) -> Sequence[HasKernels]:
-        """Return the networks that see what the policy sees: each begins with the weights of a trained encoder."""
+        """Return the networks with the same input as the policy: each starts with the weights of a pretrained
+        encoder.
+        """
         return ()
 
     def begin_with_kernels(self, kernels: Sequence[NDArray[np.float32]]) -> None:
-        """Begin with the weights of an encoder, `ActorShape.convolution_parts`; before the first update."""
+        """Start with the weights of an encoder, `ActorShape.convolution_parts`; before the first update."""
         for network in self.networks():
             for weight, kernel in zip(network.arena.weights, kernels, strict=False):
                 weight.detach().copy_(torch.from_numpy(kernel))
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that an update changes, by the name it has in a checkpoint."""
+        """Return every tensor that an update changes, by its name in a checkpoint."""
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return every generator that an update draws from, by the name it has in a checkpoint; none by default."""
+        """Return every generator that an update draws from, by its name in a checkpoint; none by default."""
         return {}
 
     def captured(self, function: Callable[..., Any]) -> CapturedByShape:
@@ -94,21 +99,23 @@ class Algorithm(ABC):
         )
 
     def actor_arena(self) -> NDArray[np.float32]:
-        """Copy the policy's weights out, in the layout of ``runtime.rl.algos.actor``."""
+        """Copy the policy's weights, in the layout of ``runtime.rl.algos.actor``."""
         arena: NDArray[np.float32] = self.policy_weights().detach().cpu().numpy().copy()
         return arena
 
     def live_state(self) -> dict[str, Tensor]:
-        """Return all that the next update depends on, by flat names: the tensors that updates go on changing."""
+        """Return the whole state that the next update depends on, by flat names, as the tensors that updates
+        change.
+        """
         live = {name: tensor.detach() for name, tensor in self.tensors().items()}
         return live | saved_generators(self.generators()) | {"updates": torch.tensor(self.updates)}
 
     def state(self) -> dict[str, Tensor]:
-        """Return `live_state` as it is now: copies on the CPU, contiguous."""
+        """Return a copy of `live_state`: contiguous tensors on the CPU."""
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.live_state().items()}
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError with a sentence unless `load_state` would take ``state``."""
+        """Raise ValueError with a sentence unless `load_state` would accept ``state``."""
         tensors, generators = self.tensors(), self.generators()
         for name in (*tensors, *generators, "updates"):
             if name not in state:
@@ -120,7 +127,7 @@ class Algorithm(ABC):
                     f"the saved {name} has shape {tuple(saved.shape)} and this run needs {tuple(tensor.shape)}; "
                     "resume with the same environment and hidden layers"
                 )
-            # Not equality: counts of steps were integers in earlier versions.
+            # Not equality: step counts were integers in earlier versions.
             if not torch.can_cast(saved.dtype, tensor.dtype):
                 raise ValueError(f"the saved {name} is {saved.dtype} and this run needs {tensor.dtype}")
         for name, generator in generators.items():
@@ -131,10 +138,11 @@ class Algorithm(ABC):
     def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
         """Load what ``state`` returned, on this or another device.
 
-        On the same type of device the updates that follow are bit for bit those of an uninterrupted run. On another
-        they draw other random numbers; then a sentence about it is returned.
+        On the same type of device, the following updates are bit for bit those of an uninterrupted run. On another
+        they draw other random numbers; then a sentence about that is returned.
 
-        ValueError, with nothing changed, if something is missing, of another shape or type, or no generator's.
+        Raises ValueError, with nothing changed, if a tensor is missing, has another shape or type, or is not a
+        generator state.
         """
         self.check_state(state)
         # In place: optimisers, views and captured graphs refer to these tensors by address.

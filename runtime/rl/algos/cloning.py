@@ -1,9 +1,9 @@
 """Behaviour cloning: supervised learning of a policy from recorded actions.
 
 Pomerleau, *Efficient Training of Artificial Neural Networks for Autonomous Navigation* (1991). Choices: cross
-entropy, -log pi(a | s). Numbers: the square of the distance between the policy's likeliest action and the recorded
-one, a Gaussian's likelihood of constant spread; the spread itself stays as it began, so that what is tuned further
-by reinforcement still explores.
+entropy, -log pi(a | s). Numbers: the squared distance between the policy's most likely action and the recorded one,
+which is a Gaussian likelihood with constant spread. The spread keeps its initial value, so that a policy that is
+fine-tuned by reinforcement learning still explores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runtime.rl.device.precision import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class BCStats(Stats):
-    """Of one update; 0-d tensors."""
+    """Statistics of one update; 0-d tensors."""
 
     bc_loss: Tensor
     """Cross entropy, nats, or mean square."""
@@ -47,7 +47,7 @@ class BehaviourCloning(Algorithm):
     ) -> None:
         super().__init__(shape, capture)
         self.config = config
-        # As those of the method that goes on with it: small first actions where it is on-policy.
+        # As in the method that continues with it: small first actions for on-policy methods.
         gain = 0.01 if config.for_method in ("ppo", "impala") else None
         initial = torch.Generator().manual_seed(seed)
         self._policy = Network(shape, initial, device, last_gain=gain, dtype=DTYPES[precision])
@@ -55,7 +55,7 @@ class BehaviourCloning(Algorithm):
         self._step = self.captured(self._learn)
 
     def update(self, batch: Batch) -> BCStats:
-        """One gradient step towards the recorded actions."""
+        """Do one gradient step towards the recorded actions."""
         anneal([self._adam], self.updates, self.config.anneal_updates)
         stats = self._step(batch.obs, batch.action)
         self.updates += 1

@@ -1,11 +1,11 @@
-"""Data parallelism: each device computes an update on its share of the batch, all step by the mean gradient.
+"""Data parallelism: each device computes an update on its share of the batch, and all step by the mean gradient.
 
-The scheme is that of DistributedDataParallel (Li et al. 2020, arXiv:2006.15704): replicas that begin alike and step
-alike stay alike. The replicas are threads of one process: the batch is in its memory already, none of them can be
-lost alone, and the interpreter lock is held only while kernels are started.
+The scheme is DistributedDataParallel's (Li et al. 2020, arXiv:2006.15704): replicas that start equal and step
+equally stay equal. The replicas are threads of one process: the batch is already in its memory, a single replica
+cannot be lost, and the interpreter lock is only held while kernels are launched.
 
-With a precision of bfloat16 matrix products and convolutions are computed in bfloat16, and everything else
-(losses, weights, moments) in float32; it has float32's range, so losses need not be scaled (Kalamkar et al. 2019,
+With bfloat16 precision, matrix products and convolutions are computed in bfloat16, and everything else (losses,
+weights, moments) in float32. bfloat16 has float32's range, so losses need not be scaled (Kalamkar et al. 2019,
 arXiv:1905.12322).
 """
 
@@ -31,7 +31,9 @@ from runtime.rl.settings import Settings
 
 
 class MeanBarrier:
-    """Barrier at which each thread gives a tensor and receives the mean of all (an all-reduce within a process)."""
+    """Barrier at which each thread passes a tensor and receives the mean of all (an all-reduce within a
+    process).
+    """
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count)
@@ -40,13 +42,13 @@ class MeanBarrier:
     def mean(self, rank: int, value: Tensor) -> Tensor:
         """Return the mean of the values of all ranks, on the device of ``value``.
 
-        Every rank adds in the same order, so that replicas stay equal to the last bit. BrokenBarrierError if
+        Every rank adds in the same order, so that replicas stay equal to the last bit. Raises BrokenBarrierError if
         another rank failed.
         """
         self._values[rank] = value
         self._barrier.wait()
         mean = torch.stack([tensor.to(value.device) for tensor in self._values]).mean(dim=0)
-        self._barrier.wait()  # the next value may replace this one only when all ranks have read it
+        self._barrier.wait()  # the next value may replace this one only after all ranks have read it
         return mean
 
     def fail(self) -> None:
@@ -55,7 +57,7 @@ class MeanBarrier:
 
 
 class DataParallel:
-    """Replicas of an algorithm, one a device. The first is published and stored in checkpoints."""
+    """Replicas of an algorithm, one per device. The first is published and stored in checkpoints."""
 
     def __init__(self, members: Sequence[Algorithm], devices: Sequence[str]) -> None:
         self.members = tuple(members)
@@ -70,7 +72,7 @@ class DataParallel:
             self.align()
 
     def align(self) -> None:
-        """Copy the first replica's state to the others; each draws random numbers of its own."""
+        """Copy the first replica's state to the others; each draws its own random numbers."""
         first, *others = self.members
         for rank, other in enumerate(others, 1):
             for tensor, source in zip(other.tensors().values(), first.tensors().values(), strict=True):
@@ -81,11 +83,11 @@ class DataParallel:
             other.updates = first.updates
 
     def update(self, batch: TensorBatch) -> Stats:
-        """Learn from a batch, which has as many equal shares as there are devices; statistics are of the first."""
+        """Learn from a batch with an equal share for each device; statistics are the first replica's."""
         self._batch = batch
         if self._threads is None:
             return self._compute(0, batch)
-        # Rank 0 runs in the calling thread: one thread fewer, and its exceptions surface where the learner is.
+        # Rank 0 runs in the calling thread: one thread fewer, and its exceptions surface in the learner.
         mine, *shares = batch.shares(len(self.members))
         rest = [self._threads.submit(self._compute, rank, share) for rank, share in enumerate(shares, 1)]
         try:
@@ -103,13 +105,13 @@ class DataParallel:
     def _compute(self, rank: int, share: TensorBatch) -> Stats:
         try:
             return self.members[rank].update(share.to(self._devices[rank]))
-        # Whatever failed, ranks at the barrier must not wait for this one for ever.
+        # After any failure, ranks at the barrier must not wait for this one forever.
         except BaseException:
             self._barrier.fail()
             raise
 
     def not_finite_report(self, updates: int, stats: Stats | None) -> str:
-        """Return a sentence: which statistics, tensors, and columns of the latest batch are not finite."""
+        """Return a sentence that names the non-finite statistics, tensors, and columns of the latest batch."""
         columns = {} if self._batch is None else self._batch.columns()
         networks = {name: tensor.detach().cpu().numpy() for name, tensor in self.members[0].tensors().items()}
         batch = {name: column.cpu().numpy() for name, column in columns.items()}
@@ -123,7 +125,7 @@ class DataParallel:
 
 
 def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) -> DataParallel:
-    """Return replicas on ``devices``. ValueError if a batch cannot be split into equal parts for them."""
+    """Return replicas on ``devices``. Raises ValueError if a batch cannot be split into equal parts for them."""
     count = len(devices)
     if count > 1:
         if plan.sends_gradients:
@@ -135,7 +137,7 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
             plan = replace(plan, config=replace(plan.config, minibatch_size=plan.config.minibatch_size // count))
     precision = chosen_precision(settings.precision, devices[0], has_images=bool(plan.shape.images))
     set_float32_products(precision)
-    # Several devices meet in the middle of an update to form the mean of their gradients: what waits for another
+    # Several devices synchronise in the middle of an update to average their gradients: code that waits for another
     # thread cannot be in a CUDA graph.
     capture = None if settings.cuda_graphs and count == 1 else False
     make = partial(build, plan, seed, precision=precision, capture=capture)

@@ -1,8 +1,8 @@
 """Policy network in torch, forward only, on the learner's device: for remote inference of large policies.
 
-On a GPU each number of rows would be a graph of its own, so batches are rounded up to a few sizes and the rest of
-the rows is computed in vain. Observations and outputs are in pinned memory, and a stream of high priority carries a
-batch to the device, through the graph and back; the host learns its end from an event.
+On a GPU each number of rows would need its own graph, so batches are rounded up to a few sizes and the extra rows
+are computed but ignored. Observations and outputs are in pinned memory. A high-priority stream carries a batch to
+the device, through the graph and back; an event tells the host when it ends.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from runtime.rl.device.captured import Captured
 from runtime.rl.device.precision import DTYPES, set_float32_products
 
 _HIGH_PRIORITY = -1
-"""Of a stream: lower numbers go first (CUDA C++ Programming Guide, *Stream Priorities*)."""
+"""Priority of a stream: lower numbers go first (CUDA C++ Programming Guide, *Stream Priorities*)."""
 
 
 class DeviceActor:
-    """Forward pass with the outputs of `NumpyActor.outputs`, to rounding: a `PolicyNetwork` of remote inference."""
+    """Forward pass with the outputs of `NumpyActor.outputs`, up to rounding: a `PolicyNetwork` for remote
+    inference.
+    """
 
     def __init__(
         self,
@@ -38,14 +40,14 @@ class DeviceActor:
         captures: bool = True,
         is_rounded: bool | None = None,
     ) -> None:
-        """Allocate for batches of up to the last of the rising ``sizes``.
+        """Allocate for batches of up to the last of the increasing ``sizes``.
 
-        ``is_rounded`` rounds batches up to a size and computes them from static buffers; None does so on a GPU
-        alone, since a CPU would pay for every row. There ``captures`` makes a CUDA graph for each size.
+        ``is_rounded`` rounds batches up to a size and computes them from static buffers; None does so only on a
+        GPU, since a CPU would pay for every row. There ``captures`` makes a CUDA graph for each size.
         """
         self.shape = shape
         self._device = torch.device(device)
-        # Elsewhere, as on MPS, there is no event of ours to wait for, so copies wait themselves.
+        # Elsewhere, as on MPS, there is no event to wait for, so copies are synchronous.
         on_gpu = self._is_async = self._device.type == "cuda"
         self._sizes = tuple(sizes)
         self._is_rounded = on_gpu if is_rounded is None else is_rounded
@@ -54,7 +56,7 @@ class DeviceActor:
         self._captured: dict[int, Captured] = {}
         """By number of rows."""
         self._stream = _stream(self._device) if on_gpu else None
-        # Two batches at a time where the device computes by itself: one is copied while the other is computed.
+        # Two concurrent batches if the device computes asynchronously: one is copied while the other is computed.
         slots = 2 if on_gpu else 1
         self._weights = torch.zeros(shape.size, pin_memory=on_gpu)
         self._inputs = [self._pinned((sizes[-1], shape.obs_dim), shape.obs_space.dtype) for _ in range(slots)]
@@ -62,9 +64,9 @@ class DeviceActor:
         self._events = [_event() for _ in range(slots)] if on_gpu else []
         self._counts = [0] * slots
         self.weights: NDArray[np.float32] = self._weights.numpy()
-        """(shape.size,) memory of the host for new weights; `refresh` takes them over."""
+        """(shape.size,) host memory for new weights; `refresh` takes them over."""
         self.buffers: Sequence[NDArray[Any]] = [tensor.numpy() for tensor in self._inputs]
-        """(most rows, obs_dim) memory of the host for the observations of a batch."""
+        """(maximum rows, obs_dim) host memory for the observations of a batch."""
         if on_gpu:
             torch.cuda.synchronize(self._device)  # the network was filled on another stream than the one it runs on
 
@@ -74,7 +76,7 @@ class DeviceActor:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Use what is in `weights`; those that acting does not need (a value network's) are dropped."""
+        """Use the content of `weights`, without those that acting does not need (a value network's)."""
         with torch.cuda.stream(self._stream):
             self._network.arena.flat.copy_(self._weights[: self.shape.policy_size], non_blocking=self._is_async)
             self._network.arena.refresh()
@@ -83,7 +85,7 @@ class DeviceActor:
 
     @torch.no_grad()
     def begin(self, slot: int, count: int) -> None:
-        """Begin to compute the first ``count`` rows of ``buffers[slot]``."""
+        """Start computing the first ``count`` rows of ``buffers[slot]``."""
         size = self._sizes[bisect_left(self._sizes, count)] if self._is_rounded else count
         with torch.cuda.stream(self._stream):
             outputs = self._forward(self._inputs[slot][:size])
@@ -100,23 +102,23 @@ class DeviceActor:
         return outputs
 
     def _forward(self, rows: Tensor) -> Tensor:
-        """Outputs for rows in memory of the host."""
+        """Return the outputs for rows in host memory."""
         if not self._is_rounded:
             return self._outputs(rows.to(self._device, non_blocking=self._is_async))
         captured = self._captured.get(len(rows))
         if captured is None:
-            # At the first batch of a size, while the questions of the next one gather.
+            # At the first batch of a size, while the questions of the next one are gathered.
             example = rows.to(self._device)
             captured = self._captured[len(rows)] = Captured(self._outputs, example, enabled=self._captures)
         (buffer,) = captured.inputs
         assert buffer is not None  # noqa: S101  (the example was a tensor)
-        # Straight into the graph's own input, asynchronously: the slot is not written before its batch is finished.
+        # Directly into the graph's own input, asynchronously: the slot is not written before its batch is finished.
         buffer.copy_(rows, non_blocking=self._is_async)
         outputs: Tensor = captured(buffer)
         return outputs
 
     def _outputs(self, rows: Tensor) -> Tensor:
-        """(B, ``shape.answer_floats``) for observations (B, obs_dim)."""
+        """Return (B, ``shape.answer_floats``) for observations (B, obs_dim)."""
         outputs = self._network(rows)
         if self.shape.draw_size:
             outputs = torch.cat([outputs, self._network.drawing.expand(len(outputs), -1)], dim=1)
@@ -124,7 +126,7 @@ class DeviceActor:
 
 
 def set_up_process(threads: int, precision: str) -> None:
-    """Set what torch holds for a whole process: numerical threads, and products of float32."""
+    """Configure torch for the whole process: numerical threads, and precision of float32 products."""
     torch.set_num_threads(threads)
     set_float32_products(precision)
 
@@ -134,5 +136,5 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _event() -> torch.cuda.Event:
-    # Blocking: the thread that waits sleeps, and its core is free for the workers of this host.
+    # Blocking: the waiting thread sleeps, and its core is free for the workers of this host.
     return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

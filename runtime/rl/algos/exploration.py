@@ -1,4 +1,4 @@
-"""Actions with exploration that a policy does not learn, in NumPy: at random for a share, or with noise."""
+"""Exploration that is not part of the learned policy, in NumPy: random actions for a share, or noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 def choose_greedily(
     values: NDArray[np.float32], share: NDArray[np.float32], rng: np.random.Generator | None
 ) -> NDArray[np.int32]:
-    """(B, 1) choices with the largest of ``values`` (B, choices), but any for a ``share`` (B,) of them."""
+    """Return (B, 1) choices with the largest of ``values`` (B, choices), random for a ``share`` (B,) of them."""
     best: NDArray[np.intp] = values.argmax(axis=1)
     if rng is not None:
         is_random = rng.random(len(values)) < share
@@ -21,7 +21,7 @@ def choose_greedily(
 def with_noise(
     action: NDArray[np.float32], deviation: NDArray[np.float32], rng: np.random.Generator | None
 ) -> NDArray[np.float32]:
-    """(B, act_dim) actions with normal noise of ``deviation`` (B, 1), within [-1, 1]."""
+    """Return (B, act_dim) actions plus normal noise of ``deviation`` (B, 1), within [-1, 1]."""
     if rng is None:
         return action
     noise = deviation * rng.standard_normal(action.shape, dtype=np.float32)
@@ -29,5 +29,5 @@ def with_noise(
 
 
 def linear_schedule(begin: float, end: float, updates: int, period: int) -> float:
-    """Return the value after ``updates`` on a line from ``begin`` to ``end``, reached after ``period`` of them."""
+    """Return the value after ``updates`` on a line from ``begin`` to ``end``, which is reached after ``period``."""
     return begin + min(1.0, updates / period) * (end - begin)

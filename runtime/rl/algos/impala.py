@@ -35,18 +35,18 @@ from runtime.rl.device.captured import is_captured
 
 @dataclass(frozen=True, slots=True)
 class ImpalaStats(Stats):
-    """Of the last gradient step of an update; 0-d tensors."""
+    """Statistics of the last gradient step of an update; 0-d tensors."""
 
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
-    """Nats."""
+    """In nats."""
     mean_ratio: Tensor
-    """Mean importance ratio of the present to the acting policy; far from 1 the data is old."""
+    """Mean importance ratio of the current to the acting policy; far from 1 the data is old."""
 
 
 class Impala(ActorCritic):
-    """IMPALA, or APPO where ``clip`` is set: rollouts in, weights out."""
+    """IMPALA, or APPO if ``clip`` is set: rollouts in, weights out."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Impala(ActorCritic):
         self._step = self.captured(self._learn)
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
-        """One gradient step on a batch, or ``epochs`` of them."""
+        """Do one gradient step on a batch, or ``epochs`` of them."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
         reward = self._normalised_reward(batch)
         experience = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
-        # No returns so far: the rewards are scaled by them already.
+        # No returns so far: the rewards are already scaled by them.
         columns = (*experience, batch.state, None, batch.absent)
         steps = [self._step(*columns) for _ in range(self.config.epochs)]
         self._count_observations(batch)
@@ -76,7 +76,7 @@ class Impala(ActorCritic):
         return ImpalaStats.of(steps[-1])
 
     def _learn(self, *columns: Any) -> Tensor:
-        """One gradient step on the columns of a `RolloutBatch`; return the statistics as a vector."""
+        """Do one gradient step on the columns of a `RolloutBatch`; return the statistics as a vector."""
         gradient, stats = self.gradient(RolloutBatch(*columns), is_captured=is_captured(self.capture, *columns))
         gradient = self.mean(gradient)
         size = self._policy.arena.flat.numel()
@@ -85,7 +85,7 @@ class Impala(ActorCritic):
         return stats
 
     def arena(self) -> Tensor:
-        """Copy all parameters out: the policy's, then the value's."""
+        """Copy all parameters: the policy's, then the value's."""
         return torch.cat([self._policy.arena.flat, self._value.arena.flat])
 
     def load_arena(self, weights: NDArray[np.float32]) -> None:
@@ -100,7 +100,7 @@ class Impala(ActorCritic):
         obs, action, log_prob_old = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
         self._refresh()
 
-        # Evaluated once: the targets are made of the numbers that the loss has its gradient of.
+        # Evaluated once: the targets are computed from the same numbers as the loss.
         value = self._value(obs).squeeze(1)
         values = value.detach().view_as(batch.reward)
         next_value = following_values(self._value, values, batch.next_obs, batch.ended, is_captured=is_captured)
@@ -123,12 +123,12 @@ class Impala(ActorCritic):
         return torch.cat([policy, value_gradient]), torch.stack([part.detach() for part in stats])
 
     def _policy_objective(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the value whose gradient the policy climbs, and the loss that is reported."""
+        """Return the policy's objective, whose gradient is ascended, and the reported loss."""
         rho_bar, clip = self.config.rho_bar, self.config.clip
         if clip is None:
             objective = (log_prob * advantage).mean()
             return objective, -objective.detach()
-        # `v_trace` has weighted the advantage by min(rho_bar, ratio) already. The clipped objective multiplies by
+        # `v_trace` has already weighted the advantage by min(rho_bar, ratio). The clipped objective multiplies by
         # the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
         advantage = normalised(advantage / ratio.clamp(1e-6, rho_bar))
         unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
@@ -146,18 +146,17 @@ def v_trace(
     rho_bar: float,
     c_bar: float,
 ) -> tuple[Tensor, Tensor]:
-    """(T, N) targets of the values, equation (1), and advantages of the policy, section 4.2.
+    """Return (T, N) value targets, equation (1), and advantages of the policy, section 4.2.
 
-    All are (T, N). ``next_value`` is the value of the observation that followed before any reset; ``ended`` is 0
-    within an episode, 1 at a termination, 2 at a truncation. At both the trace is cut: the next row belongs to
-    another episode.
+    All are (T, N). ``next_value`` is the value of the next observation before any reset; ``ended`` is 0 within an
+    episode, 1 at a termination, 2 at a truncation. Both cut the trace: the next row belongs to another episode.
     """
-    # Two thresholds: rho_bar decides the fixed point, c_bar how fast it is reached (section 4.1).
+    # Two thresholds: rho_bar determines the fixed point, c_bar the speed of convergence (section 4.1).
     rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
     discount = gamma * (ended != 1)
     runs_on = (ended == GOES_ON).to(reward.dtype)
     delta = rho * (reward + discount * next_value - value)
-    # Equation 1 in its recursive form: vs - V(x_s) of each row, and of the row behind it within an episode.
+    # Equation 1 in its recursive form: vs - V(x_s) of each row, and of the next row within an episode.
     excess = backward_sums(delta, discount * c * runs_on)
     carried = torch.zeros_like(excess)
     torch.mul(runs_on[:-1], excess[1:], out=carried[:-1])

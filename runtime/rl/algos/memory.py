@@ -1,4 +1,4 @@
-"""Memory of a policy: its kind and size as a spec has them, its parameters, and one step of it in NumPy.
+"""Recurrent memory of a policy: kind and size from a spec, its parameters, and one step in NumPy.
 
 GRU after Cho et al. 2014 (arXiv:1406.1078) and LSTM after Hochreiter & Schmidhuber 1997 with the forget gate of
 Gers et al. 2000, both in the form and with the order of gates of `torch.nn.GRUCell` and `torch.nn.LSTMCell`.
@@ -26,11 +26,11 @@ class Memory:
 
     kind: Kind
     size: int = replay_memory.MEMORY_SIZE
-    """Numbers that the last layer reads."""
+    """Number of outputs, which the last layer reads."""
 
     @classmethod
     def of(cls, setting: str | Mapping[str, Any] | None) -> Memory | None:
-        """Return the memory that the setting ``memory`` names; None without any. ValueError for a wrong one."""
+        """Parse the setting ``memory``; None without one. Raises ValueError for an invalid setting."""
         if setting is None:
             return None
         values = {"kind": setting} if isinstance(setting, str) else dict(setting)
@@ -46,22 +46,26 @@ class Memory:
 
     @property
     def state_size(self) -> int:
-        """Numbers that are carried from step to step: the outputs, and behind them an LSTM's cells."""
+        """Number of values carried from step to step: the outputs, followed by an LSTM's cells."""
         return replay_memory.state_size(self.kind, self.size)
 
     def parts(self, inputs: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parameters for so many inputs: of inputs and of outputs, then the biases of both."""
+        """Return the shapes of the parameters for ``inputs``: weights of inputs and of outputs, then both
+        biases.
+        """
         width = _GATES[self.kind] * self.size
         return (inputs, width), (self.size, width), (width,), (width,)
 
     def column_width(self, steps: int) -> int:
-        """Numbers of a state beside each of the ``steps`` steps of a segment, see `spread_states`."""
+        """Return the number of state values stored with each of the ``steps`` of a segment, see `spread_states`."""
         return replay_memory.state_width(self.state_size, steps)
 
     def step(
         self, parts: Sequence[NDArray[np.float32]], features: NDArray[np.float32], state: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """(B, state_size) states that follow ``state`` after ``features`` (B, inputs); the outputs come first."""
+        """Return the (B, state_size) states after ``state`` and ``features`` (B, inputs); the outputs come
+        first.
+        """
         size, (inner, across, inner_bias, across_bias) = self.size, parts
         hidden = state[:, :size]
         sent, back = features @ inner + inner_bias, hidden @ across + across_bias
@@ -77,7 +81,7 @@ class Memory:
 
 
 def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    # By the hyperbolic tangent, which does not overflow.
+    # Computed with the hyperbolic tangent, which does not overflow.
     result: NDArray[np.float32] = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
     return result
 
@@ -85,8 +89,8 @@ def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def spread_states(states: NDArray[np.float32], column: NDArray[np.float32]) -> None:
     """Write states (N, size) into a segment's column (T * N, width), each spread over the steps of its copy.
 
-    A segment has one state for each copy and columns have one row for each step; so spread, a state takes its own
-    bytes and not T times as many, and its parts stay with their copy however batches are joined and split.
+    A segment has one state for each copy, but columns have one row for each step. Spread like this, a state takes
+    its own size and not T times as much, and its parts stay with their copy when batches are joined and split.
     """
     copies, width = len(states), column.shape[1]
     steps = len(column) // copies

@@ -1,4 +1,4 @@
-"""Gradient steps on minibatches: equal parts of shuffled rows, a pass over a batch as one launch."""
+"""Gradient steps on minibatches: equal parts of shuffled rows, one launch per pass over a batch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from runtime.rl.device.captured import CapturedByShape, copy_columns, is_capture
 Step = Callable[..., Tensor]
 """Gradient step on columns of B rows each; returns its statistics, a vector."""
 Pass = Callable[[Tensor], Tensor]
-"""Gradient steps on all minibatches of a batch, by its shuffled row numbers (B,); returns mean statistics."""
+"""Gradient steps on all minibatches of a batch, given shuffled row indices (B,); returns mean statistics."""
 
 MINIBATCHES_PER_GRAPH: Final = 32
-"""Gradient steps of one CUDA graph: of PPO about 90 kernels each, so that more would only take memory."""
+"""Gradient steps per CUDA graph: PPO needs about 90 kernels per step, so more would only take memory."""
 
 
 class MinibatchSteps:
     """Gradient steps on rows of a batch.
 
-    Captured, the batch is copied once into static buffers; a graph gathers the rows of its minibatches from them
-    itself, so that a pass over a batch is one launch and a small copy of row numbers.
+    If captured, the batch is copied once into static buffers; a graph gathers the rows of its minibatches from
+    them, so that a pass over a batch is one launch and a small copy of row indices.
     """
 
     def __init__(
         self, step: Step, captured: Callable[[Pass], CapturedByShape], *, capture: bool | None = None
     ) -> None:
-        """``captured`` makes graphs of a function, as `Algorithm.captured` does."""
+        """``captured`` makes graphs of a function, like `Algorithm.captured`."""
         self._step = step
         self._captured = captured
         self._capture = capture
@@ -63,7 +63,7 @@ class MinibatchSteps:
         return total / len(parts)
 
     def _group(self, buffers: list[Tensor], count: int) -> Pass:
-        """Return the function of consecutive minibatches; of equal rows it cuts the same as `split_rows`."""
+        """Return the function of consecutive minibatches; equally sized ones are cut like in `split_rows`."""
         return lambda rows: self._sum(buffers, torch.tensor_split(rows, count))
 
     def _mean(self, columns: Sequence[Tensor], minibatches: Sequence[Tensor]) -> Tensor:
@@ -78,9 +78,9 @@ class MinibatchSteps:
 
 
 def split_rows(order: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Return ``order`` (B,) in minibatches of about ``size`` rows, none of which has one row more than another.
+    """Split ``order`` (B,) into minibatches of about ``size`` rows, whose sizes differ by at most one.
 
-    Where ``size`` divides B they all have it. A remainder is spread over them: a last minibatch of its own would be
-    smaller and weigh as much, and one of a single row has no deviation to normalise its advantage by.
+    If ``size`` divides B, all have that size. A remainder is spread over them: a smaller last minibatch would have
+    the same weight, and a single row has no deviation to normalise its advantage by.
     """
     return torch.tensor_split(order, max(1, min(round(len(order) / size), len(order) // 2)))

@@ -1,9 +1,9 @@
-"""Running mean and variance of observations and returns, in tensors, for networks that want numbers near 1.
+"""Running mean and variance of observations and returns, in tensors, for networks that need numbers near 1.
 
 Engstrom et al. 2020 (*Implementation Matters in Deep Policy Gradients*, arXiv:2005.12729) and Andrychowicz et al.
 2021 (*What Matters in On-Policy Reinforcement Learning?*, arXiv:2006.05990) find that PPO on continuous control
-stands or falls with it. OpenAI baselines' VecNormalize keeps the moments beside one loop of environments; here the
-learner takes them from the batches of all workers, and they travel as the last parts of each policy.
+depends on it. OpenAI baselines' VecNormalize keeps the moments in one loop of environments. Here the learner
+computes them from the batches of all workers, and they are the last parts of each policy's weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _EPSILON: Final = 1e-8
-"""Added to a variance before its root; a number that never changes is then 0."""
+"""Added to a variance before its root; a constant number then becomes 0."""
 REWARD_BOUND: Final = 10.0
 """Largest absolute value of a normalised reward, as in VecNormalize."""
 
@@ -27,9 +27,9 @@ class RunningMoments:
     """Mean and variance of all rows so far: Chan et al. 1979 (*Updating Formulae*, STAN-CS-79-773), eq. (2.1)."""
 
     def __init__(self, size: int, device: str) -> None:
-        # Mean and variance, and not a sum of squares, which float32 would soon have no digits for.
+        # Mean and variance, not a sum of squares, for which float32 would soon lack precision.
         self.state = torch.zeros(1 + 2 * size, device=device)
-        """(1 + 2 size,) count, means, variances; as a checkpoint has it."""
+        """(1 + 2 size,) count, means, variances; the same in checkpoints."""
         self._count = self.state[:1]
         self.mean, self.variance = self.state[1 : 1 + size], self.state[1 + size :]
         self.variance.fill_(1.0)
@@ -37,7 +37,7 @@ class RunningMoments:
     @torch.no_grad()
     def update(self, rows: Tensor, mean: Mean) -> None:
         """Merge ``rows`` (B, size), of which each device has an equal share."""
-        # The mean over devices first: the variances of the shares around it then have an exact mean too.
+        # First the mean over devices: the variances of the shares around it then have an exact mean too.
         batch_mean = mean(rows.mean(dim=0))
         batch_variance = mean((rows - batch_mean).square().mean(dim=0))
         total = self._count + len(rows)
@@ -50,7 +50,7 @@ class RunningMoments:
 
     @property
     def scale(self) -> Tensor:
-        """(size,) one over the standard deviations."""
+        """Return (size,) inverse standard deviations."""
         return (self.variance + _EPSILON).rsqrt()
 
     def write(self, places: Sequence[Sequence[Tensor]]) -> None:

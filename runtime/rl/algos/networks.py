@@ -1,10 +1,10 @@
 """Networks in torch, each with its parameters in one flat tensor, the arena.
 
-An arena makes a whole network one object to everything that is not the network: the optimiser steps one tensor
-with one fused call, the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint
-stores one array. On small networks, where each torch call costs more than its arithmetic, an update spends half
-the time that it would with a list of parameters. It is also what makes a lower precision cheap: one cast rounds
-all weights of a network, where autocast inserts one for each weight at each use.
+With an arena a whole network is one object to all other code: the optimiser steps one tensor with one fused call,
+the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint stores one array. On small
+networks, where each torch call costs more than its arithmetic, an update takes half the time that it would with a
+list of parameters. It also makes a lower precision cheap: one cast rounds all weights of a network, where autocast
+inserts one for each weight at each use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runtime.rl.algos.own_network import first_weights, own_features
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """Constant part of the log probability of each dimension of an action."""
 _MANY: Final = 2**14
-"""Numbers from which on `tanh_` takes the way round by the logistic function."""
+"""Number of values from which `tanh_` uses the logistic function instead."""
 
 
 class Arena:
@@ -42,11 +42,11 @@ class Arena:
     def __init__(
         self, shapes: Sequence[tuple[int, ...]], device: str, dtype: torch.dtype = torch.float32, exact: int = 0
     ) -> None:
-        """``exact`` parameters at the end stay float32 whatever ``dtype`` is: those that enter no product."""
+        """The last ``exact`` parameters, which are in no product, stay float32 whatever ``dtype`` is."""
         sizes = [math.prod(shape) for shape in shapes]
         self.flat = torch.zeros(sum(sizes), device=device)
         """(size,) all parameters, in the order of ``shapes``."""
-        # Views, so that an optimiser step on `flat` moves the layers, and autograd still sees one leaf for each.
+        # Views, so that an optimiser step on `flat` changes the layers, and autograd still sees one leaf for each.
         self.weights = _views(self.flat, shapes)
         """Parameters as views of `flat`."""
         self._num_rounded = 0 if dtype is torch.float32 else len(shapes) - exact
@@ -54,31 +54,33 @@ class Arena:
         self._master = self.flat[:size]
         self._rounded = torch.zeros(size, device=device, dtype=dtype)
         self.parameters = [*_views(self._rounded, shapes[: self._num_rounded]), *self.weights[self._num_rounded :]]
-        """Parameters as the network computes with them: leaves of autograd."""
+        """Parameters used in computations: leaves of autograd."""
         for parameter in self.parameters:
             parameter.requires_grad_()
 
     def begin_moments(self, shape: ActorShape) -> list[Tensor]:
-        """Return shift and scale at the end of the arena, at first those that change nothing; [] without any."""
+        """Return shift and scale at the end of the arena, initially the identity; [] without moments."""
         moments = self.parameters[len(self.parameters) - len(shape.moment_parts) :]
         if moments:
             moments[1].detach().fill_(1.0)
         return moments
 
     def refresh(self) -> None:
-        """Round the weights to the type of products, after `flat` has changed; nothing to do in float32."""
+        """Round the weights to the type of products, after `flat` has changed; no effect in float32."""
         if self._num_rounded:
             self._rounded.copy_(self._master)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """(size,) gradient of ``loss`` with respect to these parameters; zero where it does not depend on one."""
-        # Without `grad_outputs`: torch imports a computer algebra system to compare their shapes.
-        # A network that the loss reaches in part (unused kernels) must still give a gradient of full size.
+        """Return the (size,) gradient of ``loss`` with respect to these parameters; zero where it does not depend
+        on one.
+        """
+        # Without `grad_outputs`: torch imports a computer algebra system to compare their shapes. A network that
+        # only partly affects the loss (unused kernels) must still give a gradient of full size.
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         return self.flattened(gradients)
 
     def flattened(self, gradients: Sequence[Tensor]) -> Tensor:
-        """(size,) float32 of gradients in the shapes of ``parameters``."""
+        """Flatten gradients in the shapes of ``parameters`` to (size,) float32."""
         parts = [gradient.reshape(-1) for gradient in gradients]
         if not (count := self._num_rounded):
             return torch.cat(parts)
@@ -93,16 +95,16 @@ def _views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
 
 
 def fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
-    """Draw weights from U(-b, b), b = 1/sqrt(fan_in), as ``torch.nn.Linear`` does."""
+    """Draw weights from U(-b, b), b = 1/sqrt(fan_in), like ``torch.nn.Linear``."""
     bound = 1.0 / math.sqrt(fan_in)
     with torch.no_grad():
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
 def fill_biases(layers: Sequence[Tensor], generator: torch.Generator) -> None:
-    """Draw the biases of layers, weight (..., in, out) and bias of each in turn, as ``torch.nn.Linear`` does.
+    """Draw the biases of layers, given weight (..., in, out) and bias of each in turn, like ``torch.nn.Linear``.
 
-    Without them a network of rectifiers is linear along each ray from 0 at first.
+    Without them a network of rectifiers is initially linear along each ray from 0.
     """
     for weight, bias in zip(layers[::2], layers[1::2], strict=True):
         fill_uniform(bias, weight.shape[-2], generator)
@@ -119,7 +121,7 @@ def fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> 
 def fill_kernels(
     shape: ActorShape, kernels: Sequence[Tensor], generator: torch.Generator, *, is_orthogonal: bool = False
 ) -> None:
-    """Draw the weights of what stands before the dense layers; a network of one's own draws its own."""
+    """Draw the weights of the layers before the dense ones; the user's own network initialises itself."""
     if shape.network is not None:
         seed = int(torch.randint(2**31, (1,), generator=generator))
         for kernel, first in zip(kernels, first_weights(shape.network, shape.obs_space, seed), strict=True):
@@ -133,13 +135,13 @@ def fill_kernels(
 
 
 def vector_of(shape: ActorShape, rows: Tensor) -> Tensor:
-    """(B, vector) float32 numbers of observations (B, obs_dim)."""
-    # A row with images is bytes: the vector's float32 first, then the pixels of each image.
+    """Return the (B, vector) float32 numbers of observations (B, obs_dim)."""
+    # A row with images consists of bytes: the vector's float32 first, then the pixels of each image.
     return rows[:, : 4 * shape.obs_space.vector].contiguous().view(torch.float32) if shape.images else rows
 
 
 def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor, moments: Sequence[Tensor] = ()) -> Tensor:
-    """(B, features) of observations (B, obs_dim): outputs of the convolutions of each image, then the vector.
+    """Return (B, features) of observations (B, obs_dim): convolution outputs of each image, then the vector.
 
     ``moments`` are shift and scale of the vector, or none.
     """
@@ -158,9 +160,9 @@ def encode_parts(
     pictures: Sequence[Tensor],
     moments: Sequence[Tensor] = (),
 ) -> Tensor:
-    """(B, features) of observations that are split: numbers (B, vector) and images of bytes (B, *image)."""
+    """Return (B, features) of split observations: numbers (B, vector) and images of bytes (B, *image)."""
     if moments:
-        # Detached: the moments are measured and not learned, and a gradient would have the optimiser move them.
+        # Detached: the moments are measured, not learned, and with a gradient the optimiser would change them.
         shift, scale = (moment.detach() for moment in moments)
         vector = ((vector - shift) * scale).clamp_(-NORMALISED_BOUND, NORMALISED_BOUND)
     if shape.network is not None:
@@ -176,8 +178,8 @@ def encode_parts(
 
 
 def _encode_image(shape: ActorShape, kernels: Sequence[Tensor], pixels: Tensor) -> Tensor:
-    """(B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
-    # The first kernel is divided by 255 and not the image, which is thousands of times as large.
+    """Return (B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
+    # The first kernel is divided by 255, not the image, which is thousands of times as large.
     weights = [kernels[0] / 255.0, *kernels[2::2]]
     hidden = pixels
     for weight, bias, (_, side, stride) in zip(weights, kernels[1::2], shape.convolutions, strict=False):
@@ -190,7 +192,9 @@ def _encode_image(shape: ActorShape, kernels: Sequence[Tensor], pixels: Tensor) 
 
 
 def _convolved(image: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
-    """Rectified convolution of an image (B, in, H, W) of bytes or numbers by a weight (k, k, in, out)."""
+    """Return the rectified convolution of an image (B, in, H, W) of bytes or numbers by a weight (k, k, in,
+    out).
+    """
     if image.dtype != weight.dtype:
         # With its format: rows of a padded replay are not dense, and torch would store such pixels by channels.
         image = image.to(weight.dtype, memory_format=torch.channels_last)
@@ -198,11 +202,11 @@ def _convolved(image: Tensor, weight: Tensor, bias: Tensor, stride: int, padding
 
 
 def _folded(image: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Return image and weight of the same convolution with stride 1: squares of pixels become channels.
+    """Return image and weight of an equivalent convolution with stride 1: squares of pixels become channels.
 
     (B, C, H, W) becomes (B, C s s, H / s, W / s) and (k, k, C, out) becomes (k / s, k / s, C s s, out). The first
-    layer of a picture has few channels and a long stride, for which cuDNN has no good kernel: three layers forward
-    and backward took 5.9 ms on an H200 for 128 pictures of 512x384x3 in TF32, and 3.6 ms folded; 3.8 and 2.5 in
+    layer of an image has few channels and a long stride, for which cuDNN has no good kernel: three layers forward
+    and backward took 5.9 ms on an H200 for 128 images of 512x384x3 in TF32, and 3.6 ms folded; 3.8 and 2.5 in
     bfloat16. On a CPU it is slower.
     """
     side, _, channels, out = weight.shape
@@ -217,7 +221,7 @@ def _folded(image: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]
 
 
 class Network:
-    """Convolutions and dense layers; the arena is laid out as ``ActorShape.parts`` says."""
+    """Convolutions and dense layers, in the arena layout of ``ActorShape.parts``."""
 
     def __init__(
         self,
@@ -228,13 +232,13 @@ class Network:
         last_gain: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Weights are orthogonal with ``last_gain`` for the last layer, or as in `torch.nn.Linear` without it.
+        """Weights are orthogonal, with ``last_gain`` for the last layer; without it, as in `torch.nn.Linear`.
 
-        Products are computed in ``dtype``, of weights as they were at the last `Arena.refresh`.
+        Products are computed in ``dtype``, with weights from the last `Arena.refresh`.
         """
         self.shape = shape
         count, size = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)
-        # The spread of a Gaussian and moments, at the end, enter no product of matrices.
+        # The spread of a Gaussian and the moments, at the end, are in no matrix product.
         exact = len(shape.parts) - size - len(shape.cell_parts)
         self.arena = Arena(shape.parts, device, dtype, exact=exact)
         self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:size]
@@ -251,27 +255,29 @@ class Network:
                 fill_orthogonal(weight, gain, generator)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(B, outputs) for observations (B, obs_dim)."""
+        """Return (B, outputs) for observations (B, obs_dim)."""
         return self.head(encode(self.shape, self.kernels, rows, self.moments))
 
     @property
     def drawing(self) -> Tensor:
-        """(draw_size,) how actions are drawn: of a plain Gaussian its log standard deviation."""
+        """(draw_size,) sampling parameters: for a plain Gaussian its log standard deviation."""
         return self.arena.parameters[-1 - len(self.moments)]
 
     def head(self, features: Tensor) -> Tensor:
-        """(B, outputs) for features (B, features) from ``encode``."""
+        """Return (B, outputs) for features (B, features) from ``encode``."""
         return dense_layers(self.shape, self.layers, features)
 
 
 def dense_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], features: Tensor) -> Tensor:
-    """(B, outputs) of the dense layers, weight and bias of each, for features (B, features)."""
+    """Return (B, outputs) of the dense layers, weight and bias of each, for features (B, features)."""
     weight, bias = layers[-1]
     return torch.addmm(bias, hidden_layers(shape, layers[:-1], features.to(weight.dtype)), weight).float()
 
 
 def hidden_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], features: Tensor) -> Tensor:
-    """(B, width) of the hidden layers, in the type of their weights, for features (B, features) of that type."""
+    """Return (B, width) of the hidden layers, in the type of their weights, for features (B, features) of that
+    type.
+    """
     for weight, bias in layers:
         features = torch.addmm(bias, features, weight)
         features = features.relu_() if shape.activation == "relu" else tanh_(features)
@@ -279,12 +285,12 @@ def hidden_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], fe
 
 
 def tanh_(values: Tensor) -> Tensor:
-    """Return the hyperbolic tangent of values, which are overwritten; to 3e-7, as float32 has it.
+    """Compute the hyperbolic tangent in place; accurate to 3e-7, like float32.
 
-    As 1 - 2 sigmoid(-2 x) where a CPU has many of them: torch's tangent takes 140 microseconds for 65,536 numbers
-    there and its sigmoid 14. For a few numbers its one kernel costs less than the three of this.
+    Uses 1 - 2 sigmoid(-2 x) for many values on a CPU: torch's tanh takes 140 microseconds for 65,536 numbers there,
+    and its sigmoid 14. For a few numbers the single kernel of tanh costs less than these three.
     """
-    # An exported graph is for batches of any size, so it must not depend on that.
+    # An exported graph is for batches of any size, so it must not depend on the size.
     is_exact = torch.compiler.is_exporting() or values.device.type != "cpu" or values.dtype is not torch.float32
     if is_exact or values.numel() < _MANY:
         return values.tanh_()
@@ -292,50 +298,50 @@ def tanh_(values: Tensor) -> Tensor:
 
 
 class Actor(Network):
-    """Squashed Gaussian policy; its arena is laid out as ``NumpyActor`` reads it."""
+    """Squashed Gaussian policy, in the arena layout that ``NumpyActor`` reads."""
 
     def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation, each (B, act_dim), of the Gaussian before squashing."""
+        """Return mean and log standard deviation, each (B, act_dim), of the Gaussian before squashing."""
         mean, scale = self.head(features).chunk(2, dim=1)
         return mean, squashed_log_std(scale)
 
     def sample(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Action (B, act_dim) in [-1, 1] and its log probability (B,), reparameterised by ``noise``.
+        """Return action (B, act_dim) in [-1, 1] and its log probability (B,), reparameterised by ``noise``.
 
         With u = mean + std * noise and a = tanh(u): log p(a) = log N(u) - sum log(1 - tanh(u)^2), the last term
         in the form 2 (log 2 - u - softplus(-2u)), which does not overflow (appendix C of the paper).
         """
         mean, log_std = self.distribution(features)
         u = torch.addcmul(mean, log_std.exp(), noise)
-        # Each tensor operation is a launch, forward and backward, so the sum is written in few of them; softplus
-        # with beta -2 is softplus(-2u) / -2.
+        # Each tensor operation is a launch, forward and backward, so the sum uses few of them; softplus with beta
+        # -2 is softplus(-2u) / -2.
         growth = torch.add(u, torch.nn.functional.softplus(u, beta=-2.0), alpha=-2.0)
         surprise = torch.addcmul(torch.add(log_std, growth, alpha=-2.0), noise, noise, value=0.5)
         return u.tanh(), -self.shape.act_dim * _LOG_CONSTANT - surprise.sum(dim=1)
 
 
 def squashed_log_std(scale: Tensor) -> Tensor:
-    """Return log standard deviations within their bounds for a squashed Gaussian's second half of outputs."""
+    """Map a squashed Gaussian's second half of outputs to log standard deviations within their bounds."""
     return 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * scale.tanh() + 0.5 * (LOG_STD_MAX + LOG_STD_MIN)
 
 
 class Policy(Network):
-    """Policy of an on-policy method: logits of choices, or a Gaussian whose spread is a parameter of its own."""
+    """Policy of an on-policy method: logits of choices, or a Gaussian with a separate parameter for its spread."""
 
     def __init__(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__(shape, generator, device, last_gain=0.01, dtype=dtype)
-        # State-independent spread, as in the PPO paper: it is a parameter and not an output.
+        # State-independent spread, as in the PPO paper: a parameter, not an output.
         self._log_std = self.drawing
-        """Log standard deviation of the Gaussian; begins at 0."""
+        """Log standard deviation of the Gaussian; initially 0."""
 
     def evaluate(self, rows: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probability (B,) of ``action`` (B, act_dim), and entropy (B,), under the present policy."""
+        """Return log probability (B,) of ``action`` (B, act_dim) and entropy (B,) under the current policy."""
         return self.judge(self(rows), action)
 
     def judge(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probability and entropy as ``evaluate`` gives them, for outputs (B, outputs) of the last layer."""
+        """Like ``evaluate``, for outputs (B, outputs) of the last layer."""
         if self.shape.head == "gaussian":
             z = (action - out) * (-self._log_std).exp()
             log_prob = -(0.5 * z.square() + self._log_std + HALF_LOG_2_PI).sum(dim=1)

@@ -1,4 +1,4 @@
-"""Report on numbers that are not finite: which ones, and whether the batch was to blame. Made only on failure."""
+"""Report on non-finite numbers: which ones, and whether the batch caused them. Only created on failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def not_finite_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Return the names of arrays that hold infinite numbers or NaN."""
+    """Return the names of arrays that contain infinite numbers or NaN."""
     return [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
 
 
@@ -23,10 +23,10 @@ def report(
     """Return a sentence.
 
     Args:
-        updates: that have been done.
-        stats: of the latest update.
-        networks: names of the tensors of the learning state that are not finite.
-        batch: columns of the latest batch, if they are still there.
+        updates: Number of updates so far.
+        stats: Statistics of the latest update.
+        networks: Names of the non-finite tensors of the learning state.
+        batch: Columns of the latest batch, if they still exist.
     """
     broken = [name for name, value in stats.items() if not np.isfinite(value)]
     sentence = f"{' and '.join(broken) or 'a weight'} not finite after update {updates:,}"
@@ -36,7 +36,7 @@ def report(
 
 
 def _cause(batch: Mapping[str, NDArray[Any]] | None) -> str:
-    """Return what the batch says about the cause."""
+    """Return the likely cause according to the batch."""
     advice = "lower the step sizes or bound the rewards"
     if batch is None:
         return advice

@@ -1,8 +1,9 @@
 """Optimisers on one flat tensor: torch's fused kernels through its functional interface.
 
-Measured on one core, microseconds a step at 5 thousand, 70 thousand and 1 million floats: five tensor calls of our
-own 17, 67, 956; ``torch.optim.Adam(fused=True)`` 26, 47, 410; the functional form below 12, 35, 382. It also keeps
-its state where a checkpoint can name it, and imports no compiler as ``torch.optim.Optimizer.step`` does.
+Microseconds per step, measured on one core with 5 thousand, 70 thousand and 1 million floats: five tensor calls of
+our own 17, 67, 956; ``torch.optim.Adam(fused=True)`` 26, 47, 410; the functional form below 12, 35, 382. The
+functional form also keeps its state where a checkpoint can name it, and imports no compiler, which
+``torch.optim.Optimizer.step`` does.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 _LEAST_SHARE: Final = 1e-3
-"""Of a step size that has fallen: beyond its last annealed update a run would otherwise learn nothing."""
+"""Lower bound of an annealed step size, as a share of its first value: at 0 a run that continues would learn
+nothing.
+"""
 
 
 _BLOCK: Final = 2_048
-"""Parameters that one block of torch's fused kernel steps at a time (`MultiTensorApply.cuh`: 512 threads of 4)."""
+"""Parameters per block of torch's fused kernel (`MultiTensorApply.cuh`: 512 threads, 4 each)."""
 _TENSORS: Final = 36
-"""Tensors that one launch of the fused kernel takes with four lists (`depth_to_max_tensors`)."""
+"""Number of tensors that one launch of the fused kernel takes with four lists (`depth_to_max_tensors`)."""
 _LAUNCHES: Final = 4
 _MANY: Final = 64 * 65_536
-"""Parameters from which on the kernel's own chunks of 65,536 fill a GPU."""
+"""Number of parameters from which the kernel's own chunks of 65,536 fill a GPU."""
 
 
 class LearningRate:
-    """Step size as the fused kernels take it: a tensor on a GPU, where a CUDA graph reads it at each replay.
+    """Step size in the form that the fused kernels take: on a GPU a tensor, which a CUDA graph reads at each
+    replay.
 
     On a CPU it stays a Python number: the kernel would read a tensor through ``item``, which costs a microsecond.
     """
@@ -37,7 +41,7 @@ class LearningRate:
     def __init__(self, value: float, device: torch.device) -> None:
         self._value = self.initial = value
         self.operand = torch.tensor(value, device=device) if device.type == "cuda" else value
-        """Argument ``lr`` of torch's functional optimisers."""
+        """The ``lr`` argument of torch's functional optimisers."""
 
     def set(self, value: float) -> None:
         """Change the step size in place."""
@@ -54,19 +58,19 @@ class Adam:
     """Adam (Kingma & Ba 2015, algorithm 1)."""
 
     def __init__(self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        """``flat`` (size,) are the parameters that `step` changes in place."""
+        """``flat`` (size,): the parameters, which `step` changes in place."""
         self._lr = LearningRate(lr, flat.device)
         self._betas = betas
         self.mean = torch.zeros_like(flat)
         self.square = torch.zeros_like(flat)
-        # The fused kernel reads the count on the device of the parameters, as float32. Above 2**24 it stands still;
-        # both bias corrections are 1 long before that.
+        # The fused kernel reads the count on the parameters' device, as float32. It stops growing at 2**24; by then
+        # both bias corrections have long been 1.
         self.steps = torch.zeros((), device=flat.device)
         self._size = _part_size(flat)
         self._parts = [torch.split(tensor, self._size) for tensor in (flat, self.mean, self.square)]
 
     def scale_learning_rate(self, share: float) -> None:
-        """Take a share of the first step size from now on, also in a CUDA graph that was captured before."""
+        """Use this share of the first step size from now on, also in CUDA graphs that were captured before."""
         self._lr.set(self._lr.initial * share)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -78,7 +82,7 @@ class Adam:
         self.steps.add_(1.0)
         flat, mean, square = self._parts
         beta1, beta2 = self._betas
-        # The kernel below `torch.optim.adam.adam`, which would count the shared step once for each part.
+        # The function below `torch.optim.adam.adam`: that one would increment the shared step count once per part.
         torch._fused_adam_(
             flat,
             torch.split(gradient, self._size),
@@ -97,11 +101,11 @@ class Adam:
 
 
 def _part_size(flat: Tensor) -> int:
-    """Return the size of the parts in which parameters are stepped.
+    """Return the size of the parts into which parameters are split for a step.
 
-    On a GPU the fused kernel gives each chunk of 65,536 parameters of a tensor to one block, so a small network
-    would be stepped by one or two of 132 multiprocessors: 14 microseconds a step on an H200 for 70,000 parameters,
-    and 52 for 1.6 million. As many small tensors the same parameters are spread over the device.
+    On a GPU the fused kernel gives each chunk of 65,536 parameters of a tensor to one block, so one or two of 132
+    multiprocessors would process a small network: on an H200 14 microseconds a step for 70,000 parameters, and 52
+    for 1.6 million. Split into many small tensors, the same parameters use the whole device.
     """
     count = flat.numel()
     if not flat.is_cuda or count >= _MANY:
@@ -110,17 +114,17 @@ def _part_size(flat: Tensor) -> int:
 
 
 def anneal(optimisers: Iterable[Adam], updates: int, anneal_updates: int | None) -> None:
-    """Lower step sizes linearly from their first values over ``anneal_updates`` updates; None keeps them."""
+    """Lower step sizes linearly over ``anneal_updates`` updates; None keeps them."""
     share = 1.0 if anneal_updates is None else max(1.0 - updates / anneal_updates, _LEAST_SHARE)
     for optimiser in optimisers:
         optimiser.scale_learning_rate(share)
 
 
 class Momentum:
-    """Gradient descent with momentum (Polyak 1964), and L2 regularisation by ``weight_decay``."""
+    """Gradient descent with momentum (Polyak 1964), and with L2 regularisation (``weight_decay``)."""
 
     def __init__(self, flat: Tensor, lr: float, momentum: float, weight_decay: float = 0.0) -> None:
-        """``flat`` (size,) are the parameters that `step` changes in place."""
+        """``flat`` (size,): the parameters, which `step` changes in place."""
         self._flat = flat
         self.lr = lr
         self._step = partial(sgd, fused=True, momentum=momentum, weight_decay=weight_decay)
@@ -140,6 +144,6 @@ def clip_grad_norm(gradient: Tensor, max_norm: float) -> Tensor:
 
     It differs from `torch.nn.utils.clip_grad_norm_` by the 1e-6 that this adds to the norm.
     """
-    # One kernel for the bound instead of two, as a norm below it divides by itself: the bound over the bound is 1.
+    # One kernel instead of two: for a norm below the bound, the factor is the bound divided by itself, 1.
     factor: Tensor = max_norm / gradient.norm().clamp(min=max_norm)
     return gradient * factor

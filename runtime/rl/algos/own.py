@@ -1,6 +1,6 @@
-"""Classes of one's own by name, ``package.module:Class``: found, checked and refused with a sentence.
+"""User-defined classes by name, ``package.module:Class``: loading and validation with clear error sentences.
 
-Workers read a method's `Config`, so this imports no torch; the module that it names may.
+Workers read a method's `Config`, so this module does not import torch; the user's module may.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutCo
 from runtime.rl.class_names import load_class
 
 METHODS_NEEDED: Final = ("update", "policy_weights", "tensors")
-"""What `runtime.rl.algos.algorithm.Algorithm` leaves to a method."""
+"""Members of `runtime.rl.algos.algorithm.Algorithm` that a method must implement."""
 
 
 def method_config(name: str) -> type[MethodConfig]:
-    """Return the `Config` of a method of one's own. ValueError if the class is no method."""
+    """Return the `Config` of a user-defined method. Raises ValueError if the class is not a method."""
     method = load_class(name)
     if not any(base.__module__ == "runtime.rl.algos.algorithm" for base in method.__mro__):
         raise ValueError(f"{name} does not derive from runtime.rl.algos.algorithm.Algorithm")

@@ -1,8 +1,8 @@
-"""Network of one's own, ``package.module:Class``: a module of torch between an observation and the hidden layers.
+"""User-defined network, ``package.module:Class``: a torch module between an observation and the hidden layers.
 
-Its parameters stand where those of convolutions would, at the front of a network's arena, so they are learned,
-published, stored and resumed as these are. The module itself is a skeleton without weights of its own: each call
-borrows them from an arena (`torch.func.functional_call`).
+Its parameters take the place of the convolutions' at the front of a network's arena, so they are learned,
+published, stored and resumed in the same way. The module itself is a skeleton without weights: each call passes it
+those of an arena (`torch.func.functional_call`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PAGE = "docs/own-methods.md shows one"
 
 
 def own_network(setting: str | Mapping[str, Any] | None, obs: ObsSpace) -> OwnNetwork | None:
-    """Return the network that the setting names, for observations of ``obs``; None for none.
+    """Return the network that the setting names, for observations of ``obs``; None if the setting is None.
 
-    ValueError, with a sentence, for a class that is none.
+    Raises ValueError with a sentence if the class is not a network.
     """
     if setting is None:
         return None
@@ -54,12 +54,12 @@ def own_network(setting: str | Mapping[str, Any] | None, obs: ObsSpace) -> OwnNe
 
 
 def _try(network: OwnNetwork, obs: ObsSpace, weights: Sequence[Tensor]) -> None:
-    """Raise ValueError unless the network makes (2, size) of two observations."""
+    """Raise ValueError unless the network returns (2, size) for two observations."""
     pictures = [torch.zeros((2, *image), dtype=torch.uint8) for image in obs.images]
     try:
         with torch.no_grad():
             result: Any = own_features(network, obs, weights, torch.zeros((2, obs.vector)), pictures)
-    # Its own code computes; a sentence says which network it was.
+    # User code: the error sentence names the network.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"network: {network.name} fails for observations of zeros ({reason})") from error
@@ -69,7 +69,9 @@ def _try(network: OwnNetwork, obs: ObsSpace, weights: Sequence[Tensor]) -> None:
 
 
 def _make(name: str, options: str, obs: ObsSpace, seed: int) -> torch.nn.Module:
-    """Return the module with the first weights of a seed. ValueError for a class that is none, or fails."""
+    """Return the module with the first weights of a seed. Raises ValueError if the class is not a module or
+    fails.
+    """
     kind = load_class(name)
     if not issubclass(kind, torch.nn.Module):
         raise ValueError(f"network: {name} does not derive from torch.nn.Module; {_PAGE}")  # noqa: TRY004
@@ -77,25 +79,25 @@ def _make(name: str, options: str, obs: ObsSpace, seed: int) -> torch.nn.Module:
         torch.manual_seed(seed)
         try:
             module: torch.nn.Module = kind(obs.vector, obs.images, **bounded_json.loads(options))
-        # Its own code decides what it takes; a sentence says which one it was.
+        # User code checks its own options; the error sentence names the network.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"network: {name} cannot be made with {options} ({reason})") from error
-    # Without dropout: probabilities of the workers' actions must be those that the learner computes.
+    # Without dropout: the learner must compute the same action probabilities as the workers.
     return module.eval()
 
 
 def first_weights(network: OwnNetwork, obs: ObsSpace, seed: int) -> list[Tensor]:
-    """Return the weights with which the network begins, in the order of its parts."""
+    """Return the network's initial weights, in the order of its parts."""
     return [weight.detach() for weight in _make(network.name, network.options, obs, seed).parameters()]
 
 
 _skeletons = threading.local()
-"""Modules by network, observation and device. A call puts weights into one, so each thread has its own."""
+"""Modules by network, observation and device. A call writes weights into its module, so each thread has its own."""
 
 
 def _skeleton(network: OwnNetwork, obs: ObsSpace, device: torch.device) -> tuple[torch.nn.Module, tuple[str, ...]]:
-    """Return the module and the names of its parameters; made at the first call."""
+    """Return the module and the names of its parameters; created at the first call."""
     made: dict[Any, tuple[torch.nn.Module, tuple[str, ...]]] = _skeletons.__dict__.setdefault("made", {})
     key = network, obs, device
     if key not in made:
@@ -107,7 +109,7 @@ def _skeleton(network: OwnNetwork, obs: ObsSpace, device: torch.device) -> tuple
 def own_features(
     network: OwnNetwork, obs: ObsSpace, weights: Sequence[Tensor], vector: Tensor, pictures: Sequence[Tensor]
 ) -> Tensor:
-    """(B, size) of numbers (B, vector) and images of bytes (B, height, width, channels), by ``weights``."""
+    """(B, size) features of vectors (B, vector) and byte images (B, height, width, channels), with ``weights``."""
     module, names = _skeleton(network, obs, vector.device)
     dtype = weights[0].dtype if weights else torch.float32
     images = [picture.permute(0, 3, 1, 2).to(dtype) / 255.0 for picture in pictures]
@@ -125,8 +127,8 @@ def numpy_features(
     vector: NDArray[np.float32],
     pictures: Sequence[NDArray[np.uint8]],
 ) -> NDArray[np.float32]:
-    """(B, size) of observations as a worker has them."""
-    # Copies: the weights may lie in memory of the learner, which torch would take for writable.
+    """(B, size) features of observations in a worker's format."""
+    # Copies: the weights may be read-only memory of the learner, which torch would treat as writable.
     tensors = [torch.from_numpy(weight.copy()) for weight in weights]
     images = [torch.from_numpy(np.ascontiguousarray(picture)) for picture in pictures]
     features: NDArray[np.float32] = own_features(

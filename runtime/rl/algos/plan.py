@@ -1,6 +1,6 @@
-"""Plan of a run: settings and spaces of the environment to network shape, segment schema and balance.
+"""Plan of a run: computes network shape, segment schema and balance from the settings and the environment's spaces.
 
-Workers and evaluators import this, so it imports no torch; only ``build`` does, which a learner calls.
+Workers and evaluators import this module, so it does not import torch; only ``build`` does, which a learner calls.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ if TYPE_CHECKING:
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
 _BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
-"""Methods that can begin with a policy of another run."""
+"""Methods that can start from the policy of another run."""
 MOST_COPIES: Final = 512
-"""Copies beyond which a worker does not measure."""
+"""Number of copies beyond which a worker does not measure."""
 _SEGMENT_BYTES: Final = 4 * 2**20
-"""Size of a segment up to which a worker takes more copies by itself."""
+"""Size of a segment up to which a worker may choose more copies."""
 _SEGMENTS_OF_BATCH: Final = (4, 2)
-"""Segments in a batch, at least, where workers measure their copies: with workers that wait for each new policy, of
-which each needs a part, and without. By one as large as a batch workers and learner take turns where cores are
-busy: on two that others shared, two workers of IMPALA took a tenth of the env steps of those with half of one."""
+"""Least number of segments in a batch where workers measure their copies: if workers wait for each new policy and
+each contributes to it, and if they do not wait. With one segment per batch, workers and learner take turns where
+cores are busy: on two shared cores, two IMPALA workers took a tenth of the env steps that they took with two
+segments per batch.
+"""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
-"""Convolutions that fit every image, until those of an encoder stand in their place."""
+"""Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
 """Env steps before the first update of algorithm `random`, which never learns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Balance of collection and learning; see the settings of these names."""
+    """Balance of collection and learning; see the settings with these names."""
 
     warmup_steps: int
     updates_per_step: float
@@ -64,31 +66,35 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Values that follow from the settings and the environment's spaces."""
+    """Values computed from the settings and the environment's spaces."""
 
     config: MethodConfig
     action_space: ActionSpace
     shape: ActorShape
     layout: Layout
-    """Schema of the segments that workers send."""
+    """Schema of the workers' segments."""
     balance: Balance
     segment_transitions: int
-    """Items in one segment; in one of the largest worker, where workers measure their copies."""
+    """Items in one segment; the largest possible number if workers measure their copies."""
     item_steps: int = 1
-    """Env steps that one item stands for; more than 1 where it is a gradient."""
+    """Env steps per item; more than 1 if an item is a gradient."""
     first_kernels: tuple[NDArray[np.float32], ...] = field(default=(), compare=False, repr=False)
-    """Weights of a trained encoder with which the networks begin, `ActorShape.convolution_parts`; () for none."""
+    """Weights of a trained encoder with which the networks start, in the layout of `ActorShape.convolution_parts`;
+    () for none.
+    """
     method: str = ""
-    """Class of the learner's half, ``package.module:Class``; empty where it applies gradients of the workers."""
+    """Class of the learner's half, ``package.module:Class``; empty if the learner applies gradients of the
+    workers.
+    """
 
     @property
     def is_on_policy(self) -> bool:
-        """True where data is used once, by the policy that has collected it."""
+        """True if data is used once, with the policy that collected it."""
         return not isinstance(self.config, ReplayConfig)
 
     @property
     def sends_gradients(self) -> bool:
-        """True where workers compute gradients and the learner applies them."""
+        """True if workers compute gradients and the learner applies them."""
         config = self.config
         if isinstance(config, configs.ImpalaConfig):
             return config.sends_gradients
@@ -96,12 +102,12 @@ class Plan:
 
     @property
     def gamma(self) -> float:
-        """Discount factor of one step."""
+        """Discount factor per step."""
         return self.config.gamma if isinstance(self.config, ReplayConfig | RolloutConfig) else 1.0
 
     @property
     def n_step(self) -> int:
-        """Steps whose rewards a transition sums."""
+        """Number of steps whose rewards a transition sums."""
         return self.config.n_step if isinstance(self.config, ReplayConfig) else 1
 
 
@@ -112,10 +118,10 @@ def make_plan(
     first_layers: FirstLayers | None = None,
     network: OwnNetwork | None = None,
 ) -> Plan:
-    """Return the plan. ValueError names a setting that is wrong or does not fit the environment.
+    """Return the plan. Raises ValueError with the name of a setting that is wrong or does not fit the environment.
 
-    ``first_layers`` are those of the encoder that the settings let the run learn further, ``network`` is the one
-    that they name.
+    ``first_layers`` are the layers of an encoder that the run continues to train; ``network`` is the user-defined
+    network. Both come from the settings.
     """
     if settings.measures_copies:
         settings = replace(settings, num_envs=_most_copies(settings, obs, action))
@@ -153,7 +159,7 @@ def make_plan(
 
 
 def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
-    """Return the largest number of copies that a worker may choose: a power of two, as all that it tries are."""
+    """Return the largest number of copies that a worker may choose: a power of two, because it tries only those."""
     config, _ = method_of(settings)
     rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
     if isinstance(config, RolloutConfig):
@@ -169,7 +175,7 @@ def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
 
 
 def _check_measured(settings: Settings, config: MethodConfig) -> None:
-    """Raise ValueError for settings that do not go with a number of copies that workers measure."""
+    """Raise ValueError if a setting cannot be combined with a measured number of copies."""
     environment, options = settings.environment, settings.environment_options
     hinders = {
         f"collect: {settings.collect}": settings.collect != "workers",
@@ -185,7 +191,7 @@ def _check_measured(settings: Settings, config: MethodConfig) -> None:
 
 
 def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
-    """Return the plan with a network of one's own in the place of convolutions."""
+    """Return the plan with a user-defined network instead of convolutions."""
     hinders = {
         "encoder with frozen: false": bool(plan.first_kernels),
         "gradients of workers": plan.sends_gradients,
@@ -199,7 +205,7 @@ def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
 
 
 def _with_first_layers(plan: Plan, settings: Settings, layers: FirstLayers) -> Plan:
-    """Return the plan with networks that begin with the layers of a trained encoder."""
+    """Return the plan with networks that start with the layers of a trained encoder."""
     if plan.sends_gradients or settings.algorithm not in configs.CLASSES:
         names = ", ".join(configs.CLASSES)
         raise ValueError(
@@ -210,7 +216,7 @@ def _with_first_layers(plan: Plan, settings: Settings, layers: FirstLayers) -> P
 
 
 def _check_dataset(settings: Settings, plan: Plan) -> None:
-    """Raise ValueError for settings about recorded experience that do not fit each other."""
+    """Raise ValueError for settings about recorded experience that contradict each other."""
     is_read, config = settings.collect == "dataset", plan.config
     if is_read and not (isinstance(config, ReplayConfig) and config.n_step == 1 and settings.algorithm != "random"):
         raise ValueError("collect is dataset: a learner reads single steps, with bc, sac, dqn or td3 and n_step 1")
@@ -244,7 +250,9 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 
 
 def method_of(settings: Settings) -> tuple[MethodConfig, str]:
-    """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
+    """Return the settings and the class of the method, built in or user-defined. Raises ValueError for a wrong
+    setting.
+    """
     config, method = _method_of(settings)
     if settings.measures_copies:
         _check_measured(settings, config)
@@ -253,7 +261,7 @@ def method_of(settings: Settings) -> tuple[MethodConfig, str]:
 
 
 def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
-    """Return the class that learns a policy with memory. ValueError for settings that do not go with one."""
+    """Return the class that trains a policy with memory. Raises ValueError for settings that exclude memory."""
     if settings.algorithm not in configs.RECURRENT:
         raise ValueError(
             f"memory: {settings.algorithm} learns no policy with memory, {', '.join(configs.RECURRENT)} do; "
@@ -278,7 +286,7 @@ def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
 
 
 def _check_sequences(settings: Settings, config: configs.SACConfig) -> None:
-    """Raise ValueError for settings that do not go with a replay of sequences."""
+    """Raise ValueError for settings that cannot be combined with a replay of sequences."""
     hinders = {
         "prioritised": config.prioritised,
         "random_shift": config.random_shift > 0,
@@ -354,7 +362,7 @@ def _shape(
 def _cloned_shape(
     settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig
 ) -> ActorShape | None:
-    """Return the shape of the method for which a policy is cloned; None where none is."""
+    """Return the shape of the method for which a policy is cloned; None if none is cloned."""
     if not isinstance(config, configs.BCConfig):
         return None
     going_on = replace(configs.METHODS[config.for_method](), hidden=config.hidden)
@@ -376,7 +384,7 @@ def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config:
 def _rollout_plan(
     settings: Settings, obs: ObsSpace, action: ActionSpace, config: RolloutConfig, method: str
 ) -> Plan:
-    # A rollout batch is whole segments: a worker never sends a part of one.
+    # A rollout batch consists of whole segments, because a worker never sends part of one.
     if config.batch_steps % settings.segment_transitions:
         raise ValueError(
             f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
@@ -384,7 +392,7 @@ def _rollout_plan(
         )
     shape = _shape(settings, obs, action, config, activation="relu" if obs.images else "tanh")
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
-        # Workers compute gradients of the value network too, so its weights travel behind those of the policy.
+        # Workers also compute gradients of the value network, so its weights follow the policy's.
         shape = replace(shape, others=value_shape(shape).policy_size)
         count = config.batch_steps // settings.segment_transitions
         lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
@@ -398,19 +406,19 @@ def _rollout_plan(
 
 
 def _state_width(shape: ActorShape, settings: Settings) -> int:
-    """Return the width of the column of a memory's states; 0 without one."""
+    """Return the width of the column that holds a memory's states; 0 without memory."""
     return shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
 
 
 def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the method's settings where one rollout of the learner's own copies is the batch of one update."""
+    """Return the method's settings if one rollout of the learner's own copies is the batch of an update."""
     count = settings.segment_transitions
     if values.get("batch_steps", count) != count:
         raise ValueError(
             f"{method}: batch_steps is {values['batch_steps']}; with collect: device it is num_envs x segment_steps"
             f" = {count}; leave it out"
         )
-    # A few large minibatches: many small ones leave a GPU idle between two of them.
+    # A few large minibatches: between many small ones a GPU is idle.
     shares = {"minibatch_size": max(1, count // DEVICE_MINIBATCHES)} if method == "ppo" else {}
     return {**shares, **values, "batch_steps": count}
 
@@ -424,8 +432,10 @@ def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: co
 
 
 def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
-    """Balance where `count` gradients make an update, every update is published, and `batches` of them may wait."""
-    # A hair above 1 / count, so that rounding never delays the last gradient of an update.
+    """Balance if `count` gradients make an update, every update is published, and up to `batches` of them may
+    wait.
+    """
+    # Slightly above 1 / count, so that rounding never delays the last gradient of an update.
     updates_per_gradient = (1 + 1e-12) / count
     band, lag = (0, 0) if settings.lockstep else (batches * count, lag)
     return Balance(0, updates_per_gradient, band, lag, 1)
@@ -440,12 +450,12 @@ def _off_policy(settings: Settings) -> Balance:
 
 
 def _on_policy(settings: Settings, config: RolloutConfig) -> Balance:
-    """Balance where an update uses up one batch and is published at once."""
-    # A hair above 1 / batch_steps, so that rounding never delays the last step of a batch.
+    """Balance if each update consumes one batch and is published at once."""
+    # Slightly above 1 / batch_steps, so that rounding never delays the last step of a batch.
     updates_per_step = (1 + 1e-12) / config.batch_steps
     if settings.lockstep or config.waits_for_policy:
         return Balance(0, updates_per_step, 0, 0, 1)
-    # Data waits for at most the queue and the batch in work; twice that leaves room for segments on their way.
+    # Data waits at most for the queue and the current batch; twice that leaves room for segments in transit.
     lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
     return Balance(0, updates_per_step, config.queue_batches * config.batch_steps, lag, 1)
 
@@ -459,10 +469,10 @@ def make_store(
     pinned: bool = False,
     draws_on_device: bool = False,
 ) -> Store:
-    """Return the buffer that receives segments at the learner, on ``device`` or in the host's memory (None).
+    """Return the learner's buffer for segments, on ``device`` or in host memory (None).
 
-    Batches of a replay on the host are ``pinned`` where they are copied to a GPU. Updates draw by priority
-    themselves with ``draws_on_device``.
+    Batches of a host replay are ``pinned`` if they are copied to a GPU. With ``draws_on_device`` the updates
+    themselves draw by priority.
     """
     config = plan.config
     if isinstance(config, configs.SGDConfig):
@@ -497,7 +507,7 @@ def build(
     """Return the learner's algorithm on ``device``.
 
     Args:
-        precision: of its products; see the setting. Gradients that workers send have been computed in float32.
+        precision: of the matrix products; see the setting. Workers compute their gradients in float32.
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
     if isinstance(plan.config, configs.SGDConfig):

@@ -1,4 +1,4 @@
-"""Policy network on a device that draws actions there, for a learner that collects by itself."""
+"""Policy network that draws actions on a device, for a learner that collects by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.rl.algos.networks import Network, squashed_log_std
 
 
 class PolicySampler:
-    """Actions as ``NumpyActor`` draws them, in tensors; nothing waits for the device, so it can be captured."""
+    """Draws the same actions as ``NumpyActor``, in tensors. Nothing waits for the device, so it can be captured."""
 
     def __init__(self, shape: ActorShape, device: str, generator: torch.Generator) -> None:
         self.shape = shape
@@ -18,13 +18,14 @@ class PolicySampler:
         self._network = Network(shape, torch.Generator().manual_seed(0), device)
 
     def load(self, weights: Tensor) -> None:
-        """Copy the policy's weights in, in the layout of ``ActorShape.parts``."""
+        """Copy in the policy's weights, in the layout of ``ActorShape.parts``."""
         self._network.arena.flat.copy_(weights)
 
     def draw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (B, act_dim) for observations (B, obs_dim), and the log probability (density) of each, (B,).
+        """Return actions (B, act_dim) for observations (B, obs_dim), and the log probability (density) of each,
+        (B,).
 
-        A squashed Gaussian's probabilities are not computed: off-policy methods need none, and get zeros.
+        Probabilities of a squashed Gaussian are zeros: off-policy methods do not need them.
         """
         out = self._network(rows)
         if self.shape.head == "categorical":
@@ -48,7 +49,7 @@ class PolicySampler:
         return action, -(0.5 * noise.square() + log_std + HALF_LOG_2_PI).sum(dim=1)
 
     def draw_at_random(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Even actions, as ``ActionSpace.at_random`` draws them, and zeros."""
+        """Uniformly random actions as ``ActionSpace.at_random`` draws them, and zeros."""
         if self.shape.choices:
             return self._choose(torch.zeros((len(rows), self.shape.outputs), device=rows.device))
         shape = (len(rows), self.shape.act_dim)
@@ -56,17 +57,20 @@ class PolicySampler:
         return 2.0 * draws - 1.0, torch.zeros_like(draws[:, 0])
 
     def _choose_greedily(self, values: Tensor) -> Tensor:
-        """(B, 1) int32: the choice with the largest value, or any for a share of the rows."""
+        """(B, 1) int32: the choice with the largest value, or a random one for a share of the rows."""
         best = values.argmax(dim=1, keepdim=True)
         draws = torch.rand((2, *best.shape), generator=self._generator, device=values.device)
         anything = (draws[1] * values.shape[1]).long().clamp_(max=values.shape[1] - 1)
         return torch.where(draws[0] < self._network.drawing, anything, best).to(torch.int32)
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """One choice (B, groups) int32 for each group of logits, and the log probability of all of them, (B,)."""
+        """One choice (B, groups) int32 per group of logits, and the log probability of all of them together,
+        (B,).
+        """
         chosen, log_probs = [], []
         for part in torch.split(logits, list(self.shape.choices), dim=1):
-            # Gumbel-max trick, as in NumpyActor: minus the logarithm of an exponential is a Gumbel number.
+            # Gumbel-max trick, as in NumpyActor: minus the logarithm of an exponential variable is a Gumbel
+            # variable.
             noise = torch.empty_like(part).exponential_(generator=self._generator)
             choice = (part - noise.log()).argmax(dim=1, keepdim=True)
             log_probs.append(part.log_softmax(dim=1).gather(1, choice).squeeze(1))

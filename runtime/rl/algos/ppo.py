@@ -34,7 +34,7 @@ from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
 
 MOST_ROWS_EVALUATED_TWICE: Final = 2**17
-"""Largest batch whose values are computed inside a captured graph, which cannot leave rows out."""
+"""Largest batch whose values are computed inside a captured graph, which cannot skip rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class PPOStats(Stats):
     entropy: Tensor
     """Nats."""
     kl: Tensor
-    """Estimated Kullback-Leibler divergence of the acting policy from the present one, nats."""
+    """Estimated Kullback-Leibler divergence of the acting policy from the current one, nats."""
     clipped: Tensor
-    """Share of the actions whose probability ratio is outside 1 ± ``clip``."""
+    """Share of the actions with a probability ratio outside 1 ± ``clip``."""
 
 
 class PPO(ActorCritic):
-    """Proximal policy optimisation: rollouts in, weights out."""
+    """Proximal policy optimisation: takes rollouts and returns weights."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class PPO(ActorCritic):
         is_scaled = config.normalise_returns
         super().__init__(shape, config.lr, seed, device, precision, capture, normalises_returns=is_scaled)
         self.config = config
-        # On a GPU the order is drawn there: a permutation from the host would be waited for in each epoch.
+        # On a GPU the order is drawn there: each epoch would wait for a permutation from the host.
         self._shuffle = torch.Generator(device if device.startswith("cuda") else "cpu").manual_seed(seed + 1)
         self._captured_targets = self.captured(partial(self._targets, is_captured=True))
         self._steps = MinibatchSteps(self._step, self.captured, capture=capture)
 
     def update(self, batch: RolloutBatch) -> PPOStats:
-        """Learn from a batch in ``epochs`` passes over shuffled minibatches."""
+        """Train on a batch in ``epochs`` passes over shuffled minibatches."""
         config = self.config
         anneal(self._optimisers.values(), self.updates, config.anneal_updates)
         columns, size = self._minibatch_columns(batch)
@@ -83,8 +83,9 @@ class PPO(ActorCritic):
         for _ in range(config.epochs):
             order = torch.randperm(count, generator=self._shuffle, device=self._shuffle.device)
             epochs.append(run_epoch(order.to(device)))
-            # Of this epoch alone, as in CleanRL (which looks at its last minibatch only): a mean with the epochs
-            # before would stop late. The mean over all devices decides, so that replicas stop after the same one.
+            # The mean over this epoch only, as in CleanRL (which uses the last minibatch only): a mean that
+            # includes earlier epochs would stop late. The mean over all devices decides, so that all replicas stop
+            # after the same epoch.
             if config.target_kl is not None and self.mean(epochs[-1][3]) > config.target_kl:
                 break
         self._count_observations(batch)
@@ -92,17 +93,19 @@ class PPO(ActorCritic):
         return PPOStats.of(torch.stack(epochs).mean(dim=0))
 
     def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
-        """Return columns whose rows are drawn for minibatches, as ``_step`` takes them, and how many to draw."""
+        """Return the columns from whose rows minibatches are drawn, as ``_step`` takes them, and the number of
+        rows.
+        """
         advantage, target = self._targets_of(batch)
         obs, action, log_prob = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
         columns = without_padding(batch.absent, obs, action, log_prob, advantage, target)
         return columns, self.config.minibatch_size
 
     def _targets_of(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-        """Return advantages and targets of the value, each (T N,)."""
+        """Return advantages and value targets, each (T N,)."""
         columns = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended)
-        # A large batch is not worth a second pass of all its rows through the network: to wait for the device once
-        # costs less there.
+        # A second pass of all rows through the network is not worth it for a large batch: waiting for the device
+        # once is cheaper.
         is_large = batch.reward.numel() > MOST_ROWS_EVALUATED_TWICE
         targets = self._targets if is_large or not is_captured(self.capture, *columns) else self._captured_targets
         advantage, target = targets(*columns)
@@ -120,10 +123,10 @@ class PPO(ActorCritic):
         return advantage.flatten(), (advantage + value).flatten()
 
     def _step(self, *columns: Tensor) -> Tensor:
-        """One gradient step for policy and value on a minibatch; returns the statistics."""
+        """Take one gradient step for policy and value on a minibatch; return the statistics."""
         config, (obs, action, log_prob_old, advantage, target) = self.config, columns
         self._refresh()
-        # Normalised in the minibatch and not in the batch, as OpenAI baselines do.
+        # Normalised per minibatch and not per batch, as in OpenAI baselines.
         raw_advantage, advantage = advantage, normalised(advantage)
         log_prob, entropy = self._policy.evaluate(obs, action)
         objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
@@ -139,7 +142,7 @@ class PPO(ActorCritic):
     def _objective(
         self, log_prob: Tensor, entropy: Tensor, log_prob_old: Tensor, advantage: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the value whose gradient the policy climbs, and loss, entropy, divergence and clipped share.
+        """Return the objective that the policy maximises, and loss, entropy, divergence and clipped share.
 
         All arguments are (B,).
         """
@@ -159,7 +162,7 @@ class PPO(ActorCritic):
 
 
 def value_error(value: Tensor, value_old: Tensor, target: Tensor, clip: float | None) -> Tensor:
-    """Return the mean square error of values (B,), or with ``clip`` the clipped one of OpenAI baselines.
+    """Return the mean squared error of values (B,), or with ``clip`` the clipped error of OpenAI baselines.
 
     mean max((V - R)^2, (V_old + clamp(V - V_old, -clip, clip) - R)^2): Huang et al. 2022, detail 9.
     """
@@ -172,9 +175,9 @@ def value_error(value: Tensor, value_old: Tensor, target: Tensor, clip: float | 
 def clipped_stats(
     log_ratio: Tensor, ratio: Tensor, bounded: Tensor, unclipped: Tensor, clipped: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the clipped objective's loss, the divergence, and the share of ratios that were clipped."""
+    """Return the loss of the clipped objective, the divergence, and the share of clipped ratios."""
     policy_loss = -torch.minimum(unclipped, clipped).mean()
-    # Low-variance, never negative estimator "k3" (Schulman 2020, Approximating KL Divergence).
+    # The estimator "k3", which has low variance and is never negative (Schulman 2020, Approximating KL Divergence).
     kl = (ratio - 1 - log_ratio).mean()
     return policy_loss, kl, (bounded != ratio).float().mean()
 
@@ -184,10 +187,10 @@ def generalised_advantage(
 ) -> Tensor:
     """(T, N) advantages, Schulman et al. 2016, equation (16).
 
-    ``ended`` is 0 within an episode, 1 at a termination (no value follows) and 2 at a truncation (the value of
-    ``next_value`` follows). The sum is cut at both.
+    ``ended`` is 0 within an episode, 1 at a termination (no value follows) and 2 at a truncation (``next_value``
+    follows). The sum stops at both.
     """
     delta = reward + gamma * next_value * (ended != 1) - value
-    # The accumulated advantage belongs to the next row, which is another episode behind either kind of end.
+    # The accumulated advantage belongs to the next row; after either kind of end that row is another episode.
     carry = gamma * gae_lambda * (ended == GOES_ON)
     return backward_sums(delta, carry)

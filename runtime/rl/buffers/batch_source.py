@@ -1,8 +1,8 @@
 """Batches of a replay for the learner's loop: drawn under the exchange's lock, gathered without it, copied ahead.
 
-Where the replay is in the host's memory and the learner on a GPU, the next batch is gathered and copied while the
-present update runs (depth 1). Such a batch was drawn one update earlier: it lacks the segments that came since, and
-prioritised replay draws it by priorities that are one update older. With ``lockstep`` nothing is drawn ahead.
+If the replay is in host memory and the learner on a GPU, the next batch is gathered and copied during the current
+update (depth 1). Such a batch was drawn one update earlier: it misses segments that arrived since, and prioritised
+replay used priorities that are one update older. With ``lockstep`` nothing is drawn ahead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from runtime.rl.device.staging import DeviceCopier
 
 T = TypeVar("T")
 Locked = Callable[[Callable[[], T]], T]
-"""Run a function while nothing is put into the store."""
+"""Runs a function while nothing is put into the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """Batch on its way: its rows, and the set of tensors that it is in."""
+    """Batch in transit: its rows, and the number of its set of tensors."""
 
     batch: Batch
     draw: Draw
@@ -32,8 +32,8 @@ class _Fetched:
 
 
 class BatchSource:
-    """Source of batches of one size. With a ``copier`` they come to its device, and ``ahead`` draws the next
-    early.
+    """Source of batches of one size. With a ``copier`` batches are copied to its device; ``ahead`` draws the next
+    one early.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class BatchSource:
         self._current: _Fetched | None = None
 
     def take(self) -> Batch:
-        """Return a batch; its tensors are overwritten by one of the next two. ValueError on an empty buffer."""
+        """Return a batch; one of the next two overwrites its tensors. Raises ValueError if the buffer is empty."""
         fetched = self._next or self._fetch()
         self._next, self._current = None, fetched
         if self._copier is not None:
@@ -56,13 +56,13 @@ class BatchSource:
         return fetched.batch
 
     def prefetch(self) -> None:
-        """Draw the next batch early, once the update with the present one has been started."""
+        """Draw the next batch early, once the update with the current one was started."""
         if self._ahead and self._next is None:
             self._next = self._fetch()
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """(B,) rows of the batch that was taken last: the replay has drawn the next one since, if it is early."""
+        """(B,) rows of the batch that `take` returned last; the replay may have drawn the next one since."""
         current = self._current
         assert current is not None  # noqa: S101  (a batch was taken)
         return current.draw.slots
@@ -75,7 +75,7 @@ class BatchSource:
         number = 0
         if current is not None:
             number = 1 - current.number
-            # All work on the present set has been started: a later copy to it comes behind that work.
+            # All work on the current set was started: a later copy to it is queued after that work.
             copier.mark_used(current.number)
         copier.finish_copy(number)
         batch = self._replay.gather(draw, number)

@@ -1,12 +1,12 @@
-"""Priorities of a replay's rows on the device that learns: draws, weights and new priorities without the host.
+"""Priorities of a replay's rows on the learner's device: draws, weights and new priorities without the host.
 
-Proportional prioritised replay as `runtime.rl.buffers.priorities` has it (Schaul et al. 2016, arXiv:1511.05952,
-section 3.3), with the cumulative sum of all priorities in the place of the sum tree: a tree is walked in steps of
-which each waits for the one before, and a device sums a million numbers in the time of a few small kernels. The row
-that follows each transition is beside its priority, so that a drawn batch can be gathered at once.
+Proportional prioritised replay as in `runtime.rl.buffers.priorities` (Schaul et al. 2016, arXiv:1511.05952, section
+3.3), but with the cumulative sum of all priorities instead of the sum tree: each step down a tree waits for the
+previous one, while a device sums a million numbers in a few small kernels. The row that follows each transition is
+stored with its priority, so that a drawn batch can be gathered at once.
 
-A draw and an update only launch kernels, so they can be captured. The methods of the host's side are called under
-the lock of the exchange, and their copies are behind the launches so far and before the next ones.
+A draw and an update only launch kernels, so they can be captured. The host-side methods are called under the
+exchange's lock; their copies run after all earlier launches and before later ones.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from runtime.rl.device.streams import HostCopy
 DRAWS: Final = "draw_generator"
 """Name of the generator's state in a checkpoint."""
 _LEAST: Final = 1e-300
-"""In the place of a priority of 0 in a weight. A row that has it is drawn where rounding falls on it alone."""
+"""Replaces a priority of 0 in a weight. Such a row is drawn only through rounding."""
 
 
 class DevicePriorities:
-    """Priorities, and the rows that follow, of all rows of a ring; float64, in which sums of millions are exact
-    enough for the smallest of them to be drawn.
+    """Priorities and following rows of all rows of a ring. In float64, sums of millions are exact enough to draw
+    the smallest priorities.
     """
 
     def __init__(self, priority: Priority, rows: DeviceRows, index: RingIndex, seed: int) -> None:
@@ -46,42 +46,42 @@ class DevicePriorities:
         self._largest = rows.column(1, torch.float64).fill_(1.0)
         self._newest, self._correction = rows.column(1, torch.int64), rows.column(1, torch.float64)
         self._sent = (0, 0.0)
-        """Last row that holds a transition, and beta, as they are on the device."""
+        """Last row that holds a transition, and beta, as stored on the device."""
 
     # --- the device's side ---
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that an update changes."""
+        """All tensors that an update changes."""
         return self._values, self._largest
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return (2 count,) rows, transitions and what follows them, and (count,) importance weights.
+        """Return (2 count,) rows, transitions and then their following rows, and (count,) importance weights.
 
-        One row from each of ``count`` equal strata of the total, in rising order (appendix B.2.1).
+        One row from each of ``count`` equal strata of the total, in ascending order (appendix B.2.1).
         """
         sums = self._values.cumsum(0)
         strata = torch.arange(count, dtype=torch.float64, device=sums.device)
         numbers = torch.rand(count, dtype=torch.float64, device=sums.device, generator=self.generator)
         aims = (strata + numbers) * (sums[-1] / count)
-        # Rounding can leave an aim at the very end of the total.
+        # Rounding can put an aim at the very end of the total.
         slots = torch.minimum(torch.searchsorted(sums, aims, right=True), self._newest)
         chosen = self._values.index_select(0, slots).clamp_min_(_LEAST)
-        # (N P) ** -beta over the largest of the batch (section 3.4), in which N and the total cancel out.
+        # (N P) ** -beta divided by the largest of the batch (section 3.4); N and the total cancel out.
         weight = (chosen.min() / chosen).pow(self._correction).float()
         return torch.cat([slots, self._following.index_select(0, slots)]), weight
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
-        """Set the priorities of a batch's rows, as `draw` gave them, from its absolute TD error (count,)."""
+        """Set the priorities of a batch's rows, as `draw` returned them, from its absolute TD error (count,)."""
         values = (td_error + LEAST_ERROR).pow(self._priority.exponent).double()
-        # Of a row that was drawn several times the last value counts. Such rows are neighbours; each is written the
-        # same value, since the order of writes is not that of the batch.
+        # If a row was drawn several times, its last value counts. Such rows are neighbours, and all of them get the
+        # same value, because writes are not ordered like the batch.
         last = torch.searchsorted(slots, slots, right=True) - 1
         self._values.index_copy_(0, slots, values.index_select(0, last))
         torch.maximum(self._largest, values.max(), out=self._largest)
 
     # --- the host's side ---
     def begin(self, slots: NDArray[np.intp], is_absent: NDArray[np.bool_]) -> None:
-        """See `RowPriorities.begin`; what follows the rows is sent as well."""
+        """See `RowPriorities.begin`; also sends the rows that follow."""
         with self._rows.writing():
             start = 0
             while start < len(slots):  # in two pieces where they reach over the end of the ring
@@ -100,7 +100,7 @@ class DevicePriorities:
             self._send_moment()
 
     def _send_moment(self) -> None:
-        """Send what changes with the number of transitions, where it has."""
+        """Send the values that depend on the number of transitions, if they changed."""
         moment = len(self._index) - 1, self._priority.correction_at(self._index.inserted)
         if moment != self._sent:
             self._sent = moment
@@ -108,7 +108,7 @@ class DevicePriorities:
             self._rows.write(self._correction, np.array(moment[1:]))
 
     def renumber(self) -> None:
-        """See `RowPriorities.renumber`: send what follows all rows."""
+        """See `RowPriorities.renumber`: send the following row of all rows."""
         with self._rows.writing():
             self._rows.write(self._following, self._index.following)
 

@@ -1,4 +1,4 @@
-"""Rollout that lies on the learner's device already: one batch, written by the learner's own collection."""
+"""Rollout that is already on the learner's device: a single batch, written by the learner's own collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DeviceRollouts:
-    """Room for one rollout, which an update takes before the next one is collected."""
+    """Holds one rollout, which an update takes before the next one is collected."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -26,21 +26,21 @@ class DeviceRollouts:
         return self._batch.reward.numel() if self._batch is not None else 0
 
     def offer(self, columns: Mapping[str, torch.Tensor]) -> None:
-        """Hold a rollout's columns (T, N, …) by name, where they are, for the next update."""
+        """Keep a rollout's columns (T, N, …) by name, without a copy, for the next update."""
         self._batch = RolloutBatch(**columns)
 
     def take(self) -> RolloutBatch | None:
-        """Remove and return the rollout; None if there is none."""
+        """Remove and return the rollout; None without one."""
         batch, self._batch = self._batch, None
         return batch
 
     def put(self, columns: Columns) -> None:
-        """Refuse a worker's segment: nobody has credit to send one."""
+        """Reject a worker's segment: no worker has credit to send one."""
         del columns
         raise ValueError("this learner collects by itself and takes no segments")
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return nothing: between two updates the store is empty, and the copies are in the collector's state."""
+        """Return nothing: between two updates the store is empty, and the collector's state contains the copies."""
         return self.cut(most_bytes).arrays()
 
     def cut(self, most_bytes: int | None = None) -> ConstantCut:
@@ -49,4 +49,4 @@ class DeviceRollouts:
         return ConstantCut(dict)
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take nothing over: segments of workers in a checkpoint are older than the policy."""
+        """Ignore the state: workers' segments in a checkpoint are older than the policy."""

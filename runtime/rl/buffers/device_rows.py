@@ -1,4 +1,4 @@
-"""Rows of a replay on the device that learns: segments are copied there as they come, batches are gathered
+"""Rows of a replay on the learner's device: segments are copied there as they arrive, and batches are gathered
 there.
 """
 
@@ -19,18 +19,19 @@ from runtime.rl.buffers.ring_index import TailMove
 from runtime.rl.device.staging import CopyStream, PinnedBuffers
 
 ALIGNED_FROM_BYTES: Final = 1_024
-"""Size of an observation from which on rows are padded."""
+"""Size of an observation from which rows are padded."""
 
 
 class DeviceRows:
-    """Columns of a ring as tensors: observations, and one record of float32 for all else that a transition has.
+    """Columns of a ring as tensors: observations, and one float32 record for all other fields of a transition.
 
-    A batch is two gathers, observations with the next ones and records, however many fields there are: for small
-    networks the launches of an update are its time. Actions and rewards are float32 in every batch anyway.
+    A batch takes two gathers, one of observations with the next ones and one of records, however many fields there
+    are: for small networks, launches dominate the time of an update. Actions and rewards are float32 in every
+    batch.
     """
 
     def __init__(self, device: str, fields: tuple[SegmentField, ...], rows: int, size: int) -> None:
-        """``rows`` transitions and ``size`` observations, both allocated at once."""
+        """Allocate ``rows`` transitions and ``size`` observations."""
         obs, *rest = fields
         self._width = math.prod(obs.shape_tail)
         self._pitch = _pitch(self._width, obs.dtype.itemsize)
@@ -42,16 +43,16 @@ class DeviceRows:
         self._copies = CopyStream(self.device)
         self._obs = self._empty((size, self._pitch), self._kind)
         self._records = self._empty((rows, sum(self._widths)), torch.float32)
-        self._copies.mark_read()  # what was computed before in the memory above
+        self._copies.mark_read()  # Earlier computation used this memory.
         self._segments, self._draws = PinnedBuffers(self.device), PinnedBuffers(self.device)
         self._batches: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
     def _empty(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
-        """Return memory of the present stream for rows that the stream of copies writes."""
+        """Return memory of the current stream for rows that the copy stream writes."""
         return self._copies.keep(torch.empty(shape, dtype=kind, device=self.device))
 
     def column(self, count: int, kind: torch.dtype) -> Tensor:
-        """Return zeros beside the rows, to be written in the context of `writing` and read in that of `ordered`."""
+        """Return zeros for a further column; write it in the context of `writing`, read it in that of `ordered`."""
         made = self._empty((count,), kind).zero_()
         self._copies.mark_read()
         return made
@@ -59,23 +60,27 @@ class DeviceRows:
     # --- in ---
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Return the context in which rows are written: behind the gathers so far, beside the computation."""
+        """Return the context in which rows are written: after all gathers so far, in parallel with the
+        computation.
+        """
         with self._copies.copying(), self._segments.taking():
             yield
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Let the rows of the block be written from tensors of the present stream, which may be freed behind it."""
+        """In the block, rows may be written from tensors of the current stream, which may be freed after the
+        block.
+        """
         self._copies.mark_read()
         yield
         self._copies.await_copies()
 
     def write(self, target: Tensor, values: NDArray[Any]) -> None:
-        """Copy an array of the host to a tensor of its shape on the device, within `writing`."""
+        """Copy a host array to a device tensor of the same shape, within `writing`."""
         target.copy_(self._segments.hold(values), non_blocking=True)
 
     def write_obs(self, first: int, values: NDArray[Any] | Tensor) -> None:
-        """Write observations (S, n, …) to consecutive rows from ``first`` on."""
+        """Write observations (S, n, …) to consecutive rows, starting at ``first``."""
         count = values.shape[0] * values.shape[1]
         target = self._obs[first : first + count]
         if isinstance(values, Tensor):
@@ -84,7 +89,7 @@ class DeviceRows:
             target.copy_(self._segments.hold(values.reshape(count, self._width), self._pitch), non_blocking=True)
 
     def write_rest(self, first: int, columns: list[NDArray[Any] | Tensor]) -> None:
-        """Write what transitions have beside observations, each (S, n, …), to rows from ``first`` on."""
+        """Write all fields of transitions except observations, each (S, n, …), to rows starting at ``first``."""
         segments, count = columns[0].shape[:2]
         target = self._records[first : first + segments * count]
         if all(not isinstance(column, Tensor) for column in columns):
@@ -106,8 +111,8 @@ class DeviceRows:
     def resize(self, move: TailMove, size: int) -> None:
         """Make room for ``size`` observations and move those of the second ring."""
         before = self._obs
-        # Allocated on the computing stream, which gathers from it: a draw may outlive this memory, and what the
-        # stream of copies allocates it could be given again before the gather is done.
+        # Allocated on the computing stream, which gathers from it: a draw may outlive this memory, and the copy
+        # stream could get memory of its own again before the gather has finished.
         self._obs = self._empty((size, self._pitch), self._kind)
         self._copies.mark_read()
         with self._copies.copying():
@@ -117,7 +122,7 @@ class DeviceRows:
 
     # --- out ---
     def reader(self) -> Tensor:
-        """Return the observations as they are now."""
+        """Return the observations in their current memory."""
         return self._obs
 
     def gather(
@@ -128,9 +133,10 @@ class DeviceRows:
         weight: NDArray[Any] | None,
         number: int,
     ) -> list[Tensor]:
-        """Return observations, next ones, the other columns and the weights of a batch, in memory ``number``.
+        """Return observations, next observations, the other columns and the weights of a batch, in memory
+        ``number``.
 
-        It is overwritten by the next batch of that size and number. The host waits for nothing.
+        The next batch with the same size and number overwrites it. The host waits for nothing.
         """
         count = len(slots)
         rows, pair, record, weights = self._batches.get((count, number)) or self._make_batch(count, number)
@@ -145,29 +151,29 @@ class DeviceRows:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Return the context of row numbers that are sent to the device, and of the gathers by them."""
+        """Return the context in which row numbers are sent to the device and used in gathers."""
         with self.turn(), self.ordered():
             yield
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return the context of one launch; the host waits here if it is several ahead of the device."""
+        """Return the context of one launch; the host waits here if it is several launches ahead of the device."""
         return self._draws.taking()
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
-        """Let the present stream read and write rows in the block: behind all copies so far, before later ones."""
+        """In the block, the current stream may read and write rows: after all copies so far, before later ones."""
         self._copies.await_copies()
         yield
         self._copies.mark_read()
 
     def send(self, target: Tensor, values: NDArray[Any]) -> None:
-        """Copy an array of the host to a tensor of its shape and type on the device, within `drawing`."""
+        """Copy a host array to a device tensor of the same shape and type, within `drawing`."""
         target.copy_(self._draws.hold(values), non_blocking=True)
 
     def gathered(self, obs: Tensor, rows: Tensor) -> list[Tensor]:
-        """Return what `gather` does for ``rows`` (2 B,), slots and what follows them, in memory of its own.
+        """Return the result of `gather` for ``rows`` (2 B,), slots and then their following rows, in new memory.
 
-        It only launches kernels, so it can be captured; ``obs`` is what `reader` returned.
+        It only launches kernels, so it can be captured; ``obs`` is the result of `reader`.
         """
         pair, record = obs.index_select(0, rows), self._records.index_select(0, rows[: len(rows) // 2])
         return self._columns(pair, record)
@@ -189,8 +195,8 @@ class DeviceRows:
         return self._batches[count, number]
 
     def read(self, slots: NDArray[np.intp], obs: NDArray[np.intp]) -> list[NDArray[Any]]:
-        """Return copies on the host of the observations in rows ``obs``, and of the other columns in ``slots``."""
-        # On the stream that writes: all rows are written in its order, and nothing here waits for the computation.
+        """Return host copies of the observations in rows ``obs``, and of the other columns in ``slots``."""
+        # On the stream that writes rows: all rows were written in its order, and nothing waits for the computation.
         with self._copies.on_stream():
             record = self._records[torch.from_numpy(slots).to(self.device)].cpu().numpy()
             padded = self._obs[torch.from_numpy(obs).to(self.device)].cpu().numpy()
@@ -202,10 +208,10 @@ class DeviceRows:
 
 
 def _pitch(width: int, item_bytes: int) -> int:
-    """Return the numbers in a row for observations of ``width`` numbers.
+    """Return the length of a row for observations of ``width`` numbers.
 
-    Torch gathers rows of a multiple of 16 bytes by wide loads: 512 of 28,256 bytes took 10 microseconds on an H200,
-    and of 28,248 bytes 39. Small rows are not worth the memory.
+    Torch uses wide loads to gather rows of a multiple of 16 bytes: on an H200, 512 rows of 28,256 bytes took 10
+    microseconds, and of 28,248 bytes 39. For small rows the padding is not worth its memory.
     """
     if width * item_bytes < ALIGNED_FROM_BYTES or 16 % item_bytes:
         return width

@@ -1,7 +1,7 @@
-"""Buffer of gradients that workers computed: distributed update.
+"""Buffer of gradients that workers computed: distributed updates.
 
-A gradient travels as a segment with one item and one field, (parameters,). So it is counted, acknowledged, and
-refused when it is older than `max_policy_lag` versions, by the same rules: asynchronous gradient descent with
+A gradient is sent as a segment with one item and one field, (parameters,). It is therefore counted, acknowledged,
+and rejected if it is older than `max_policy_lag` versions, by the same rules: asynchronous gradient descent with
 bounded staleness (Ho et al. 2013, *Stale Synchronous Parallel*). A worker whose weights are older than the bound
 waits for new ones before it computes. The worker's part is `runtime.rl.roles.worker_gradients`.
 """
@@ -27,7 +27,7 @@ def gradient_layout(floats: int) -> Layout:
 
 
 class Gradients(SegmentQueue[Columns]):
-    """FIFO of gradients; an update takes the mean of `count` of them."""
+    """FIFO of gradients; an update uses the mean of `count` of them."""
 
     noun = "gradients"
 
@@ -35,7 +35,7 @@ class Gradients(SegmentQueue[Columns]):
         super().__init__(layout, 1, count)
 
     def put(self, columns: Columns) -> None:
-        """Copy gradients in, any number of them."""
+        """Copy in any number of gradients."""
         self._append(columns)
 
     def _append(self, columns: Columns) -> None:
@@ -51,7 +51,7 @@ class Gradients(SegmentQueue[Columns]):
         return arrays
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load what `state` returned. ValueError if the schema differs."""
+        """Load a result of `state`. Raises ValueError if the schema differs."""
         if state:
             self._check(state)
             self._append(tuple(state[name] for name in self.layout.names))
@@ -64,7 +64,7 @@ class Gradients(SegmentQueue[Columns]):
         return None if mean is None else torch.from_numpy(mean)
 
     def take_array(self) -> NDArray[np.float32] | None:
-        """Return what `take` does as an array, for a parameter server without torch."""
+        """Like `take`, but returns a NumPy array, for a parameter server without torch."""
         if (oldest := self._take_oldest()) is None:
             return None
         gradients = [columns[0][0] for columns in oldest]

@@ -1,4 +1,4 @@
-"""Rows of a replay in the host's memory: NumPy arrays, gathered into the tensors of a batch."""
+"""Rows of a replay in host memory: NumPy arrays, gathered into the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     import torch
 
 LARGE_BYTES = 2**30
-"""Arrays from this size on are mapped by `reserved` itself."""
+"""`reserved` maps arrays of at least this size itself."""
 MAP_NORESERVE = 0x4000
-"""From linux/mman.h of x86 and ARM; `mmap` has it from Python 3.13 on."""
+"""From linux/mman.h of x86 and ARM; part of `mmap` from Python 3.13 on."""
 
 
 def reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array whose memory is taken as it is written. MemoryError where the system does not allow that.
+    """Return an array whose memory is allocated as it is written. Raises MemoryError if the system does not allow
+    that.
 
-    Linux refuses to allocate more than the machine has even where most of it is never touched
-    (``vm.overcommit_memory`` 0), unless a mapping asks for no promise: mmap(2), MAP_NORESERVE.
+    With ``vm.overcommit_memory`` 0, Linux refuses to allocate more memory than the machine has, even if most of it
+    is never touched, unless the mapping asks for no reservation: mmap(2), MAP_NORESERVE.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE_BYTES:
@@ -44,14 +45,15 @@ def reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class HostRows:
-    """Columns of a ring: observations, with those that no transition begins with behind, and what a transition has.
+    """Columns of a ring: observations, followed by those that no transition starts with, and the transitions' other
+    fields.
 
-    ``fields`` are those of a transition, the observation first. Memory is reserved and not touched: a large ring
-    costs only what it holds.
+    ``fields`` are a transition's, the observation first. Memory is reserved but not touched: a large ring costs
+    only what it contains.
     """
 
     def __init__(self, fields: tuple[SegmentField, ...], rows: int, size: int, *, pinned: bool = False) -> None:
-        """``rows`` transitions and ``size`` observations; ``pinned`` batches are copied to a GPU faster."""
+        """Reserve ``rows`` transitions and ``size`` observations; ``pinned`` batches are copied to a GPU faster."""
         obs, *rest = fields
         self._fields = fields
         self._rows = rows
@@ -65,15 +67,15 @@ class HostRows:
         return nullcontext()
 
     def joined(self) -> AbstractContextManager[object]:
-        """Return the context in which rows are written from tensors of the present stream."""
+        """Return the context in which rows are written from tensors of the current stream."""
         return nullcontext()
 
     def write_obs(self, first: int, values: NDArray[Any]) -> None:
-        """Write observations (S, n, …) to consecutive rows from ``first`` on."""
+        """Write observations (S, n, …) to consecutive rows, starting at ``first``."""
         self._write(self._obs, first, values)
 
     def write_rest(self, first: int, columns: list[NDArray[Any]]) -> None:
-        """Write what transitions have beside observations, each (S, n, …), to rows from ``first`` on."""
+        """Write all fields of transitions except observations, each (S, n, …), to rows starting at ``first``."""
         for column, values in zip(self._columns, columns, strict=True):
             self._write(column, first, values)
 
@@ -92,7 +94,7 @@ class HostRows:
         self._obs[move.target] = before[move.source]
 
     def reader(self) -> NDArray[Any]:
-        """Return the observations as they are now: a batch that is being read does not see them move."""
+        """Return the observations in their current memory: a batch being read is not affected when they move."""
         return self._obs
 
     def gather(
@@ -103,12 +105,13 @@ class HostRows:
         weight: NDArray[Any] | None,
         number: int,
     ) -> list[torch.Tensor]:
-        """Return observations, next ones, the other columns and the weights of a batch, in memory ``number``.
+        """Return observations, next observations, the other columns and the weights of a batch, in memory
+        ``number``.
 
-        It is overwritten by the next batch of that size and number.
+        The next batch with the same size and number overwrites it.
         """
         arrays, tensors = self._batches.get((len(slots), number)) or self._make_batch(len(slots), number)
-        # mode="clip" writes straight into `out`; the default would go through a buffer.
+        # mode="clip" writes straight into `out`; the default would use an extra buffer.
         np.take(obs, slots, axis=0, out=arrays[0], mode="clip")
         np.take(obs, following, axis=0, out=arrays[1], mode="clip")
         for column, array in zip(self._columns, arrays[2:], strict=False):

@@ -1,4 +1,4 @@
-"""Priorities of a replay buffer from TD errors that are still on their way from the device."""
+"""Priorities of a replay buffer from TD errors that have not arrived from the device yet."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 
 
 class ArrivingErrors(Protocol):
-    """TD errors by device, in the order of the batch's shares; `runtime.rl.device.streams.HostCopy` is one."""
+    """TD errors by device, in the order of the batch's shares; implemented by
+    `runtime.rl.device.streams.HostCopy`.
+    """
 
     def ready(self) -> bool:
-        """Return true once they are there."""
+        """Return True once they have arrived."""
 
     def numpy(self) -> Mapping[str, NDArray[Any]]:
-        """Return the arrays, after a wait if need be."""
+        """Return the arrays; wait for them if necessary."""
 
 
 class LatePriorities:
-    """Priorities that are set when their errors have arrived, at most one update late.
+    """Sets priorities once their errors have arrived, at most one update late.
 
-    To wait for the errors of an update would let the device idle until the next one is launched. Ape-X (Horgan et
-    al. 2018, arXiv:1803.00933) sets priorities later than this, from another machine.
+    If the learner waited for an update's errors, the device would be idle until the next launch. Ape-X (Horgan et
+    al. 2018, arXiv:1803.00933) sets priorities even later, from another machine.
     """
 
     def __init__(self, set_priorities: Callable[[NDArray[np.intp], NDArray[Any]], None]) -> None:
@@ -32,15 +34,15 @@ class LatePriorities:
         self._pending: tuple[NDArray[np.intp], ArrivingErrors] | None = None
 
     def add(self, rows: NDArray[np.intp], errors: ArrivingErrors, *, is_exact: bool) -> None:
-        """Set the priorities of ``rows`` once ``errors`` are there; ``is_exact`` waits for them."""
-        # First the older ones: of a row that is in both batches, the newer error counts.
+        """Set the priorities of ``rows`` once ``errors`` have arrived; ``is_exact`` waits for them."""
+        # The older errors first: for a row of both batches, the newer error counts.
         self.settle()
         self._pending = rows, errors
         if is_exact or errors.ready():
             self.settle()
 
     def settle(self) -> None:
-        """Set what is pending; the update behind the errors was launched one update ago, so the wait is short."""
+        """Set pending priorities. Their update was launched one update ago, so the wait is short."""
         if self._pending is not None:
             (rows, errors), self._pending = self._pending, None
             self._set(rows, np.concatenate(list(errors.numpy().values())))

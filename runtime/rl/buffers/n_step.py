@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 def sum_over_steps(columns: Mapping[str, Tensor], n_step: int, gamma: float) -> None:
     """Sum rewards over up to ``n_step`` steps of the same episode, in place; fewer at the end of a rollout.
 
-    ``columns`` are (T, N, …), and ``ended`` is 0 where the episode goes on. ``steps`` becomes the number of summed
-    rewards: the replay finds the last of them by it, and what came after.
+    ``columns`` are (T, N, …); ``ended`` is 0 if the episode goes on. ``steps`` becomes the number of summed
+    rewards: with it the replay finds the last of them and the observation after it.
     """
     reward, steps, ended = columns["reward"], columns["steps"], columns["ended"]
     single, length = reward.clone(), len(reward)
     steps.fill_(1)
     goes_on = ended == 0
     for ahead in range(1, min(n_step, length)):
-        # Row t looks `ahead` steps further; the last rows of a rollout have fewer to look at.
+        # Row t looks `ahead` steps further; the last rows of a rollout have fewer steps to look at.
         takes = goes_on[:-ahead].clone()
         reward[:-ahead] += gamma**ahead * single[ahead:] * takes
         steps[:-ahead] += takes

@@ -1,11 +1,11 @@
 """Replay buffer: a ring of transitions, sampled uniformly or by TD error (prioritised replay).
 
-Prioritised replay is that of Schaul et al. 2016 (arXiv:1511.05952), the proportional variant: `Replay.sample` draws
-by priority and weights by importance, `Replay.update_priorities` takes the TD error of the batch. With
-``draws_on_device`` the learner's updates do both themselves, by `DevicePriorities`.
+Prioritised replay is the proportional variant of Schaul et al. 2016 (arXiv:1511.05952): `Replay.sample` draws by
+priority and computes importance weights, `Replay.update_priorities` takes the batch's TD error. With
+``draws_on_device`` the learner's updates do both through `DevicePriorities`.
 
-Each observation is stored once. `RingIndex` knows the rows, `HostRows` or `DeviceRows` have the memory; what the
-host draws depends on neither, so that a seed gives the same batches wherever the data lives.
+Each observation is stored once. `RingIndex` knows the rows; `HostRows` or `DeviceRows` hold the memory. Draws on
+the host do not depend on the memory, so a seed gives the same batches wherever the data is.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from runtime.rl.buffers.device_rows import DeviceRows
 
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "ended")
-"""Names and order of the fields of a transition; n-step transitions have ``steps`` behind them."""
+"""Names and order of a transition's fields; n-step transitions also have ``steps``, as the last field."""
 STATE: Final = "state"
-"""Name of the column with the states of the policy's memory at the beginning of a segment."""
+"""Name of the column with the states of the policy's memory at the start of a segment."""
 
 
 def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1, state_width: int = 0) -> Layout:
     """Return the schema of a transition.
 
-    ``ended`` is 1 where the episode terminated, so that no reward can follow, and 2 where it was truncated. What
-    follows an observation is in ``successors``. With ``n_step`` above 1, ``reward`` is the discounted sum over
-    ``steps`` steps, and the transition leads to what follows the last of them. ``state_width`` is that of the
-    states of a memory, `runtime.rl.algos.memory.spread_states`; 0 for none.
+    ``ended`` is 1 if the episode terminated, so that no reward can follow, and 2 if it was truncated. Following
+    observations are in ``successors``. With ``n_step`` above 1, ``reward`` is the discounted sum over ``steps``
+    steps, and the transition leads to the observation after the last one. ``state_width`` is the width of memory
+    states, `runtime.rl.algos.memory.spread_states`; 0 without memory.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
     tail = SegmentField("obs", obs.dtype, (obs.width,))
@@ -80,7 +80,7 @@ def _parts(field: SegmentField) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Batch(TensorBatch):
-    """B transitions. All float32, except observations with images: bytes."""
+    """B transitions. All columns are float32, except observations with images: bytes."""
 
     obs: torch.Tensor
     """(B, obs_dim)"""
@@ -97,23 +97,24 @@ class Batch(TensorBatch):
     weight: torch.Tensor | None = None
     """(B,) importance sampling weights, at most 1; None means 1 for all."""
     ended: torch.Tensor | None = None
-    """(B,) 0 where the episode goes on behind the step; of sequences alone."""
+    """(B,) 0 if the episode goes on after the step; only for sequences."""
     state: torch.Tensor | None = None
-    """(sequences, at least state_size) of the policy's memory at the beginning of each sequence, whose steps are
-    consecutive rows; None for transitions that are drawn one by one."""
+    """(sequences, at least state_size) memory state of the policy at the start of each sequence, whose steps are
+    consecutive rows; None for transitions that are drawn individually.
+    """
     absent: torch.Tensor | None = None
-    """(B,) true for padding in sequences, from which nothing is learned; None where there is none."""
+    """(B,) true for padding in sequences, which is not learned from; None without padding."""
 
 
 _REDRAWS: Final = 32
-"""Draws in the place of padding: of a half of it as good as none is left."""
+"""Number of attempts to replace drawn padding: even if half of the rows are padding, practically none is left."""
 _NONE: Final[NDArray[np.intp]] = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Rows of a batch, and the state of the ring when they were drawn: until it is read they are not
-    overwritten.
+    """Rows of a batch, and the state of the ring when they were drawn. The rows are not overwritten before they
+    were read.
     """
 
     slots: NDArray[np.intp]
@@ -124,14 +125,14 @@ class Draw:
 
 
 RowsFactory = Callable[[tuple[SegmentField, ...], int, int], "HostRows | DeviceRows"]
-"""Fields of a transition in the ring, rows, observations → memory for them."""
+"""(fields of a transition in the ring, rows, observations) → memory for them."""
 
 
 class Replay:
     """The latest ``capacity`` transitions, sampled with replacement: uniformly, or by priority.
 
-    One thread may put segments in while another reads a batch that was drawn: `put` waits where it would overwrite
-    what is being read. Draws and puts exclude each other; the caller sees to that.
+    One thread may put segments while another reads a drawn batch: `put` waits if it would overwrite rows that are
+    being read. The caller ensures that draws and puts exclude each other.
     """
 
     def __init__(
@@ -145,11 +146,11 @@ class Replay:
         segment: tuple[int, int] = (NUM_ENVS, SEGMENT_STEPS),
         draws_on_device: bool = False,
     ) -> None:
-        """``priority`` draws by TD error instead of evenly; ``rows`` makes the memory.
+        """``priority`` draws by TD error instead of uniformly; ``rows`` creates the memory.
 
         With ``draws_on_device`` and a ``priority`` no batch is drawn here: updates draw from `priorities`, and
-        ``rows`` makes `DeviceRows`. ``segment`` is (copies, steps) of the segments to come; others make the ring of
-        the tails grow.
+        ``rows`` creates `DeviceRows`. ``segment`` is (copies, steps) of the expected segments; with others the ring
+        of the tails grows.
         """
         if capacity < 1:
             raise ValueError(f"replay capacity is {capacity}; it must be at least 1 transition")
@@ -160,9 +161,9 @@ class Replay:
         obs, action, reward, ended, *others = layout.fields
         self._segment_fields = (*layout.fields, layout.tail or obs)
         self._has_steps = "steps" in layout.names
-        # Of sequences each step's own end as well: `terminated` is about the last of n steps.
+        # Sequences also store each step's own end: `terminated` describes the last of n steps.
         ends = (ended,) if STATE in layout.names else ()
-        # Priorities are of rows: with a margin, rows that are not drawn any more would have to lose theirs.
+        # Priorities belong to rows: with a margin, rows that are no longer drawn would have to lose theirs.
         margin = 0 if priority else margin_rows(capacity, layout.item_bytes)
         self.index = RingIndex(capacity, margin, tail_rows(capacity, *segment))
         self.fields = (obs, action, reward, SegmentField("terminated", ended.dtype), *others, *ends)
@@ -171,16 +172,16 @@ class Replay:
         self.priorities: Priorities | DevicePriorities | None = None
         if priority:
             self.priorities = self._on_device(seed) if draws_on_device else Priorities(self.index.rows)
-        # Weak: the cut of a checkpoint that failed is forgotten with it.
+        # Weak: the cut of a failed checkpoint is forgotten.
         self._cuts: WeakSet[RingCut] = WeakSet()
         """Rows that checkpoints are still copying."""
         self._absent: NDArray[np.bool_] | None = None
-        """(rows,) true for padding, which is not drawn; None before the first."""
+        """(rows,) true for padding, which is not drawn; None before the first padding."""
         self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self.sequence: tuple[int, int] | None = None
-        """Copies and steps of each segment, where batches are of sequences: a saved state must have the same."""
+        """Copies and steps per segment, if batches contain sequences: a saved state must have the same."""
         self._reading: int | None = None
-        """Transitions at the time of the draw that is being read."""
+        """Number of transitions at the time of the draw that is being read; None while nothing is read."""
         self._read = threading.Condition()
 
     def _on_device(self, seed: int) -> DevicePriorities:
@@ -199,7 +200,7 @@ class Replay:
 
     # --- in ---
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
-        """Return the indices of segments whose tails are not what their ends say."""
+        """Return the indices of segments whose tails do not match their ends."""
         faulty: list[int] = []
         first = 0
         for part in bundle.uniform_parts():
@@ -211,11 +212,11 @@ class Replay:
         return frozenset(faulty)
 
     def _ends(self, columns: Sequence[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
-        """Return of the columns of segments the ends, and the numbers of summed steps where they have them."""
+        """Return from segment columns the ends, and the numbers of summed steps if the segments have them."""
         return columns[3], columns[4] if self._has_steps else None
 
     def put(self, columns: Columns) -> None:
-        """Insert one segment, over the oldest transitions when full. ValueError if a shape does not fit."""
+        """Insert one segment, over the oldest transitions if full. Raises ValueError if a shape does not fit."""
         count, rows = len(columns[0]), len(columns[-1])
         for field, value in zip(self._segment_fields, columns, strict=True):
             shape = (rows if field is self.layout.tail else count, *field.shape_tail)
@@ -232,7 +233,7 @@ class Replay:
         self._put_segments(segment, copies)
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
-        """Insert sound segments of equal size, each column of all of them by one copy where they do not wrap."""
+        """Insert valid segments of equal size, with one copy per column if they do not wrap."""
         columns, index = bundle.columns(), self.index
         ended, tail = columns[3], columns[-1].shape[1]
         segments, count = ended.shape
@@ -242,7 +243,7 @@ class Replay:
                 self._put_segments(tuple([column[number : number + 1] for column in columns]), differing)
             return
         while first < segments:
-            # Up to the end of the nearer ring; what reaches over it goes in alone.
+            # Up to the end of the nearer ring; a segment that crosses it is inserted by itself.
             some = min((index.rows - index.first) // count, (index.size - index.tail_first) // tail)
             end = min(segments, first + max(1, some))
             is_all = end - first == segments
@@ -258,10 +259,11 @@ class Replay:
         ended: torch.Tensor,
         steps: torch.Tensor | None = None,
     ) -> None:
-        """Insert T steps of N copies from tensors (T, N, …), ``next_obs`` after each step and before any reset.
+        """Insert T steps of N copies from tensors (T, N, …), with ``next_obs`` after each step and before any
+        reset.
 
-        They may be on the replay's device already: then only ``ended`` (0, 1 or 2) and ``steps`` go through the
-        host, with one wait for the device. ``steps`` is needed for n-step transitions.
+        The tensors may already be on the replay's device: then only ``ended`` (0, 1 or 2) and ``steps`` pass
+        through the host, with one wait for the device. ``steps`` is required for n-step transitions.
         """
         count, copies = ended.numel(), ended.shape[1]
         small = [
@@ -279,16 +281,16 @@ class Replay:
             self._put_segments((*columns[:3], *small, columns[3]), copies)
 
     def _put_segments(self, columns: tuple[Any, ...], copies: int) -> None:
-        """Write equal segments, columns (S, count, …) with the tail last; several only where nothing wraps."""
+        """Write equal segments, columns (S, count, …) with the tail last; several at once only if nothing wraps."""
         obs, action, reward, _, *others, tail = columns
         ended, steps = self._ends(columns)
         if len(self.fields) > len(self.layout.fields):
             others.append(ended)
         index, shape, rows = self.index, ended.shape, tail.shape[1]
         count = shape[0] * shape[1]
-        if self._reading is not None:  # set by `draw` alone, which no put is beside
+        if self._reading is not None:  # Only `draw` sets it, and no put runs at the same time.
             with self._read:
-                # What is drawn and not read yet must stay; reading takes no lock that this thread may have.
+                # Drawn rows must stay until they are read; reading takes no lock that this thread may hold.
                 self._read.wait_for(
                     lambda: self._reading is None or not index.would_overwrite(self._reading, count)
                 )
@@ -302,7 +304,7 @@ class Replay:
             self._write(obs, [action, reward, self._with_padding(terminated, absent), *others], tail)
             index.add(following, rows)
         elif rows == copies:
-            # Nothing truncated, so ends are terminations.
+            # Nothing was truncated, so ends are terminations.
             ends = ended if absent is None else self._with_padding(ended == TERMINATED, absent)
             self._write(obs, [action, reward, ends, *others], tail)
             index.add_steps(shape, copies, rows, _NONE)
@@ -312,15 +314,15 @@ class Replay:
         self._begin_draws(count, absent)
 
     def _wraps(self, transitions: int, tail: int) -> bool:
-        """Return true if so many would reach over the end of one of the rings."""
+        """Return True if that many would cross the end of one of the rings."""
         index = self.index
         return index.first + transitions > index.rows or index.tail_first + tail > index.size
 
     def put_saved(self, columns: list[NDArray[Any]], following: NDArray[np.intp], tail: NDArray[Any]) -> None:
-        """Insert a saved history: observation, action, reward, terminated and steps of n transitions, oldest first.
+        """Insert a saved history of n transitions, oldest first: observation, action, reward, terminated, steps.
 
-        ``following`` (n,) is the observation that comes after each transition: below n that of a later one, from n
-        on a row of ``tail``, whose rows are in the order of their first use.
+        ``following`` (n,) is the index of the observation after each transition: below n a later transition's, from
+        n on a row of ``tail``. The rows of ``tail`` are in the order of their first use.
         """
         obs, *rest = (column[None] for column in columns)
         self._make_room(len(following), len(tail))
@@ -353,9 +355,9 @@ class Replay:
                 self.rows.write_obs(first, part[0])
 
     def _with_padding(self, terminated: NDArray[np.bool_], absent: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
-        """Return the column ``terminated`` of the ring; padding is marked in it, also for a resumed run.
+        """Return the ring's column ``terminated``, with padding marked in it, which a resumed run also needs.
 
-        Sequences are drawn whole: there its steps are terminated ones.
+        Sequences are drawn whole: in them, padding counts as terminated.
         """
         if absent is None:
             return terminated.view(np.uint8)
@@ -363,7 +365,9 @@ class Replay:
         return np.where(absent, np.uint8(mark), terminated.view(np.uint8))
 
     def _begin_draws(self, count: int, absent: NDArray[np.bool_] | None) -> None:
-        """Let the newest rows be drawn, but for padding: with the largest priority, so that each is soon."""
+        """Make the newest rows except padding available to draws, with the largest priority so that each is drawn
+        soon.
+        """
         if self.priorities is None and self._absent is None and absent is None:
             return
         new = min(count, self.index.rows)
@@ -377,7 +381,7 @@ class Replay:
         self._absent[slots] = is_absent
 
     def _drawn_evenly(self, batch_size: int) -> NDArray[np.intp]:
-        """Return rows, drawn again where they are padding."""
+        """Return uniformly drawn rows; padding is redrawn."""
         slots = self.index.slots(self.rng.integers(len(self), size=batch_size))
         tries, absent = _REDRAWS, self._absent
         while tries and absent is not None and len(again := np.flatnonzero(absent[slots])):
@@ -387,7 +391,7 @@ class Replay:
 
     # --- out ---
     def draw(self, batch_size: int) -> Draw:
-        """Return the rows of a batch, to be read by `gather`. ValueError on an empty buffer."""
+        """Return the rows of a batch, to be read by `gather`. Raises ValueError if the buffer is empty."""
         if not self.inserted:
             raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
         slots, weight = self._drawn(batch_size)
@@ -396,7 +400,7 @@ class Replay:
         return Draw(slots, self.index.following.take(slots), weight, self.rows.reader())
 
     def _drawn(self, batch_size: int) -> tuple[NDArray[np.intp], NDArray[np.float64] | None]:
-        """Return the rows of a batch, and their weights where they are not drawn evenly."""
+        """Return the rows of a batch, and their weights if they are not drawn uniformly."""
         if self.priorities is None:
             return self._drawn_evenly(batch_size), None
         assert isinstance(self.priorities, Priorities)  # noqa: S101  (others are drawn from by updates)
@@ -405,9 +409,9 @@ class Replay:
         return slots, weight / weight.max()  # section 3.4: weights only ever scale updates down
 
     def gather(self, draw: Draw, number: int = 0) -> Batch:
-        """Return the batch of a draw; its tensors are overwritten by the next one of that size and ``number``.
+        """Return the batch of a draw; the next one with the same size and ``number`` overwrites its tensors.
 
-        It needs no lock: `put` waits where it would overwrite these rows.
+        It needs no lock: `put` waits if it would overwrite these rows.
         """
         with self.reading():
             tensors = self.rows.gather(draw.obs, draw.slots, draw.following, draw.weight, number)
@@ -417,7 +421,7 @@ class Replay:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read the latest draws in the block; behind it `put` may overwrite their rows."""
+        """Read the latest draw in the block; after the block `put` may overwrite its rows."""
         try:
             yield
         finally:
@@ -426,24 +430,24 @@ class Replay:
                 self._read.notify_all()
 
     def batch_of(self, tensors: list[torch.Tensor]) -> Batch:
-        """Return the batch of observations, next ones, and the fields of transitions behind the observation."""
+        """Return the batch of observations, next observations, and the remaining fields of transitions."""
         obs, next_obs, action, reward, terminated, *steps = tensors
         return Batch(obs, action, reward, next_obs, terminated, steps[0] if steps else None)
 
     def sample(self, batch_size: int) -> Batch:
-        """Return a sampled batch; its tensors are overwritten by the next one of the same size.
+        """Return a sampled batch; the next one of the same size overwrites its tensors.
 
-        ValueError on an empty buffer.
+        Raises ValueError if the buffer is empty.
         """
         return self.gather(self.draw(batch_size))
 
     @property
     def sampled(self) -> NDArray[np.intp]:
-        """(B,) rows of the batch that was drawn last."""
+        """(B,) rows of the latest drawn batch."""
         return self._sampled
 
     def update_priorities(self, td_error: NDArray[Any], rows: NDArray[np.intp] | None = None) -> None:
-        """Set the priorities of a batch, the latest one without its ``rows``, from its absolute TD error (B,).
+        """Set the priorities of a batch from its absolute TD error (B,); without ``rows``, of the latest batch.
 
         No effect on a uniform buffer.
         """
@@ -452,31 +456,31 @@ class Replay:
             self.priorities.set(self._sampled if rows is None else rows, values)
 
     def cut(self, most_bytes: int | None = None) -> ReplayCut:
-        """Return all that a resumed run needs, as it is now, to be copied out later.
+        """Return everything that a resumed run needs, as of now, to be copied out later.
 
-        If it is more than ``most_bytes``, only the newest transitions with the observations that they need.
+        Above ``most_bytes``, only the newest transitions with the observations that they need.
         """
         cut, rows = replay_state.cut_of(self, most_bytes)
         self._cuts.add(rows)
         return cut
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return ``cut`` copied at once."""
+        """Return ``cut``, copied at once."""
         cut = self.cut(most_bytes)
         while cut.copy_next():
             pass
         return cut.arrays()
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load what `state` returned. ValueError if it came from another capacity or layout."""
+        """Load a result of `state`. Raises ValueError if it came from another capacity or layout."""
         replay_state.load_into(self, state)
 
 
 def _pieces(columns: list[Any], inserted: int, base: int, rows: int) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the first row and the columns (S, n, …) of each piece in which they go into a ring of ``rows``.
+    """Yield the first row and the columns (S, n, …) of each piece that is written to a ring of ``rows``.
 
-    The ring begins at row ``base``, and ``inserted`` is the number of the first value. Only a single segment may
-    wrap around. Of more than the ring has, only the newest are written, as if they had been inserted one by one.
+    The ring starts at row ``base``, and ``inserted`` is the number of the first value. Only a single segment may
+    wrap around. If there are more values than rows, only the newest are written, as after one insertion at a time.
     """
     segments, count = columns[0].shape[:2]
     count *= segments

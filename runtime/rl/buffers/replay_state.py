@@ -1,8 +1,8 @@
-"""Replay to the arrays of a checkpoint and back: each observation once, transitions from the oldest to the newest.
+"""Replay to the arrays of a checkpoint and back: each observation once, transitions from oldest to newest.
 
-``obs`` has the observations that the n transitions begin with and behind them those that none begins with, in the
-order of their first use; ``next`` (n,) is the row there of the observation that follows each transition.
-Checkpoints before version 4 of the exchange have ``next_obs`` in full instead, and rows in the order of the ring.
+``obs`` contains the n observations that transitions start with, then the others in the order of their first use.
+``next`` (n,) is the row in ``obs`` of the observation after each transition. Checkpoints before version 4 of the
+exchange contain ``next_obs`` in full instead, and rows in the order of the ring.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Replay(Protocol):
 
     @property
     def priorities(self) -> RowPriorities | None:
-        """Priorities of the rows; None for even draws."""
+        """Priorities of the rows; None for uniform draws."""
 
     @property
     def inserted(self) -> int:
-        """Transitions so far."""
+        """Number of transitions so far."""
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -64,9 +64,9 @@ class Replay(Protocol):
 
 
 def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
-    """Return all that a resumed run needs as it is now, or within ``most_bytes`` of the newest transitions alone.
+    """Return the state for a resumed run as of now; ``most_bytes`` limits it to the newest transitions.
 
-    The second is the part whose rows must be copied before they are overwritten.
+    The second value is the part whose rows must be copied before they are overwritten.
     """
     count = len(replay)
     newest = _newest_within(replay, count, most_bytes)
@@ -85,8 +85,8 @@ def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
 
 
 def _facts(replay: Replay) -> Arrays:
-    """Return what a complete state has beside the transitions."""
-    # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
+    """Return a complete state without the transitions."""
+    # The state of the generator is a nested dict of big integers: JSON stores it exactly, an array cannot.
     generator = json.dumps(replay.rng.bit_generator.state).encode()
     return {
         "inserted": np.array(replay.inserted, dtype=np.int64),
@@ -96,23 +96,23 @@ def _facts(replay: Replay) -> Arrays:
 
 
 def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
-    """Return how many of the newest transitions go into ``most_bytes`` with all observations that they need."""
+    """Return how many of the newest transitions fit into ``most_bytes`` with all observations that they need."""
     if most_bytes is None:
         return count
     index, obs = replay.index, replay.layout.tail_bytes
     item = sum(field.item_bytes for field in replay.fields) + _NEXT_BYTES
-    # The learner's loop waits for this: no look at transitions that cannot fit even without a tail.
+    # The learner's loop waits for this: skip transitions that cannot fit even without a tail.
     count = min(count, most_bytes // item)
     slots = np.arange(index.inserted - count, index.inserted) % index.rows
-    # Cumulated from the newest on. Those of several steps share tail rows, so for them this is an upper bound.
+    # Cumulated from the newest. N-step transitions share tail rows, so for them this is an upper bound.
     tails = np.cumsum(index.following[slots][::-1] >= index.rows)
     newest = int(np.searchsorted(item * np.arange(1, count + 1) + obs * tails, most_bytes, side="right"))
-    # Of sequences whole segments alone: a part of one is never drawn.
+    # Sequences: whole segments only, because a part of one is never drawn.
     return newest if replay.sequence is None else newest - newest % math.prod(replay.sequence)
 
 
 def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:
-    """Return rows and ``next`` of the newest transitions, and rows and first uses of the tails behind them."""
+    """Return rows and ``next`` of the newest transitions, and rows and first uses of the tails after them."""
     index = replay.index
     slots = np.arange(index.inserted - newest, index.inserted) % index.rows
     following = index.following[slots]
@@ -127,9 +127,9 @@ def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:
 
 
 def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
-    """Load the arrays of `cut_of`, of any version. ValueError if it came from another capacity or layout.
+    """Load the arrays of `cut_of`, of any version. Raises ValueError if another capacity or layout wrote them.
 
-    A complete state is loaded exactly, the newest transitions alone are put in.
+    A complete state is restored exactly; a state with only the newest transitions is inserted.
     """
     if not state:
         return
@@ -145,7 +145,7 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
     if _NEXT in state:
         obs, following = state["obs"], state[_NEXT].astype(np.intp)
     else:
-        # The ring's rows, each with both observations: from the oldest on, the second ones behind the first.
+        # The rows of the ring, each with both observations: from the oldest, the second ones after the first.
         order = (order + (int(state["inserted"]) if is_complete else 0)) % max(count, 1)
         if is_complete and int(state["inserted"]) <= count:
             order = np.arange(count)
@@ -165,7 +165,7 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> None:
-    """Raise ValueError unless every array has the type and shape that this replay needs."""
+    """Raise ValueError unless every array has the type and shape that this replay requires."""
     segment = tuple(state.get(_SEQUENCE, np.zeros(0)).tolist())
     if replay.sequence is not None and segment != replay.sequence:
         raise ValueError(

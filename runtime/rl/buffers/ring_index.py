@@ -1,9 +1,9 @@
-"""Index of a replay's ring: which row each transition has, and which row has the observation that follows it.
+"""Index of a replay's ring: the row of each transition, and the row of the observation that follows it.
 
-Transitions and the observations that they begin with share their row numbers, 0 to ``rows`` - 1. Observations that
-no transition begins with (the tail of a segment, see ``successors``) have rows of a second ring behind them. So
-each observation is stored once, and a transition is its row and the row of the next observation. The index has no
-observations itself: it is exact whatever memory they are in.
+Transitions share row numbers, 0 to ``rows`` - 1, with the observations that they start with. Observations that no
+transition starts with (the tail of a segment, see ``successors``) use rows of a second ring, which come after
+those. Each observation is therefore stored once, and a transition is its row and the row of the next observation.
+The index does not contain observations, so it works with any memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAVED_BLOCK: Final = 1_024
-"""Transitions of a loaded history whose tail rows are freed together."""
+"""Number of transitions of a loaded history whose tail rows are freed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class RingIndex:
     """Rows of the latest ``capacity`` transitions; ``margin`` more may be written while those are being read.
 
     Attributes:
-        inserted: Transitions so far.
-        tail: Rows of the second ring; grows where more observations live than it has.
+        inserted: Number of transitions so far.
+        tail: Rows of the second ring; grows if it has too few for the live observations.
         following: (rows,) row of the observation that follows each transition.
     """
 
@@ -46,14 +46,16 @@ class RingIndex:
         self.following: NDArray[np.intp] = np.zeros(self.rows, dtype=np.intp)
         self._tail_inserted = 0
         self._segments: deque[tuple[int, int]] = deque()
-        """Of each segment in the ring: transitions up to its end, and tail rows before it; the oldest first."""
+        """For each segment in the ring, oldest first: number of transitions up to its end, and of tail rows before
+        it.
+        """
 
     def __len__(self) -> int:
         return min(self.inserted, self.capacity)
 
     @property
     def size(self) -> int:
-        """Rows of observations in all."""
+        """Total number of observation rows."""
         return self.rows + self.tail
 
     @property
@@ -63,20 +65,22 @@ class RingIndex:
 
     @property
     def tail_first(self) -> int:
-        """Row of the next observation of the second ring."""
+        """Row of the next observation in the second ring."""
         return self.rows + self._tail_inserted % self.tail
 
     def slots(self, ages: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the rows of transitions by age: 0 is the oldest of those that live."""
+        """Return the rows of transitions by age: 0 is the oldest live transition."""
         first = (self.inserted - len(self)) % self.rows
         return (first + ages) % self.rows if first else ages
 
     def would_overwrite(self, inserted: int, count: int) -> bool:
-        """Return true if ``count`` more would overwrite what lived when there were ``inserted`` transitions."""
+        """Return True if ``count`` more would overwrite rows that were live when there were ``inserted``
+        transitions.
+        """
         return self.inserted + count - self.rows > inserted - min(inserted, self.capacity)
 
     def make_room(self, transitions: int, tail: int) -> TailMove | None:
-        """Make room for a segment; return the rows to move if the second ring had to grow for it."""
+        """Make room for a segment; return the rows to move if the second ring had to grow."""
         dead = self.inserted + transitions - self.rows
         while self._segments and self._segments[0][0] <= dead:
             self._segments.popleft()
@@ -88,21 +92,21 @@ class RingIndex:
         before, self.tail = self.tail, tail
         living = np.arange(oldest, self._tail_inserted)
         is_tail = self.following >= self.rows
-        # A row of the second ring names a number modulo its size; numbers that live are `before` apart at most.
+        # A row of the second ring is a number modulo its size; live numbers differ by less than `before`.
         numbers = oldest + (self.following[is_tail] - self.rows - oldest) % before
         self.following[is_tail] = self.rows + numbers % tail
         return TailMove(self.rows + living % before, self.rows + living % tail)
 
     def add(self, following: NDArray[np.intp], tail: int) -> None:
-        """Add S equal segments whose rows are written; ``make_room`` was called for all of them.
+        """Add S equal segments whose rows were written; ``make_room`` was called for all of them.
 
-        ``following`` is (S, count): for each transition which observation of its segment follows it, where the
-        ``tail`` rows come behind the ``count`` that transitions begin with.
+        ``following`` is (S, count): for each transition, the index of the next observation in its segment. The
+        ``tail`` rows come after the ``count`` observations that transitions start with.
         """
         segments, count = following.shape
         total, total_tail, first = segments * count, segments * tail, self.first
         if first + total <= self.rows and self.tail_first + total_tail <= self.size:
-            # Nothing wraps, as nearly always: additions alone, since a modulus costs more than all else here.
+            # The usual case, nothing wraps: additions only, since here a modulo costs more than everything else.
             order = np.arange(segments)[:, None]
             own, behind = first + count * order, self.tail_first - count + tail * order
             rows = following + np.where(following < count, own, behind)
@@ -112,11 +116,11 @@ class RingIndex:
         self._count(segments, count, tail)
 
     def add_steps(self, shape: tuple[int, int], copies: int, tail: int, truncated: NDArray[np.intp]) -> None:
-        """Add S equal segments as `add` does, of transitions of one step each, where nothing wraps.
+        """Like `add`, for S equal segments of single-step transitions that do not wrap.
 
         ``shape`` is (S, count). ``truncated`` are the transitions with a final observation in the tail, numbered
-        over all segments; each has as many. Nothing is looked up: the next observation of a transition is
-        ``copies`` rows ahead.
+        over all segments; every segment has the same number of them. Nothing is looked up: the next observation of
+        a transition is ``copies`` rows ahead.
         """
         segments, count = shape
         first, total, behind = self.first, segments * count, self.tail_first
@@ -140,15 +144,18 @@ class RingIndex:
         tails = self._tail_inserted + tail * np.arange(segments)[:, None] - count
         own, behind = (starts + following) % self.rows, self.rows + (tails + following) % self.tail
         rows = np.where(following < count, own, behind)
-        # More than the ring has: only the newest rows survive, as if they had been inserted one by one.
+        # More than the ring holds: only the newest rows survive, as after one insertion at a time.
         numbers = np.arange(self.inserted, self.inserted + segments * count)[-self.rows :]
         self.following[numbers % self.rows] = rows.reshape(-1)[-self.rows :]
 
     def add_saved(self, following: NDArray[np.intp], tail: int) -> None:
-        """Add a history of transitions as `add` does one segment; their tail rows are in the order of their use."""
+        """Like `add` for one segment, with a history of transitions; their tail rows are in the order of their
+        use.
+        """
         self.add(following[None], tail)
         end, before = self._segments.pop()
-        # In blocks, so that the rows behind the oldest transitions are free before the newest of them are gone.
+        # In blocks, so that rows after the oldest transitions are freed before the newest transitions are
+        # overwritten.
         count = len(following)
         first_used = np.minimum.accumulate(np.where(following < count, count + tail, following)[::-1])[::-1]
         for start in range(0, count, SAVED_BLOCK):

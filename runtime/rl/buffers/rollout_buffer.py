@@ -1,7 +1,6 @@
-"""Rollouts for on-policy methods: segments wait in order until there are enough for an update, to be used once.
+"""Rollouts for on-policy methods: segments wait in order until they suffice for an update, and are used once.
 
-They wait as they came, each observation once, on the device that learns; the next observations are made of them
-there.
+They wait as received, each observation once, on the learner's device; the next observations are built there.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ if TYPE_CHECKING:
 
 
 DISCOUNTED: Final = "discounted"
-"""Name of the column with the return of a copy so far."""
+"""Name of the column with a copy's return so far."""
 COPIES: Final = "copies"
-"""Name of the array of a saved state with the copies of each waiting segment, where they may differ."""
+"""Name of the array in a saved state with the number of copies per waiting segment, if it may differ."""
 
 
 def rollout_layout(
     obs: ObsSpace, action: ActionSpace, *, has_returns: bool = False, state_width: int = 0
 ) -> Layout:
-    """Lay out a step of a rollout: a transition, and how likely its action was to the policy that took it.
+    """Return the schema of a rollout step: a transition, and the log probability of its action under the policy
+    that acted.
 
-    ``ended`` is 1 for terminated, 2 for truncated and 3 for padding; what follows an observation is in
-    ``successors``. With ``has_returns`` there is the discounted sum of the rewards that the copy has had so far,
-    for their variance.
-    ``state_width`` is that of the states of a memory, `runtime.rl.algos.memory.spread_states`; 0 for none.
+    ``ended`` is 1 for terminated, 2 for truncated and 3 for padding; following observations are in ``successors``.
+    With ``has_returns`` there is a column with the discounted sum of the copy's rewards so far, for their variance.
+    ``state_width`` is the width of memory states, `runtime.rl.algos.memory.spread_states`; 0 without memory.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
     returns = (SegmentField(DISCOUNTED, f32),) if has_returns else ()
@@ -63,7 +62,7 @@ def rollout_layout(
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch(TensorBatch):
-    """T consecutive steps of N copies of the environment. A share has all steps of its copies."""
+    """T consecutive steps of N copies of the environment. A share contains all steps of its copies."""
 
     axis = 1
 
@@ -76,15 +75,15 @@ class RolloutBatch(TensorBatch):
     reward: torch.Tensor
     """(T, N)"""
     next_obs: torch.Tensor
-    """(T, N, obs_dim), before any reset; arbitrary where the episode terminated."""
+    """(T, N, obs_dim), before any reset; arbitrary if the episode terminated."""
     ended: torch.Tensor
     """(T, N) 1 for terminated, 2 for truncated, 0 for neither."""
     state: torch.Tensor | None = None
-    """(T, N, width) states of the policy's memory at the beginning, spread over the steps; None without one."""
+    """(T, N, width) initial states of the policy's memory, spread over the steps; None without memory."""
     discounted: torch.Tensor | None = None
-    """(T, N) R[t] = gamma R[t - 1] + reward[t] within each episode; None where returns are not normalised."""
+    """(T, N) R[t] = gamma R[t - 1] + reward[t] within each episode; None if returns are not normalised."""
     absent: torch.Tensor | None = None
-    """(T, N) true for padding, from which nothing is learned; it is terminated as well. None where none is."""
+    """(T, N) true for padding, which is not learned from and also counts as terminated. None without padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class _Segment:
     columns: tuple[torch.Tensor, ...]
     """(T * N, …) of each field, in order, then the tail."""
     truncated: NDArray[np.intp]
-    """Rows of the truncated steps, to which the tail's rows behind the first N belong."""
+    """Rows of the truncated steps; the tail's rows after the first N belong to them."""
     copies: int
     """N."""
     has_padding: bool
@@ -104,8 +103,8 @@ class _Segment:
 class Rollouts(SegmentQueue[_Segment]):
     """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``.
 
-    With ``takes_smaller`` segments may also be of fewer copies and as many steps, by a power of two: workers choose
-    the number themselves. Then a batch is filled exactly by the oldest segments, larger ones first.
+    With ``takes_smaller``, segments may also have fewer copies (by a power of two) and the same number of steps:
+    workers choose the number. A batch is then filled exactly by the oldest segments, larger ones first.
     """
 
     noun = "rollouts"
@@ -140,7 +139,7 @@ class Rollouts(SegmentQueue[_Segment]):
         return self._copies_of(count) > 0
 
     def _copies_of(self, count: int) -> int:
-        """Return the copies of a segment of so many transitions; 0 where it is not a full one."""
+        """Return the number of copies of a segment with that many transitions; 0 if it is not a full segment."""
         copies, rest = divmod(count, self._steps)
         if rest or not (copies == self._num_envs or self._takes_smaller):
             return 0
@@ -148,7 +147,7 @@ class Rollouts(SegmentQueue[_Segment]):
         return copies if divides and (self._num_envs // copies).bit_count() == 1 else 0
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
-        """Return the indices of segments that are not full, or whose tails are not what their ends say."""
+        """Return the indices of segments that are not full, or whose tails do not match their ends."""
         faulty: list[int] = []
         first = 0
         for part in bundle.uniform_parts():
@@ -161,7 +160,7 @@ class Rollouts(SegmentQueue[_Segment]):
         return frozenset(faulty)
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
-        """Copy in sound segments of equal size."""
+        """Copy in valid segments of equal size."""
         columns = bundle.columns()
         for number in range(len(bundle)):
             self.put(tuple([column[number] for column in columns]))
@@ -173,7 +172,7 @@ class Rollouts(SegmentQueue[_Segment]):
         truncated, copies = np.flatnonzero(columns[-2] == TRUNCATED), self._copies_of(len(columns[0]))
         if len(columns[-1]) != copies + len(truncated):
             raise ValueError(f"{len(columns[-1])} observations do not fit the ends of {copies} copies")
-        # Copied in any case: the columns are views of the receive buffer, which the next message overwrites.
+        # Always copied: the columns are views of the receive buffer, which the next message overwrites.
         if self._device == "cpu":
             tensors = tuple(torch.from_numpy(column.copy()) for column in columns)
         else:
@@ -199,8 +198,8 @@ class Rollouts(SegmentQueue[_Segment]):
         if self._streams is not None:
             self._streams[0].await_copies()
             for segment in segments:
-                # Allocated on the stream of copies, and read by the update that follows: the memory must not go to
-                # a later segment before that update is done, though nothing here refers to it any more.
+                # Allocated on the copy stream and read by the next update: the memory must not be given to a later
+                # segment before that update has finished, although nothing here refers to it any more.
                 for tensor in segment.columns:
                     tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
@@ -217,14 +216,14 @@ class Rollouts(SegmentQueue[_Segment]):
             parts["absent"] = parts["ended"] == ABSENT
             parts["ended"] = parts["ended"].masked_fill(parts["absent"], TERMINATED)
         obs = parts["obs"]
-        # What the last step led to, copy by copy: the first rows of each tail.
+        # The observation after the last step of each copy: the first rows of each tail.
         last = [segment.columns[-1][: segment.copies] for segment in segments]
         next_obs = torch.cat([obs[1:].flatten(0, 1), *last]).view(obs.shape)
         self._put_final(next_obs, segments)
         return RolloutBatch(next_obs=next_obs, **parts)
 
     def _take_oldest(self) -> list[_Segment] | None:
-        """Remove and return the oldest segments that make up a batch; None while there are too few."""
+        """Remove and return the oldest segments that fill a batch; None if there are too few."""
         if not self._takes_smaller:
             return super()._take_oldest()
         missing = self._count * self._num_envs
@@ -236,8 +235,8 @@ class Rollouts(SegmentQueue[_Segment]):
             missing -= segment.copies
         if missing > 0:
             return None
-        # Each size is a multiple of those below it, and the batch of all: in falling order, what is missing never
-        # becomes less than the next one, so they fill it exactly. What is left stays the oldest.
+        # Each size, and the batch, is a multiple of all smaller sizes. In descending order the missing number never
+        # falls below the next size, so the segments fill the batch exactly. Remaining segments stay the oldest.
         segments: list[_Segment] = []
         missing = self._count * self._num_envs
         for segment in sorted(candidates, key=lambda candidate: -candidate.copies):
@@ -251,7 +250,7 @@ class Rollouts(SegmentQueue[_Segment]):
         return segments
 
     def _put_final(self, next_obs: torch.Tensor, segments: list[_Segment]) -> None:
-        """Put the final observations of truncated episodes in place of the first ones of the next episodes."""
+        """Replace the first observations of the next episodes by the final observations of truncated ones."""
         import torch
 
         if not any(len(segment.truncated) for segment in segments):
@@ -282,7 +281,7 @@ class Rollouts(SegmentQueue[_Segment]):
         return arrays
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load what `state` returned, or what an earlier version did. ValueError if the schema differs."""
+        """Load a result of `state`, also of an earlier version. Raises ValueError if the schema differs."""
         if not state:
             return
         self._check(state)

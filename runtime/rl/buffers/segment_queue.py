@@ -1,4 +1,4 @@
-"""FIFO of segments that are used once, in order: the base of the stores of rollouts and of gradients."""
+"""FIFO of segments that are used once, in order: base class of the rollout and gradient stores."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SegmentQueue(ABC, Generic[SegmentT]):
     """FIFO of segments of ``segment_transitions`` items; an update takes the oldest ``count``."""
 
     noun: ClassVar[str]
-    """Plural of what a segment is, for error messages."""
+    """Plural noun for a segment's contents, for error messages."""
 
     def __init__(self, layout: Layout, segment_transitions: int, count: int) -> None:
         self.layout = layout
         self._segment_transitions = segment_transitions
         self._least_transitions = segment_transitions
-        """Of the smallest segment, whose multiples all are."""
+        """Transitions of the smallest segment; all sizes are multiples of it."""
         self._count = count
         self._waiting: deque[SegmentT] = deque()
 
@@ -35,14 +35,14 @@ class SegmentQueue(ABC, Generic[SegmentT]):
         return len(self._waiting) * self._segment_transitions
 
     def put(self, columns: Columns) -> None:
-        """Copy one segment in. ValueError if it is not a full one."""
+        """Copy in one segment. Raises ValueError if it is not full."""
         if not self._is_full(len(columns[0])):
             size = self._segment_transitions
             raise ValueError(f"{self.noun} come in segments of {size} items, not {len(columns[0])}")
         self._append(columns)
 
     def _is_full(self, count: int) -> bool:
-        """Return true for the items of a full segment."""
+        """Return True if that many items make a full segment."""
         return count == self._segment_transitions
 
     @abstractmethod
@@ -50,7 +50,7 @@ class SegmentQueue(ABC, Generic[SegmentT]):
         """Copy full segments in."""
 
     def _take_oldest(self) -> list[SegmentT] | None:
-        """Remove and return the oldest ``count`` segments; None while there are fewer."""
+        """Remove and return the oldest ``count`` segments; None if there are fewer."""
         if len(self._waiting) < self._count:
             return None
         return [self._waiting.popleft() for _ in range(self._count)]
@@ -60,7 +60,7 @@ class SegmentQueue(ABC, Generic[SegmentT]):
         return self.cut(most_bytes).arrays()
 
     def cut(self, most_bytes: int | None = None) -> ConstantCut:
-        """Return the state as it is now, to be concatenated later."""
+        """Return the current state, to be concatenated later."""
         del most_bytes
         return ConstantCut(partial(self._join, list(self._waiting)))
 

@@ -1,8 +1,9 @@
-"""Replay of sequences for policies with memory: a batch is whole segments of some copies, with their first states.
+"""Replay of sequences for policies with memory: a batch contains whole segments of some copies and their first
+states.
 
-The ring is that of transitions: a segment of T steps of N copies has T * N consecutive rows in the order of time,
-so the steps of a copy are N rows apart. The state at the beginning of a segment is spread over the steps of its
-copy (`runtime.rl.algos.memory.spread_states`), and comes back with them.
+The ring stores transitions: a segment of T steps of N copies uses T * N consecutive rows in time order, so
+consecutive steps of a copy are N rows apart. The state at the start of a segment is spread over the steps of its
+copy (`runtime.rl.algos.memory.spread_states`), and is restored from them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class SequenceReplay(Replay):
-    """The latest ``capacity`` transitions, sampled as sequences with replacement, each as often as another.
+    """The latest ``capacity`` transitions, sampled as sequences, uniformly and with replacement.
 
-    All segments are of as many copies and steps, ``segment``, and ``capacity`` is at least that of one. The oldest
-    one is drawn until its first row is overwritten.
+    All segments have the same number of copies and steps, ``segment``, and ``capacity`` is at least one segment.
+    The oldest segment can be drawn until its first row is overwritten.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class SequenceReplay(Replay):
         self.sequence = segment
         self._copies, self._steps = segment
         self._has_padding = False
-        """True from the first padding on, whose segment may be overwritten since."""
+        """True from the first padding on, even if its segment was overwritten since."""
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
-        """Return the indices of segments that are not of this size, or whose tails are not what their ends say."""
+        """Return the indices of segments of another size, or whose tails do not match their ends."""
         faulty, first = set(super().faulty_segments(bundle)), 0
         for part in bundle.uniform_parts():
             columns = part.columns()
@@ -51,7 +52,7 @@ class SequenceReplay(Replay):
         return frozenset(faulty)
 
     def put(self, columns: Columns) -> None:
-        """Insert one segment, over the oldest transitions when full. ValueError for one of another size."""
+        """Insert one segment, over the oldest transitions if full. Raises ValueError for another size."""
         ended = columns[3][None]
         if ended.size != self._copies * self._steps or common_copies(ended, len(columns[-1])) != self._copies:
             raise ValueError(
@@ -79,7 +80,7 @@ class SequenceReplay(Replay):
     def batch_of(self, tensors: list[torch.Tensor]) -> Batch:
         """Return the batch of whole sequences; see `Replay.batch_of`."""
         *transitions, state, ended = tensors
-        # The parts of a state are beside consecutive steps of its copy, so they are one row again.
+        # The parts of a state are in consecutive steps of its copy; this joins them to one row.
         states = state.reshape(-1, self._steps * state.shape[1])
         absent = ended == ABSENT if self._has_padding else None
         return replace(super().batch_of(transitions), ended=ended, state=states, absent=absent)

@@ -1,8 +1,8 @@
-"""Experience as it was at one moment, copied out little by little while its store goes on.
+"""Snapshots of experience that are copied out bit by bit while the store continues.
 
-A checkpoint needs experience and accounts of the same moment. To copy all rows at that moment would stop the
-learner and its exchange for tens of milliseconds; here they are stopped for a chunk at a time, and whoever is about
-to overwrite a row of the cut lets it be copied first (copy on write).
+A checkpoint needs experience and counts of the same moment. Copying all rows at that moment would stop the learner
+and its exchange for tens of milliseconds. Here they stop for one chunk at a time, and a writer that is about to
+overwrite a row of the snapshot has it copied first (copy on write).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from runtime.exchange.protocol.segment_schema import SegmentField
 
 CHUNK_BYTES: Final = 1024 * 1024
-"""Bytes that are copied at once: less than a millisecond."""
+"""Bytes per chunk: the copy takes less than a millisecond."""
 ReadRows = Callable[[NDArray[np.intp], NDArray[np.intp]], list[NDArray[Any]]]
-"""Rows of transitions, and rows of observations → copies: the observations, then the other columns."""
+"""(rows of transitions, rows of observations) → copies: the observations, then the other columns."""
 
 
 class RingCut:
     """Copy of transitions ``first`` to ``first + n`` of a ring, with the observations that belong to them.
 
-    Transitions are numbered from the beginning of the run. ``tails`` are rows of observations that no transition
-    begins with, and ``first_use`` which transition, from 0, is the first that leads to each, rising: the row is not
-    overwritten while that transition is in the ring. Not thread-safe: the caller holds the lock of the ring, except
-    in ``columns``.
+    Transitions are numbered from the start of the run. ``tails`` are rows of observations that no transition starts
+    with. ``first_use``, ascending, is for each of them the first transition, counted from 0, that leads to it: the
+    row is not overwritten while that transition is in the ring. Not thread-safe: the caller holds the ring's lock,
+    except in ``columns``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RingCut:
         self._done = 0
         self._slots, self._tails, self._first_use = slots, tails, first_use
         obs, *rest = fields
-        # Not touched before rows are copied in: the pages of a large copy are had in the writer's time.
+        # Not touched before rows are copied in: a large copy's pages are allocated in the writer's time.
         self._obs = np.empty((len(slots) + len(tails), *obs.shape_tail), obs.dtype)
         self._rest = [np.empty((len(slots), *field.shape_tail), field.dtype) for field in rest]
         row_bytes = sum(field.item_bytes for field in fields)
@@ -57,17 +57,17 @@ class RingCut:
         return self._done >= len(self._slots)
 
     def copy_next(self) -> bool:
-        """Copy one chunk; return true while there is more."""
+        """Copy one chunk; return True if more is left."""
         self._copy(self._done + self._chunk_rows)
         return not self.is_complete
 
     def copy_before(self, number: int) -> None:
-        """Copy all transitions before ``number``, which may be overwritten after this."""
+        """Copy all transitions before ``number``, because they may be overwritten next."""
         if number - self._first > self._done:
             self._copy(number - self._first)
 
     def copy_all(self) -> None:
-        """Copy all that is left, because rows are about to move."""
+        """Copy everything that is left, because rows are about to move."""
         self._copy(len(self._slots))
 
     def _copy(self, end: int) -> None:
@@ -83,14 +83,14 @@ class RingCut:
         self._done = end
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return the copied columns, observations first; they are complete once ``is_complete`` is true."""
+        """Return the copied columns, observations first; they are complete once ``is_complete`` is True."""
         return self._obs, *self._rest
 
 
 class ReplayCut:
-    """Experience of a replay buffer: the columns of a ``RingCut`` by name, and what is known without copying.
+    """Snapshot of a replay buffer: the columns of a ``RingCut`` by name, and data that needs no copy.
 
-    ``arriving`` returns what is still on its way from the device.
+    ``arriving`` returns data that is still in transit from the device.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class ReplayCut:
         self._arriving = arriving
 
     def copy_next(self) -> bool:
-        """Copy one chunk; return true while there is more."""
+        """Copy one chunk; return True if more is left."""
         return self._rows.copy_next()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the state that the buffer loads, once everything is copied; the caller needs no lock."""
+        """Return the state that the buffer loads, once everything is copied; needs no lock."""
         rows = dict(zip(self._names, self._rows.columns(), strict=True))
         return {**rows, **self._facts, **self._arriving()}
 
 
 class ConstantCut:
-    """State whose parts are never written again, such as waiting segments: nothing is copied under the lock."""
+    """State whose parts are never modified, such as waiting segments: nothing is copied under the lock."""
 
     def __init__(self, join: Callable[[], dict[str, NDArray[Any]]]) -> None:
-        """`join` returns the parts as the state that the store loads."""
+        """`join` combines the parts into the state that the store loads."""
         self._join = join
 
     def copy_next(self) -> bool:

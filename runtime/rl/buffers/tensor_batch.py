@@ -1,4 +1,4 @@
-"""Base of batches that a learner shares among its devices."""
+"""Base class of batches that a learner splits among its devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any, ClassVar, Self
 
 
 class TensorBatch:
-    """Base of frozen dataclasses with slots whose fields are tensors, or None where a batch has no such column."""
+    """Base of frozen dataclasses with slots whose fields are tensors, or None if a batch does not have that
+    column.
+    """
 
     __slots__: tuple[str, ...] = ()
     axis: ClassVar[int] = 0
@@ -22,7 +24,7 @@ class TensorBatch:
         return [part for part in self.parts if part is not None]
 
     def replaced(self, tensors: list[Any]) -> Self:
-        """Return a batch with other tensors for the columns that this one has."""
+        """Return a batch with other tensors for the columns of this one."""
         rest = iter(tensors)
         return type(self)(*(None if part is None else next(rest) for part in self.parts))
 
@@ -32,10 +34,10 @@ class TensorBatch:
         return [type(self)(*parts) for parts in zip(*chunks, strict=True)]
 
     def columns(self) -> dict[str, Any]:
-        """Return the tensors by name, without those that this batch does not have."""
+        """Return the tensors by name, without missing columns."""
         return {name: part for name, part in zip(self.__slots__, self.parts, strict=True) if part is not None}
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """All columns in their order, None for those that this batch does not have."""
+        """All columns in order, None for missing ones."""
         return tuple(getattr(self, name) for name in self.__slots__)

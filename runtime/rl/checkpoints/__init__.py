@@ -1,1 +1,1 @@
-"""Checkpoints of a learner: files, background writer, upload, state of the learner."""
+"""Checkpoints of a learner: files, background writer, upload, and the learner's state."""

@@ -1,9 +1,9 @@
-"""Checkpoints in a folder: written completely or not at all; the newest complete one is used after any damage.
+"""Checkpoints in a folder: each is written completely or not at all, and the newest undamaged one is loaded.
 
-A checkpoint is two files, `ckpt-UPDATES-ENVSTEPS.safetensors` and a JSON manifest of the same name with the
-SHA-256 of the first, and of itself. The manifest is written last, each file as a temporary one that is flushed to
-the disk and renamed, then the folder is flushed. So a checkpoint with a manifest is complete, and the check sums
-find what a disk did to either file later.
+A checkpoint is two files: `ckpt-UPDATES-ENVSTEPS.safetensors`, and a JSON manifest of the same name with the
+SHA-256 of the first file and of itself. Each file is written under a temporary name, flushed to the disk and
+renamed, the manifest last; then the folder is flushed. A checkpoint with a manifest is therefore complete, and the
+checksums detect later damage by the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.base.atomic_files import TEMPORARY_PREFIX, write_atomic
 from runtime.base.checkpoint_manifest import checkpoint_name, decode_manifest, encode_manifest
 
 _DAMAGE: Final = (errno.ENOENT, errno.EIO)
-"""What the system says of a file that is gone, or of a disk that lost it."""
+"""Error numbers for a file that does not exist, and for a disk that lost its data."""
 Tensors = Mapping[str, NDArray[Any]]
 
 
@@ -39,9 +39,9 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Only one process may write; the learner's lock on its folder sees to that.
+    """The checkpoints of one run. Only one process may write; the learner's lock on the folder ensures this.
 
-    With `is_read_only` the folder is left as it is: another process may be writing there.
+    With `is_read_only` the folder is not changed: another process may be writing there.
     """
 
     def __init__(self, folder: Path, keep: int, *, is_read_only: bool = False) -> None:
@@ -53,9 +53,9 @@ class Checkpoints:
             self._sweep()
 
     def save(self, updates: int, env_steps: int, tensors: Tensors, facts: Mapping[str, Any]) -> str:
-        """Write a checkpoint, remove the oldest beyond those kept, and return its name.
+        """Write a checkpoint, remove the oldest ones beyond the number to keep, and return its name.
 
-        Raises OSError if the disk does not take it; earlier checkpoints stay as they are.
+        Raises OSError if the disk cannot store it; earlier checkpoints remain unchanged.
         """
         name = checkpoint_name(updates, env_steps)
         if self._manifest(name).exists():
@@ -68,10 +68,10 @@ class Checkpoints:
         return name
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest checkpoint that is whole, and a sentence for each that was set aside on the way.
+        """Return the newest undamaged checkpoint, and a sentence for each one that was set aside before it.
 
-        Raises OSError, and changes nothing, if the system cannot read just now (rights, no descriptor left): that
-        says nothing of a checkpoint, and training must not start anew for it.
+        Raises OSError, and changes nothing, if the system cannot read now (permissions, no free descriptor): the
+        checkpoint may be intact, and training must not restart from zero.
         """
         aside: list[str] = []
         for name in reversed(self.names()):
@@ -87,11 +87,11 @@ class Checkpoints:
         return None, aside
 
     def names(self) -> list[str]:
-        """Names of the checkpoints, the oldest first."""
+        """Names of the checkpoints, oldest first."""
         return sorted(path.stem for path in self._folder.glob("ckpt-*.json"))
 
     def read(self, name: str) -> Checkpoint:
-        """Return a checkpoint. Raises OSError, ValueError and SafetensorError for one that is not whole."""
+        """Return a checkpoint. Raises OSError, ValueError or SafetensorError if it is damaged."""
         manifest = decode_manifest(self._manifest(name).read_bytes())
         data = (self._folder / f"{name}.safetensors").read_bytes()
         if len(data) != manifest.bytes:
@@ -104,13 +104,15 @@ class Checkpoints:
         return self._folder / f"{name}.json"
 
     def _remove(self, name: str) -> None:
-        """Remove the manifest first: what has none is no checkpoint, so an end between the two harms nothing."""
+        """Remove the manifest first: without it, files do not count as a checkpoint, so an interruption is
+        harmless.
+        """
         with contextlib.suppress(OSError):
             self._manifest(name).unlink(missing_ok=True)
             (self._folder / f"{name}.safetensors").unlink(missing_ok=True)
 
     def _set_aside(self, name: str) -> None:
-        """Keep the newest damaged checkpoint for a look at it, and only that one."""
+        """Keep only the newest damaged checkpoint, for inspection."""
         for old in self._folder.glob("*.damaged"):
             old.unlink(missing_ok=True)
         for path in (self._manifest(name), self._folder / f"{name}.safetensors"):
@@ -118,7 +120,7 @@ class Checkpoints:
                 path.rename(path.with_name(path.name + ".damaged"))
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed in the middle of `save` left."""
+        """Remove files that a process left when it was killed during `save`."""
         complete = set(self.names())
         for path in self._folder.iterdir():
             unfinished = path.name.startswith(TEMPORARY_PREFIX)

@@ -1,10 +1,10 @@
-"""Counters of a learner, and the journal that keeps them from falling when it is killed (standard library only).
+"""Counters of a learner, and the journal that keeps them from decreasing after a kill (standard library only).
 
-A checkpoint is up to half a minute old when a learner is killed, but workers and charts have seen newer numbers.
-The journal is a small file that is replaced before any of them is shown. After a kill the *state* of the learner
-is the checkpoint's, while its *counters* continue from the journal: a policy version is never used twice, and
-the updates after the checkpoint are counted as lost. Env steps come back, since workers send again what the
-checkpoint lacks.
+When a learner is killed, its checkpoint may be half a minute old, but workers and charts have seen newer numbers.
+The journal is a small file that is replaced before any of them is shown. After a kill the *state* of the learner is
+the checkpoint's, while its *counters* continue from the journal: a policy version is never used twice, and updates
+after the checkpoint count as lost. Env steps are not lost, because workers resend the segments that the checkpoint
+does not contain.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ JOURNAL: Final = "counters.json"
 
 @dataclass(slots=True)
 class Counters:
-    """Counters that only rise within a run. `updates` includes `lost_updates`, which a kill has undone."""
+    """Counters that never decrease within a run. `updates` includes `lost_updates`, which a kill undid."""
 
     epoch: int = 0
-    """Of this learner process: milliseconds since 1970, so that it rises even if the journal is lost."""
+    """Start of this learner process in milliseconds since 1970, so that it increases even without the journal."""
     env_steps: int = 0
     updates: int = 0
     lost_updates: int = 0
     policy_version: int = 0
     delay_steps: int = 0
-    """Env steps by which updates are behind their ratio for good: resumed learners collected them first."""
+    """Env steps by which updates stay behind their ratio: resumed learners collected these first."""
 
     @property
     def kept_updates(self) -> int:
-        """Updates that are in the networks; the rate limiter goes by them."""
+        """Updates that the networks contain; the rate limiter uses this number."""
         return self.updates - self.lost_updates
 
     def facts(self) -> dict[str, int]:
-        """Return plain values for a file."""
+        """Return the values for a JSON file."""
         return asdict(self)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Counters:
-        """Return the counters that a file states. Raises ValueError if one is missing or not an integer."""
-        # Files of earlier versions have no delay.
+        """Return the counters of a file. Raises ValueError if one is missing or not an integer."""
+        # Files of earlier versions do not have the delay.
         values = {
             item.name: facts.get(item.name, 0 if item.name == "delay_steps" else None) for item in fields(cls)
         }
-        # By exact type: JSON's true is a bool, which isinstance would take for an int.
+        # By exact type: JSON's true is a bool, which isinstance would accept as an int.
         if not all(type(value) is int for value in values.values()):
             raise ValueError("the counters are not whole numbers")
         return cls(**values)
@@ -78,7 +78,7 @@ def write_journal(folder: Path, counters: Counters) -> None:
 
 
 def read_journal(folder: Path) -> Counters:
-    """Return the counters of the journal; zeros if there is none that can be read."""
+    """Return the journal's counters; zeros if no journal can be read."""
     try:
         facts = bounded_json.loads((folder / JOURNAL).read_bytes())
         return Counters.from_facts(facts) if isinstance(facts, dict) else Counters()

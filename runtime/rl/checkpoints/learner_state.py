@@ -1,7 +1,7 @@
-"""State of a learner to the arrays and facts of a checkpoint, and back.
+"""Converts a learner's state to the arrays and facts of a checkpoint, and back.
 
-The learner's loop only marks the moment: tensors are cloned on the device, experience and accounts are cut. The
-thread that writes the checkpoint waits for the copies and looks for numbers that are not finite.
+The learner's loop only takes a snapshot: tensors are cloned on the device, experience and counts are cut. The
+checkpoint thread waits for the copies and checks for non-finite numbers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[Any]]
 _COLLECTOR = "collector."
-"""Beginning of names in the method's part of a checkpoint; earlier versions leave aside what they do not know."""
+"""Prefix of names in the method's part of a checkpoint; earlier versions ignore unknown names."""
 
 
 class LearnerSnapshot:
-    """State of a learner at the moment of its construction; `pack` belongs to the writer's thread."""
+    """State of a learner at construction; only the writer thread calls `pack`."""
 
     def __init__(
         self,
@@ -41,7 +41,9 @@ class LearnerSnapshot:
         item_steps: int,
         collector: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`item_steps` are the env steps behind each item; `collector` is the live state of a learner's own one."""
+        """`item_steps` is the number of env steps per item; `collector` is the live state of the learner's own
+        collector.
+        """
         from runtime.rl.device.streams import HostCopy
 
         self.facts = _facts(counters, cut.state, cut.state.env_steps * item_steps)
@@ -51,10 +53,10 @@ class LearnerSnapshot:
         self._cut = cut
 
     def pack(self) -> tuple[Arrays, ExchangeState]:
-        """Return the arrays of a checkpoint, and what the exchange held at the same moment.
+        """Return the arrays of a checkpoint, and the exchange's contents at the same moment.
 
-        Raises NotFiniteError: a checkpoint with NaN would make every restart fail, and the last good one must stay
-        the newest.
+        Raises NotFiniteError: with NaN in a checkpoint every restart would fail, so the last good one must stay the
+        newest.
         """
         holdings, method = self._cut.complete(), self._method.numpy()
         if names := not_finite_names(method):
@@ -65,7 +67,7 @@ class LearnerSnapshot:
 def pack(
     method: Algorithm, counters: Counters, holdings: ExchangeState, env_steps: int
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Return arrays and facts that `unpack` takes; `env_steps` are those behind the holdings."""
+    """Return arrays and facts for `unpack`; `env_steps` is the number behind the holdings."""
     method_arrays = {name: tensor.numpy() for name, tensor in method.state().items()}
     return _arrays(method_arrays, holdings), _facts(counters, holdings, env_steps)
 
@@ -80,19 +82,18 @@ def _facts(counters: Counters, holdings: ExchangeState, env_steps: int) -> dict[
 
 
 class Resumed(NamedTuple):
-    """Facts of a checkpoint whose tensors have been loaded."""
+    """Facts of a checkpoint whose tensors were loaded."""
 
     counters: Counters
     accounts: Accounts
     notes: list[str]
-    """Sentences about what goes on otherwise than in an uninterrupted run."""
+    """Sentences about differences from an uninterrupted run."""
 
 
 def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
-    """Put a checkpoint's state into `method` and `store`, on whatever device it was made.
+    """Load a checkpoint's state into `method` and `store`, whatever device it was saved on.
 
-    Raises ValueError, with `method` as it was, if the checkpoint belongs to other settings; the sentence names what
-    does not fit.
+    Raises ValueError if the checkpoint belongs to other settings, and names the mismatch; `method` is not changed.
     """
     facts = checkpoint.facts
     try:
@@ -100,8 +101,8 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
     except (KeyError, TypeError) as error:
         raise ValueError(f"its counters or accounts cannot be read ({error!r})") from error
     saved = method_state(checkpoint)
-    # Every check of both before the first change: otherwise an experience that does not fit would be found when the
-    # networks have been replaced.
+    # Check both before the first change: otherwise the networks would already be replaced when the experience turns
+    # out not to fit.
     method.check_state(saved)
     try:
         store.load_state(_part(checkpoint.tensors, "experience."))
@@ -111,12 +112,12 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
 
 
 def method_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return the algorithm's state, as `Algorithm.load_state` takes it."""
+    """Return the algorithm's state for `Algorithm.load_state`."""
     return _tensors(checkpoint, "method.")
 
 
 def collector_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return the state of the learner's own collector; empty where workers have collected."""
+    """Return the state of the learner's own collector; empty if workers collected."""
     return _tensors(checkpoint, f"method.{_COLLECTOR}")
 
 
@@ -127,5 +128,5 @@ def _tensors(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
-    # Arrays of a file reader may be read-only, and torch.from_numpy warns about those.
+    # A file reader's arrays may be read-only, and torch.from_numpy warns about those.
     return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}

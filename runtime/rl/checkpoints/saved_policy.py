@@ -1,4 +1,4 @@
-"""Policy of a checkpoint: its settings, the environment that they name, and its weights."""
+"""Policy of a checkpoint: its settings, their environment, and its weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runtime.rl.checkpoints.upload import bring_newest
 from runtime.rl.settings import Settings
 
 _FOLDER: Final = "checkpoints"
-"""Folder of the checkpoints in a run's."""
+"""Folder of the checkpoints within a run's folder."""
 Say = Callable[[str], None]
 
 
@@ -38,22 +38,22 @@ class SavedRun:
 
     @property
     def made(self) -> Mapping[str, Any]:
-        """Facts of its making: run, seed, time, evaluation; empty where its writer did not say."""
+        """Facts about its creation: run, seed, time, evaluation; empty if its writer did not record them."""
         facts: Mapping[str, Any] = self.checkpoint.facts.get("made", {})
         return facts
 
     @property
     def seed(self) -> int:
-        """Seed of the run; 0 where the checkpoint does not say."""
+        """Seed of the run; 0 if the checkpoint does not contain it."""
         seed = self.made.get("seed", 0)
         return seed if type(seed) is int else 0
 
     def weights(self, plan: Plan) -> NDArray[np.float32]:
         """Return the policy's weights, in the layout of `ActorShape.parts`.
 
-        Raises SetupError if the checkpoint is one of other settings.
+        Raises SetupError if the checkpoint belongs to other settings.
         """
-        # Through the algorithm: a policy may share parts with a critic, and each method names its tensors itself.
+        # Through the algorithm: a policy may share parts with a critic, and each method names its own tensors.
         method = build(plan, 0, "cpu", capture=False)
         try:
             method.load_state(method_state(self.checkpoint))
@@ -66,9 +66,9 @@ class SavedRun:
 
 
 def open_run(place: str, config: str, say: Say) -> SavedRun:
-    """Return the newest whole checkpoint of `place`, with `config`, a JSON object, over its run's settings.
+    """Return the newest undamaged checkpoint of `place`; `config`, a JSON object, overrides its run's settings.
 
-    `place` is a file of a checkpoint, a folder of checkpoints or of a run, or a bucket's URL. Raises SetupError and
+    `place` is a checkpoint file, a folder of checkpoints or of a run, or the URL of a bucket. Raises SetupError and
     OSError with a sentence, and SettingsError for `config`.
     """
     over = settings.read_object(config)
@@ -80,7 +80,7 @@ def open_run(place: str, config: str, say: Say) -> SavedRun:
             "of its run"
         )
     declared_names = {declared.name for declared in fields(Settings)}
-    # Settings of later versions are left aside: what they change in a network, its shapes tell.
+    # Ignore settings of later versions: differences in the networks show in their shapes.
     own = {name: value for name, value in (saved or {}).items() if name in declared_names}
     return SavedRun(checkpoint, settings.from_mapping({**own, **over}))
 
@@ -113,5 +113,5 @@ def _newest(folder: Path, place: str) -> Checkpoint:
 
 
 def say_aside(sentence: str) -> None:
-    """Print a sentence beside the results."""
+    """Print a sentence to stderr, separately from the results."""
     print(sentence, file=sys.stderr)

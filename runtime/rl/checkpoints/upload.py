@@ -1,8 +1,8 @@
-"""Upload of checkpoints to a bucket or volume, and download of the newest complete one.
+"""Uploads checkpoints to a bucket or volume, and downloads the newest complete one.
 
-The order is that of the folder: first the arrays, then the manifest, which holds their SHA-256. So a checkpoint
-with a manifest is complete, wherever a writer was killed. Uploads run in a thread of their own, one checkpoint at a
-time; when the connection is slower than checkpoints come, those in between are skipped.
+The order is the same as in the folder: first the arrays, then the manifest with their SHA-256. A checkpoint with a
+manifest is therefore complete, even if a writer was killed. Uploads run in a separate thread, one checkpoint at a
+time; if the connection is slower than the learner, checkpoints in between are skipped.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from runtime.base.errors import unexpected_reason
 from runtime.base.object_store import ObjectStore
 
 PATIENCE_SECONDS: Final = 60.0
-"""Wait of a finished learner for its last upload, counted from the last byte that moved."""
+"""How long a finished learner waits for its last upload, since the last byte that was transferred."""
 
 Say = Callable[[str], None]
 
 
 class Mirror:
-    """Uploads the checkpoints of one folder. `offer` and `close` belong to one thread."""
+    """Uploads the checkpoints of one folder. One thread calls `offer` and `close`."""
 
     def __init__(self, place: ObjectStore, folder: Path, keep: int, say: Say) -> None:
         self._place = place
@@ -34,7 +34,7 @@ class Mirror:
         self._say = say
         self._pending: str | None = None
         self._copied = ""
-        """Name of the newest checkpoint that is stored already."""
+        """Name of the newest checkpoint that is already stored."""
         self._moved = 0
         self._has_told = False
         self._is_closing = False
@@ -43,7 +43,7 @@ class Mirror:
         self._thread.start()
 
     def offer(self, name: str) -> None:
-        """Upload this checkpoint next, instead of one that still waits."""
+        """Upload this checkpoint next, instead of one that is still waiting."""
         with self._changed:
             self._pending = name
             self._changed.notify_all()
@@ -51,7 +51,7 @@ class Mirror:
     def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """Wait for the last upload, at most `patience_seconds` without progress.
 
-        An upload that is not done by then is made at the next start from the same folder.
+        The next start from the same folder completes an upload that is not done by then.
         """
         with self._changed:
             self._is_closing = True
@@ -104,11 +104,11 @@ class Mirror:
         self._copied = name
         manifests = [key for key in there if key.endswith(".json") and key != f"{name}.json"]
         for old in manifests[: max(0, len(manifests) + 1 - self._keep)]:
-            self._place.remove(old)  # before the arrays: without a manifest it is no checkpoint
+            self._place.remove(old)  # before the arrays: without it they are no checkpoint
             self._place.remove(old.replace(".json", ".safetensors"))
 
     def _tell_of_others(self, name: str, there: list[str]) -> None:
-        """Say once that another learner writes there: each would remove checkpoints of the other."""
+        """Warn once that another learner writes there: each would remove the other's checkpoints."""
         foreign = [key for key in there if is_manifest(key) and key > f"{name}.json"]
         same = f"{name}.json"
         if same in there and self._place.read(same) != (self._folder / same).read_bytes():
@@ -125,9 +125,9 @@ class Mirror:
 
 
 def bring_newest(place: ObjectStore, folder: Path, say: Say) -> str | None:
-    """Download the newest complete checkpoint to `folder`, unless that has one as new; return its name or None.
+    """Download the newest complete checkpoint to `folder`, unless it is already there; return its name or None.
 
-    Raises OSError if the store cannot be read: a newer checkpoint may exist, so training must not start from zero.
+    Raises OSError if the store cannot be read: it may have a newer checkpoint, so do not train from zero.
     """
     own = max((path.name for path in folder.glob("ckpt-*.json")), default="")
     there = [key for key in place.names() if is_manifest(key)]
@@ -141,7 +141,7 @@ def bring_newest(place: ObjectStore, folder: Path, say: Say) -> str | None:
 
 
 def _bring(place: ObjectStore, manifest: str, folder: Path) -> str | None:
-    """Download one checkpoint, the manifest last; return what is wrong with it, or None."""
+    """Download one checkpoint, the manifest last; return an error sentence, or None."""
     name = manifest.replace(".json", ".safetensors")
     try:
         text = place.read(manifest)

@@ -1,4 +1,4 @@
-"""Checkpoint writer: a thread of its own, so that neither copies nor a slow disk delay learning."""
+"""Checkpoint writer: a separate thread, so that neither copies nor a slow disk delay learning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.rl.checkpoints.upload import Mirror
 
 
 class CheckpointWriter:
-    """Writer of one checkpoint at a time."""
+    """Writes one checkpoint at a time."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class CheckpointWriter:
         saved: Callable[[ExchangeState], None],
         mirror: Mirror | None,
     ) -> None:
-        """`saved` is called in the writing thread once a checkpoint is on the disk; `mirror` gets a copy of it."""
+        """The writer thread calls `saved` once a checkpoint is on disk; `mirror` uploads a copy."""
         self._checkpoints = checkpoints
         self._say = say
         self._saved = saved
@@ -30,23 +30,23 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self.trouble = ""
-        """Error of the disk that kept the latest checkpoint from it; empty once one is there."""
+        """Disk error of the latest checkpoint; empty once one was written."""
 
     @property
     def is_busy(self) -> bool:
-        """True while a checkpoint is being written; raises what `wait` raises."""
+        """True while a checkpoint is being written; raises the same errors as `wait`."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
         return self._thread is not None
 
     def save(self, snapshot: LearnerSnapshot) -> None:
-        """Begin to write, after the previous checkpoint is done; raises what `wait` raises."""
+        """Start writing once the previous checkpoint is done; raises the same errors as `wait`."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written. Raises NotFiniteError for a state that must not be saved."""
+        """Return once nothing is being written. Raises NotFiniteError for a state that must not be saved."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -61,7 +61,7 @@ class CheckpointWriter:
             self._error = error
 
     def _write(self, snapshot: LearnerSnapshot) -> None:
-        """Write one checkpoint; report a disk that refuses it, and leave it to the next one."""
+        """Write one checkpoint; on a disk error report it, and leave the retry to the next checkpoint."""
         began = time.monotonic()
         arrays, holdings = snapshot.pack()
         try:
@@ -71,7 +71,7 @@ class CheckpointWriter:
             self.trouble = error.strerror or str(error)
             return
         self.trouble = ""
-        # Only now may segments behind this checkpoint be acknowledged: what it holds survives the process.
+        # Acknowledge the checkpoint's segments only now: its contents survive the process.
         self._saved(holdings)
         if self._mirror is not None:
             self._mirror.offer(name)

@@ -1,4 +1,4 @@
-"""Recorded experience: episodes in files of Minari's form, written while driving and read by a learner.
+"""Recorded experience: episodes in files in Minari's format, written while driving and read by a learner.
 
-Nothing here steps an environment or trains.
+Does not step environments and does not train.
 """

@@ -1,9 +1,10 @@
-"""Files of recorded episodes: HDF5 with a group for each episode, as Minari's (minari.farama.org, `episode_0` ...).
+"""Files of recorded episodes: HDF5 with one group per episode, in Minari's format (minari.farama.org, `episode_0`
+...).
 
-A group has `observations` (T + 1), of which the last follows the last action, `actions`, `rewards`, `terminations`
-and `truncations` (T). Where there are pictures, `observations` is a group of `vector` and `image_0` ... A file is
-written beside its name and moved there whole, so one that can be seen is complete. Episodes that wait for theirs
-stand in a journal of the same name (`runtime.rl.datasets.journal`).
+A group contains `observations` (T + 1; the last one follows the last action), and `actions`, `rewards`,
+`terminations` and `truncations` (T). With images, `observations` is a group of `vector` and `image_0` ... A file is
+written under a temporary name and renamed, so a visible file is complete. Until then its episodes are in a journal
+of the same name (`runtime.rl.datasets.journal`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NEEDED: Final = "recorded experience needs h5py; pip install 'l2rtui[datasets]'
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One episode, or the part of it that was recorded."""
+    """One episode, or its recorded part."""
 
     obs: NDArray[Any]
     """(T + 1, width) observations; the last is the one before any reset."""
@@ -34,13 +35,13 @@ class Episode:
     reward: NDArray[np.float32]
     """(T,)"""
     terminated: bool
-    """True if the episode ended by the rules; otherwise it was cut after its last step."""
+    """True if the episode terminated; otherwise it was truncated after its last step."""
 
     def __len__(self) -> int:
         return len(self.reward)
 
     def check(self, facts: DatasetFacts, where: str) -> None:
-        """ValueError with a sentence that opens with `where` if its arrays cannot be of such a dataset."""
+        """Raise ValueError with a sentence that starts with `where` if the arrays do not fit the dataset."""
         space, action_space, count = facts.obs, facts.action, len(self)
         if (
             not count
@@ -56,7 +57,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """Facts that each file states, which a learner compares with its environment."""
+    """Facts in each file, which a learner compares with its environment."""
 
     environment: str
     obs: ObsSpace
@@ -64,7 +65,7 @@ class DatasetFacts:
 
 
 def require_h5py() -> Any:
-    """Return the module h5py. SetupError where it is not installed."""
+    """Return the module h5py. Raises SetupError if it is not installed."""
     try:
         import h5py
     except ImportError as error:
@@ -73,7 +74,7 @@ def require_h5py() -> Any:
 
 
 def write_episodes(path: Path, facts: DatasetFacts, episodes: Sequence[Episode]) -> None:
-    """Write a file of episodes, whole or not at all."""
+    """Write a file of episodes, completely or not at all."""
     h5py, beside = require_h5py(), path.with_suffix(".part")
     with h5py.File(beside, "w") as file:
         file.attrs["environment"] = facts.environment
@@ -99,7 +100,7 @@ def _write(group: Any, facts: DatasetFacts, episode: Episode, number: int) -> No
             parts.create_dataset(f"image_{index}", data=image, compression="lzf")
     else:
         group["observations"] = vector
-    # One choice is a number and not a row of one, as Gymnasium's Discrete has it.
+    # A single choice is a number and not a row with one number, as in Gymnasium's Discrete.
     is_discrete = len(facts.action.choices) == 1
     group["actions"] = episode.action[:, 0].astype(np.int64) if is_discrete else episode.action
     group["rewards"] = episode.reward
@@ -108,7 +109,7 @@ def _write(group: Any, facts: DatasetFacts, episode: Episode, number: int) -> No
 
 
 class EpisodeFile:
-    """A file of episodes, open for reading. ValueError, a sentence, if it is none."""
+    """A file of episodes, open for reading. Raises ValueError with a sentence for another kind of file."""
 
     def __init__(self, path: Path) -> None:
         h5py = require_h5py()
@@ -128,7 +129,9 @@ class EpisodeFile:
             raise ValueError(f"{path} was not recorded by l2r-runtime: {error}") from error
 
     def read(self) -> Iterator[Episode]:
-        """Yield the episodes, one in memory at a time. ValueError for one whose arrays do not fit each other."""
+        """Yield the episodes, one in memory at a time. Raises ValueError if an episode's arrays do not fit each
+        other.
+        """
         for number in range(self.episodes):
             try:
                 yield self._episode(self._file[f"episode_{number}"])

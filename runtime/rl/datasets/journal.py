@@ -1,8 +1,8 @@
-"""Journal of episodes that have ended and wait for their file: what a killed process leaves of them.
+"""Journal of finished episodes that are not in a file yet; it survives a killed process.
 
-A line of JSON with the facts, then for each episode its length and a msgpack of its arrays. An append costs a
-fraction of an HDF5 group, and the kernel keeps what a killed process has written. When the HDF5 file of the same
-name stands, the journal goes; where both do, the process was killed in between, and the file is read.
+One line of JSON with the facts; then for each episode its length and a msgpack of its arrays. An append costs a
+fraction of an HDF5 group, and the kernel keeps what a killed process has written. The journal is removed once the
+HDF5 file of the same name exists; if both exist, the process was killed in between, and the file is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 class _Record(msgspec.Struct, array_like=True):
-    """An episode as bytes in memory order."""
+    """An episode, as bytes in memory order."""
 
     obs: bytes
     action: bytes
@@ -33,7 +33,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class JournalWriter:
-    """Journal beside the HDF5 file that its episodes will stand in."""
+    """Journal next to the HDF5 file that its episodes will be written to."""
 
     def __init__(self, path: Path, facts: DatasetFacts) -> None:
         self._path = path.with_suffix(JOURNAL_SUFFIX)
@@ -49,15 +49,15 @@ class JournalWriter:
         self._file.flush()
 
     def remove(self) -> None:
-        """Delete the journal: its episodes stand in their file."""
+        """Delete the journal: its episodes are in the HDF5 file."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 class JournalFile:
-    """A journal, read as an `EpisodeFile` is. ValueError, a sentence, if it is none.
+    """A journal, read like an `EpisodeFile`. Raises ValueError with a sentence for another kind of file.
 
-    The last episode is left out if the process was killed while it wrote it.
+    Skips the last episode if the process was killed while writing it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class JournalFile:
         self.steps = sum(len(record.action) for record in self._records) // max(1, width)
 
     def read(self) -> Iterator[Episode]:
-        """Yield the episodes. ValueError for one whose arrays do not fit each other."""
+        """Yield the episodes. Raises ValueError if an episode's arrays do not fit each other."""
         for number, record in enumerate(self._records):
             where = f"{self._path}: episode {number}"
             try:
@@ -93,16 +93,16 @@ class JournalFile:
         )
 
     def close(self) -> None:
-        """Let go of the episodes."""
+        """Release the episodes."""
         self._records = []
 
 
 def _records(file: BinaryIO) -> Iterator[_Record]:
-    """Yield what was written whole."""
+    """Yield the completely written records."""
     decode = msgspec.msgpack.Decoder(_Record).decode
     while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
-        # Bounded by what is there: a length from outside must not ask for memory.
+        # Limited by the file's size: a length from outside must not control how much memory is allocated.
         data = file.read(min(length, Path(file.name).stat().st_size))
         if len(data) < length:
             return
@@ -113,26 +113,26 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
 
 
 class EpisodeReader(Protocol):
-    """Reader of the episodes of one file."""
+    """Reader of the episodes in one file."""
 
     facts: DatasetFacts
     episodes: int
     steps: int
 
     def read(self) -> Iterator[Episode]:
-        """Yield the episodes. ValueError for one that cannot be read."""
+        """Yield the episodes. Raises ValueError for an unreadable episode."""
 
     def close(self) -> None:
         """Close the file."""
 
 
 def open_episodes(path: Path) -> EpisodeReader:
-    """Open a file of a dataset. ValueError, a sentence, if it is none."""
+    """Open a file of a dataset. Raises ValueError with a sentence if it is not one."""
     return JournalFile(path) if path.suffix == JOURNAL_SUFFIX else EpisodeFile(path)
 
 
 def dataset_files(folder: str) -> Sequence[Path]:
-    """Return the files of a dataset, those of all folders in it. SetupError if there are none."""
+    """Return the files of a dataset, including all subfolders. Raises SetupError if there are none."""
     paths = set(Path(folder).rglob(f"*{SUFFIX}"))
     journals = Path(folder).rglob(f"*{JOURNAL_SUFFIX}")
     paths.update(path for path in journals if path.with_suffix(SUFFIX) not in paths)

@@ -1,4 +1,4 @@
-"""Recorder of episodes while they are driven: in memory until an episode ends, then a journal, then a file."""
+"""Recorder of episodes during driving: in memory until an episode ends, then in a journal, then in a file."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from runtime.rl.datasets.journal import JournalWriter
 from runtime.rl.envs.base import StepResult, VectorEnv
 
 WRITE_SECONDS: Final = 5.0
-"""Longest time that finished episodes wait for others to share a file; until then they stand in a journal."""
+"""Longest time that finished episodes wait to share a file; until then they are in a journal."""
 FILE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of episodes after which a file is written at once."""
+"""Size of episodes from which a file is written at once."""
 MEMORY_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of steps in memory; episodes that are longer are cut into parts, each truncated at its end."""
+"""Size of the steps in memory; longer episodes are split into parts that are truncated."""
 _Step = tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[Any]]
 """Observations, actions, rewards and final observations of all copies."""
 
 
 class EpisodeRecorder:
-    """Writer of what the copies of an environment do to files in a folder.
+    """Writes the episodes of an environment's copies to files in a folder.
 
-    As a context it writes the episodes that have ended however its block ends.
+    As a context manager it writes the finished episodes however the block ends.
     """
 
     def __init__(self, folder: str, env: VectorEnv, environment: str, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        """SetupError without h5py, OSError for a folder that cannot be written."""
+        """Raises SetupError without h5py, and OSError if the folder is not writable."""
         require_h5py()
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._name = uuid.uuid4().hex[:12]  # workers of many nodes may share the folder
+        self._name = uuid.uuid4().hex[:12]  # workers on several nodes may share the folder
         self._facts = DatasetFacts(environment, env.obs_space, env.action_space)
         self._memory_bytes = memory_bytes
         self._steps: deque[_Step] = deque()
         self._first = 0
         """Number of the oldest step in memory."""
         self._begins = np.zeros(env.num_envs, dtype=np.int64)
-        """Number of the first step of each copy's present episode."""
+        """Number of the first step of each copy's current episode."""
         self._finished: list[Episode] = []
         self._bytes = 0
         self._files = 0
@@ -58,14 +58,14 @@ class EpisodeRecorder:
         self.flush()
 
     def add(self, obs: NDArray[Any], action: NDArray[Any], result: StepResult) -> None:
-        """Take one step of all copies: what they saw, what they did, and what came of it."""
-        if result.is_lost:  # no step of a lost simulator is experience, and those before have no end
+        """Add one step of all copies: observations, actions and results."""
+        if result.is_lost:  # a lost simulator's steps are not experience, and earlier ones have no end
             self.reset()
             return
         self._steps.append((obs, action, result.reward, result.final_obs))
         number = self._first + len(self._steps)
         ended = result.terminated | result.truncated
-        if result.absent is not None:  # padding belongs to no episode
+        if result.absent is not None:  # padding is not part of an episode
             self._begins[result.absent] = number
             ended &= ~result.absent
         for copy in np.flatnonzero(ended):
@@ -79,13 +79,13 @@ class EpisodeRecorder:
             self.flush()
 
     def reset(self) -> None:
-        """Drop the episodes that have not ended."""
+        """Drop unfinished episodes."""
         self._first += len(self._steps)
         self._steps.clear()
         self._begins[:] = self._first
 
     def flush(self) -> None:
-        """Write the file of the episodes that have ended."""
+        """Write the file of the finished episodes."""
         if self._journal is not None:
             write_episodes(self._path, self._facts, self._finished)
             self._journal.remove()
@@ -95,7 +95,7 @@ class EpisodeRecorder:
         self._written = time.monotonic()
 
     def _finish(self, copy: int, number: int, *, is_terminated: bool) -> None:
-        """Keep the episode of a copy that ended before step ``number``."""
+        """Keep a copy's episode, which ended before step ``number``."""
         steps = [self._steps[at - self._first] for at in range(int(self._begins[copy]), number)]
         obs = np.stack([step[0][copy] for step in steps] + [steps[-1][3][copy]])
         action = np.stack([step[1][copy] for step in steps])
@@ -115,7 +115,7 @@ class EpisodeRecorder:
         return self._folder / f"{self._name}-{self._files + 1:06}{SUFFIX}"
 
     def _forget(self) -> None:
-        """Let go of steps that belong to no present episode."""
+        """Drop steps that are not part of a current episode."""
         oldest = int(self._begins.min())
         while self._first < oldest:
             self._steps.popleft()

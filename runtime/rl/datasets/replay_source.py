@@ -1,4 +1,4 @@
-"""Source of a learner's data that is a dataset: all of it is put into the replay before the first update."""
+"""A dataset as a learner's data source: everything is put into the replay before the first update."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from runtime.rl.datasets.journal import dataset_files, open_episodes
 def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], None]) -> None:
     """Put all recorded episodes of ``folder`` into ``replay``.
 
-    A file that cannot be read is left out with a sentence. SetupError if nothing is left, if the spaces are not
-    those of the run's environment, or if there is more than the replay holds.
+    Skips an unreadable file with a sentence. Raises SetupError if nothing is left, if the spaces differ from the
+    environment's, or if the replay is too small.
     """
     episodes = 0
     for path in dataset_files(folder):
@@ -60,12 +60,12 @@ def _columns(episode: Episode) -> tuple[np.ndarray, ...]:
 
 
 class DatasetSource:
-    """Source of data in place of workers: an update never waits."""
+    """Data source without workers: an update never waits."""
 
     def __init__(self, exchange: LearnerServer) -> None:
         self._exchange = exchange
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:  # noqa: ARG002  (nothing to wait for)
-        """Return true. RuntimeError if the exchange with the evaluators has failed."""
+        """Return True. Raises RuntimeError if the exchange with the evaluators has failed."""
         self._exchange.await_data(updates, 0.0)
         return True

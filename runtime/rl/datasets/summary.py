@@ -14,7 +14,9 @@ from runtime.rl.datasets.journal import dataset_files, open_episodes
 
 
 def print_summary(options: argparse.Namespace) -> int:
-    """Print what is in a folder of recorded episodes and return the exit code. SetupError if nothing is."""
+    """Print a summary of recorded episodes in a folder and return the exit code. Raises SetupError if it has
+    none.
+    """
     figures = summary(options.folder)
     if options.json:
         print(json.dumps(figures))
@@ -28,7 +30,7 @@ def print_summary(options: argparse.Namespace) -> int:
 
 
 def summary(folder: str) -> dict[str, Any]:
-    """Return figures of all files in a folder; files that cannot be read are named under `damaged`."""
+    """Return figures of all files in a folder; unreadable files are listed under `damaged`."""
     returns: list[float] = []
     steps: list[int] = []
     ended, damaged = 0, []

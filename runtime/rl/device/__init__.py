@@ -1,4 +1,4 @@
-"""Accelerator's side of learning: captured functions, memory, copies; on a CPU the same code runs eagerly.
+"""The accelerator: captured functions, memory, copies. On a CPU the same code runs eagerly.
 
-Knows torch and no algorithm.
+Depends on torch and on no algorithm.
 """

@@ -1,8 +1,9 @@
 """Steps of environments on a device, compiled by torch: many small kernels become a few large ones.
 
-Racing's step launches some 250 kernels, each of which reads and writes all cars. TorchInductor fuses them: the same
-step of 65,536 cars as a CUDA graph ran ten times as often on an H200 (docs/gpu.md). Compiling takes half a minute
-and needs Triton and a C compiler, so it is for large runs, and a learner without them goes on uncompiled.
+Racing's step launches about 250 kernels, each of which reads and writes all cars. TorchInductor fuses them: on an
+H200 the same step of 65,536 cars as a CUDA graph ran ten times as often (docs/gpu.md). Compiling takes half a
+minute and requires Triton and a C compiler, so it is meant for large runs; a learner without them continues
+uncompiled.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from runtime.base.errors import first_line
 from runtime.rl.envs.device import DeviceArrays, DeviceEnv, DeviceStep
 
 LEAST_COPIES: Final = 4_096
-"""Copies from which ``compile: auto`` compiles: such a run is long. By the settings alone, so that a run that is
-repeated or resumed computes with the same kernels."""
+"""Number of copies from which ``compile: auto`` compiles, because such runs are long. It depends on the settings
+only, so that repeated and resumed runs use the same kernels.
+"""
 
 
 def is_compiled(setting: bool | str, device: str, copies: int) -> bool:
-    """Return whether the setting ``compile`` holds for so many copies on ``device``."""
+    """Return whether the setting ``compile`` applies for that many copies on ``device``."""
     if isinstance(setting, bool):
         return setting
     return torch.device(device).type == "cuda" and copies >= LEAST_COPIES
 
 
 def compiled(env: DeviceEnv, draws: Draws, name: str, say: Callable[[str], None]) -> DeviceEnv:
-    """Return ``env`` with a compiled step; or ``env``, and say why, where torch cannot compile it.
+    """Return ``env`` with a compiled step; if torch cannot compile it, say why and return ``env`` unchanged.
 
-    ``env`` was made with ``draws.arrays``; ``name`` is the environment's.
+    ``env`` was created with ``draws.arrays``; ``name`` is the environment's name.
     """
     say(f"compiling the step of {name}: half a minute the first time")
     state = env.state()
@@ -40,7 +42,7 @@ def compiled(env: DeviceEnv, draws: Draws, name: str, say: Callable[[str], None]
         return CompiledEnv(env, draws)
     except torch.OutOfMemoryError:
         raise
-    # Torch, Triton and the C compiler each fail in their own ways, and a step that is not compiled is only slower.
+    # Torch, Triton and the C compiler fail in different ways, and an uncompiled step is only slower.
     except Exception as error:  # noqa: BLE001
         say(f"the step of {name} could not be compiled ({_reason(error)}); the learner goes on uncompiled")
         draws.use(())
@@ -49,30 +51,30 @@ def compiled(env: DeviceEnv, draws: Draws, name: str, say: Callable[[str], None]
 
 
 def _reason(error: Exception) -> str:
-    """Return type and first line of the error below torch's own, which names the missing compiler."""
+    """Return type and first line of the cause of torch's error, which names the missing compiler."""
     inner = getattr(error, "inner_exception", None) or error
     return f"{type(inner).__name__}: {first_line(inner)}"
 
 
 class Draws:
-    """Source of an environment's random numbers that can draw those of a whole step beforehand.
+    """An environment's random numbers, which can be drawn for a whole step in advance.
 
-    A function that torch compiles cannot draw from a generator. Drawn before it in the same order, the numbers are
-    those that the function would have drawn, so compiled and uncompiled runs of a seed meet the same episodes.
+    A function compiled by torch cannot draw from a generator. Numbers drawn before it in the same order are the
+    ones the function would have drawn, so compiled and uncompiled runs of a seed see the same episodes.
     """
 
     def __init__(self, arrays: DeviceArrays) -> None:
         self._drawing = arrays
         self.arrays = DeviceArrays(arrays.xp, arrays.convert, self._next, self._part)
-        """The arrays to make an environment with."""
+        """The arrays with which to create an environment."""
         self.has_parts = False
-        """True once a step has named parts that are not to be compiled together."""
+        """True once a step named parts that must not be compiled together."""
         self._zeros: list[Tensor] | None = None
         self._drawn: tuple[Tensor, ...] = ()
         self._taken = 0
 
     def examples(self, function: Callable[[], object]) -> tuple[Tensor, ...]:
-        """Return zeros of the shapes that ``function`` draws, in their order; no generator advances."""
+        """Return zeros with the shapes that ``function`` draws, in order; no generator advances."""
         zeros: list[Tensor] = []
         self._zeros = zeros
         try:
@@ -82,16 +84,16 @@ class Draws:
         return tuple(zeros)
 
     def draw(self, examples: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Draw numbers of the examples' shapes."""
+        """Draw numbers with the examples' shapes."""
         return tuple(self._drawing.uniform(tuple(example.shape)) for example in examples)
 
     def use(self, drawn: tuple[Tensor, ...]) -> None:
-        """Hand out ``drawn`` in their order; without any, draw when asked."""
+        """Return ``drawn`` one after another from now on; if empty, draw on demand."""
         self._drawn, self._taken = drawn, 0
 
     def _part(self) -> None:
         self.has_parts = True
-        if torch.compiler.is_compiling():  # elsewhere the name alone would import the compiler
+        if torch.compiler.is_compiling():  # otherwise the name alone would import the compiler
             torch._dynamo.graph_break()  # noqa: SLF001  (its documented name)
 
     def _next(self, shape: tuple[int, ...]) -> Tensor:
@@ -107,14 +109,14 @@ class Draws:
 
 
 class CompiledEnv:
-    """Environment whose step and the observation behind it are one compiled function.
+    """Environment whose step and the following observation are one compiled function.
 
-    See ``runtime.rl.envs.device.DeviceEnv`` for the methods. Results agree with the environment's own to the
-    rounding of float32: fused kernels contract products and sums.
+    See ``runtime.rl.envs.device.DeviceEnv`` for the methods. Results agree with the uncompiled environment's to
+    float32 rounding: fused kernels contract products and sums.
     """
 
     def __init__(self, env: DeviceEnv, draws: Draws) -> None:
-        """Compile; raises whatever torch raises where it cannot."""
+        """Compile; raises torch's error if that fails."""
         self.num_envs, self.obs_space, self.action_space = env.num_envs, env.obs_space, env.action_space
         self._env, self._draws = env, draws
         self._state: dict[str, Tensor] = dict(env.state())
@@ -128,20 +130,20 @@ class CompiledEnv:
         )
         with torch.no_grad():
             self._examples = draws.examples(lambda: env.step(action))
-            # Whole, unless the environment names parts: where Python runs something in between for another reason,
-            # its kernels would be launched one by one, and nobody would know.
+            # As a whole, unless the environment names parts: a graph break for another reason would silently launch
+            # the kernels one by one.
             self._function = torch.compile(self._step, dynamic=False, fullgraph=not draws.has_parts)
             self._function(action, self._examples, *self._state.values())
         self._restore()
 
     def start(self) -> None:
-        """Begin a new episode in every copy."""
+        """Start a new episode in every copy."""
         self._restore()
         self._env.start()
         self.use_state(self._env.state())
 
     def observe(self) -> Tensor:
-        """(B, obs_space.width) of the present state."""
+        """(B, obs_space.width) of the current state."""
         if self._obs is None:
             self._restore()
             self._obs = self._env.observe()
@@ -159,17 +161,19 @@ class CompiledEnv:
         return self._state
 
     def use_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with other arrays."""
+        """Continue with other arrays."""
         self._state = {name: state[name] for name in self._names}
         self._obs = None
 
     def _restore(self) -> None:
-        """Undo what the compiled function leaves in the environment: results that the next call overwrites."""
+        """Undo the compiled function's effect on the environment: it leaves results that the next call
+        overwrites.
+        """
         self._draws.use(())
         self._env.use_state(self._state)
 
     def _step(self, action: Tensor, drawn: tuple[Tensor, ...], *state: Tensor) -> tuple[Any, ...]:
-        """Step and observe as a function of its arguments alone, which is what torch compiles."""
+        """Step and observe as a pure function of the arguments, which torch compiles."""
         env = self._env
         self._draws.use(drawn)
         env.use_state(dict(zip(self._names, state, strict=True)))

@@ -1,4 +1,4 @@
-"""Failures of a device as sentences: memory that is not enough, and errors that CUDA reports."""
+"""Device failures as sentences: out of memory, and errors reported by CUDA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.base.errors import FailedError, first_line
 
 @contextmanager
 def device_failures() -> Iterator[None]:
-    """Raise FailedError for what the device refuses in the block; other errors pass."""
+    """Raise FailedError for device errors in the block; other errors pass."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -20,7 +20,7 @@ def device_failures() -> Iterator[None]:
             f"the device has too little memory: {first_line(error)}; lower the batch, hidden, convolutions or "
             "replay_capacity, set replay_device to host, or place fewer processes on this GPU"
         ) from error
-    # An error of a kernel is reported by some later call, and every call after it fails: only a new process helps.
+    # A later call reports a kernel's error, and every call after it fails: only a new process helps.
     except torch.AcceleratorError as error:
         raise FailedError(
             f"the device failed: {first_line(error)}; a restart goes on from the newest checkpoint"

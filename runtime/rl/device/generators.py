@@ -1,8 +1,8 @@
-"""Random number generators whose state a checkpoint carries to a device of another type.
+"""Random number generators whose saved state can move to another type of device.
 
-Each type of device has a generator of its own: the Mersenne Twister on a CPU (5,056 bytes), Philox on a GPU (seed
-and offset, 16 bytes). A state of one means nothing to the other, so there the generator is seeded anew: from the
-saved state itself, by a hash, so that the same checkpoint goes on in the same way each time.
+Each type of device has its own generator: the Mersenne Twister on a CPU (5,056 bytes), Philox on a GPU (seed and
+offset, 16 bytes). The state of one cannot be used by the other. On another type the generator is therefore seeded
+with a hash of the saved state, so that the same checkpoint always continues in the same way.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 _MARK: Final = ".device"
-"""Ending of the name under which the type of device is saved, as bytes of its name."""
+"""Suffix of the name under which the device type is saved, as bytes."""
 _SIZES: Final = {5056: "cpu", 16: "cuda"}
-"""Types by the bytes of their states: checkpoints of earlier versions have no mark."""
+"""Device types by the size of their state in bytes, for checkpoints of earlier versions without that entry."""
 
 
 def saved_generators(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
-    """Return the states by name, and beside each the type of its device."""
+    """Return the states by name, each with an entry for the type of its device."""
     states = {name: generator.get_state() for name, generator in generators.items()}
     marks = {name + _MARK: _text(generator.device.type) for name, generator in generators.items()}
     return states | marks
 
 
 def check_generator(name: str, generator: torch.Generator, state: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless `load_generator` would take the state of this name."""
+    """Raise ValueError unless `load_generator` accepts the state with this name."""
     saved = state[name]
     sentence = f"the saved {name} is no state of a random number generator"
     if saved.dtype != torch.uint8 or saved.dim() != 1:
@@ -41,10 +41,10 @@ def check_generator(name: str, generator: torch.Generator, state: Mapping[str, T
 
 
 def load_generator(name: str, generator: torch.Generator, state: Mapping[str, Tensor]) -> str | None:
-    """Set a generator to a saved state; return a sentence if it goes on with other numbers there."""
+    """Set a generator to a saved state; return a sentence if it continues with different numbers."""
     saved, origin, target = state[name], _device_type(name, state), generator.device.type
     if origin == target:
-        # In place: a CUDA graph that has registered the generator reads the new seed and offset at its next replay.
+        # In place: a CUDA graph that registered the generator reads the new seed and offset at its next replay.
         generator.set_state(saved)
         return None
     digest = hashlib.blake2b(saved.numpy().tobytes(), digest_size=8).digest()
@@ -53,7 +53,7 @@ def load_generator(name: str, generator: torch.Generator, state: Mapping[str, Te
 
 
 def _device_type(name: str, state: Mapping[str, Tensor]) -> str | None:
-    """Return the type of device that a state was saved on; None if it is not one that can be told."""
+    """Return the type of device that a state was saved on; None if it is unknown."""
     mark = state.get(name + _MARK)
     return _SIZES.get(state[name].numel()) if mark is None else mark.numpy().tobytes().decode("ascii", "replace")
 

@@ -1,4 +1,4 @@
-"""Free memory of the device and of the host, as the limits of this process have it."""
+"""Free memory of the device and of the host, within this process's limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def device_free_bytes(device: str) -> int | None:
-    """Return the free bytes of a CUDA device; None where the learner computes in the host's memory."""
+    """Return the free bytes of a CUDA device; None if the learner computes in host memory."""
     if torch.device(device).type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
@@ -20,9 +20,9 @@ def device_free_bytes(device: str) -> int | None:
 
 
 def host_free_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
-    """Return the bytes that this process can still get: what the host has, within the container's limit.
+    """Return the bytes that this process can still allocate: the host's free memory, within the container's limit.
 
-    None where neither is known, as on systems without /proc.
+    None if neither is known, as on systems without /proc.
     """
     free = [max(0, group.limit - group.used) for group in memory_limits(cgroup) if group.used is not None]
     available = _available(meminfo)
@@ -30,7 +30,7 @@ def host_free_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | Non
 
 
 def _available(meminfo: Path) -> int | None:
-    """Return MemAvailable of proc(5): what can be had without swapping, with the caches that would make room."""
+    """Return MemAvailable of proc(5): memory available without swapping, including caches that can be dropped."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Precision of products on the device: true float32, TF32, or bfloat16 networks over float32 weights."""
+"""Precision of products on the device: exact float32, TF32, or bfloat16 networks with float32 weights."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 import torch
 
 DTYPES: Final = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-"""Type of weights and activations in products of matrices and convolutions, by the setting ``precision``."""
+"""Type of weights and activations in matrix products and convolutions, by the setting ``precision``."""
 
 
 def chosen_precision(setting: str, device: str, *, has_images: bool) -> str:
-    """Return the precision that ``auto`` stands for; another setting is itself.
+    """Return the precision that ``auto`` selects; other settings are returned unchanged.
 
     Convolutions in exact float32 use no tensor cores: an update of SAC on 84x84x4 took 3.1 ms on an H200 and 1.8 ms
-    in TF32, in which torch computes convolutions by default, too. Small networks on vectors gain nothing.
+    in TF32, which is also torch's default for convolutions. Small networks on vectors gain nothing.
     """
     if setting != "auto":
         return setting
@@ -23,13 +23,13 @@ def chosen_precision(setting: str, device: str, *, has_images: bool) -> str:
 
 
 def set_float32_products(precision: str) -> None:
-    """Make float32 products of this process TF32 (10 bits of mantissa instead of 23) for ``tf32``, exact otherwise.
+    """Use TF32 (10 mantissa bits instead of 23) for this process's float32 products if ``tf32``, else exact ones.
 
-    Torch's own defaults are neither: matrices are exact and convolutions TF32 (PyTorch, *CUDA semantics: TF32*).
+    Torch's own default is a mixture: exact matrix products, TF32 convolutions (PyTorch, *CUDA semantics: TF32*).
     """
     is_tf32 = precision == "tf32"
-    # Torch 2.9 brought `fp32_precision` beside these two, and getters raise where only the new way was used. The
-    # older functions set both; releases differ in whether they warn of it.
+    # Torch 2.9 added `fp32_precision` alongside these two, and getters raise if only the new way was used. The
+    # older functions set both; depending on the release they warn about it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         torch.set_float32_matmul_precision("high" if is_tf32 else "highest")

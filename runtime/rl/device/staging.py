@@ -1,8 +1,8 @@
-"""Copies from the host to the device beside the computation: pinned buffers and a stream of their own.
+"""Copies from host to device in parallel with the computation: pinned buffers and a separate stream.
 
 A copy from pageable memory waits for the stream and blocks the host; one from pinned memory does neither (CUDA C++
-Programming Guide, *Asynchronous Concurrent Execution*). On a CPU the same calls copy at once, so that tests run
-through them.
+Programming Guide, *Asynchronous Concurrent Execution*). On a CPU the same calls copy synchronously, so that tests
+cover them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BUFFERS: Final = 4
-"""Pinned buffers of one stream of copies: so many copies may wait for the device before the host waits for them."""
+"""Pinned buffers per copy stream: this many copies may wait for the device before the host waits for them."""
 MOST_PINNED_BYTES: Final = 256 * 2**20
-"""Largest array that goes through a buffer. Buffers are kept, and pinned memory is memory that the host lacks."""
+"""Largest array that uses a buffer. Buffers are kept, and pinned memory is lost to the host."""
 ALIGNMENT: Final = 64
-"""Bytes to which arrays in a buffer are aligned; views of other types need 8, and copies are faster with more."""
+"""Alignment of arrays in a buffer; views of other types need 8 bytes, and copies are faster with more."""
 
 
 def _event() -> torch.cuda.Event:
@@ -30,10 +30,10 @@ def _event() -> torch.cuda.Event:
 
 
 class CopyStream:
-    """Order of copies and of the computation that uses them, on a stream of its own where the device has streams.
+    """Orders copies and the computation that uses them, on a separate stream if the device has streams.
 
-    Copies run between two marks: they begin after all that the computing stream was given before (it may still read
-    what they overwrite), and that stream waits for them when it is told to, not before.
+    Copies run between two marks: they start after all work queued so far on the computing stream (which may still
+    read what they overwrite), and that stream waits for them only when told to.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -49,7 +49,7 @@ class CopyStream:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """Run the copies of the block on the stream, behind the latest `mark_read`."""
+        """Run the copies of the block on the copy stream, after the latest `mark_read`."""
         if self.stream is None or self._read is None or self._written is None:
             yield
             return
@@ -59,33 +59,35 @@ class CopyStream:
             self._written.record(self.stream)
 
     def on_stream(self) -> AbstractContextManager[object]:
-        """Return the context in which the stream of copies is the present one."""
+        """Return the context in which the copy stream is the current one."""
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Return a tensor whose memory, once it is dropped, is not given away before the copies so far are done."""
+        """Return a tensor whose memory is not reused before all copies so far are done, even if the tensor is
+        dropped.
+        """
         if self.stream is not None:
             tensor.record_stream(self.stream)
         return tensor
 
     def await_copies(self) -> None:
-        """Let the present stream wait for all copies so far; the host does not wait."""
+        """Make the current stream wait for all copies so far; the host does not wait."""
         if self._written is not None:
             torch.cuda.current_stream(self.device).wait_event(self._written)
 
     def finish_copies(self) -> None:
-        """Wait on the host for all copies so far, so that what they read may be written."""
+        """Wait on the host for all copies so far, so that their sources may be overwritten."""
         if self._written is not None:
             self._written.synchronize()
 
     def mark_read(self) -> None:
-        """Let later copies wait for all that the present stream has been given so far."""
+        """Make later copies wait for all work queued so far on the current stream."""
         if self._read is not None:
             self._read.record(torch.cuda.current_stream(self.device))
 
 
 class PinnedBuffers:
-    """Buffers in turn, each used again once the copy out of it is done. For one thread at a time."""
+    """Buffers used in turn, each only after the copy from it is done. Not thread-safe."""
 
     def __init__(self, device: str | torch.device, count: int = BUFFERS) -> None:
         self._is_pinned = torch.device(device).type == "cuda"
@@ -95,7 +97,7 @@ class PinnedBuffers:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Use one buffer for the copies of the block, which all go to the present stream."""
+        """Use one buffer for the copies of the block, all on the current stream."""
         self._turn = (self._turn + 1) % len(self._buffers)
         event = self._copied[self._turn]
         if event is not None:
@@ -111,8 +113,8 @@ class PinnedBuffers:
     def hold(self, values: NDArray[Any], pitch: int | None = None) -> Tensor:
         """Return an array's values in the buffer, contiguous, to be copied to the device before the block ends.
 
-        With a ``pitch``, rows (n, width) come as (n, pitch), any numbers behind each. A very large array, such as a
-        ring that a checkpoint has held, is returned itself or as a padded copy: that copy waits.
+        With a ``pitch``, rows (n, width) become (n, pitch), padded with arbitrary numbers. A very large array, such
+        as a ring from a checkpoint, is returned as is or as a padded copy; copying it to the device is synchronous.
         """
         shape = values.shape if pitch is None else (len(values), pitch)
         size = math.prod(shape) * values.itemsize
@@ -124,7 +126,7 @@ class PinnedBuffers:
         self._used = start + size
         buffer = self._buffers[self._turn]
         if self._used > buffer.nbytes:
-            # What the block has copied from so far must live until the device has read it.
+            # The source of the block's earlier copies must stay alive until the device has read it.
             self._outgrown.append(buffer)
             size = max(2 * buffer.nbytes, self._used)
             buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
@@ -137,9 +139,9 @@ class PinnedBuffers:
 
 
 class DeviceCopier:
-    """Tensors of a batch in pinned memory → tensors on the device, in one of ``sets`` sets of them in turn.
+    """Copies a batch from pinned memory to tensors on the device, into one of ``sets`` sets of them in turn.
 
-    With two sets a batch is copied while the one before is learned from.
+    With two sets, a batch is copied while the previous one is used.
     """
 
     def __init__(self, device: str, sets: int = 2) -> None:
@@ -148,14 +150,16 @@ class DeviceCopier:
         self._device = device
 
     def copy(self, tensors: list[Tensor], number: int) -> list[Tensor]:
-        """Begin to copy to set ``number``, which nothing may use that is started later; return its tensors."""
+        """Start copying to set ``number`` and return its tensors; work started from now on must not use the old
+        contents.
+        """
         targets = self._targets[number]
         if [target.shape for target in targets] != [tensor.shape for tensor in tensors]:
             keep = self._streams[number].keep
             targets = [keep(torch.empty_like(tensor, device=self._device)) for tensor in tensors]
             self._targets[number] = targets
-            # The allocator gives memory that the present stream has freed and may still read: the copy, on another
-            # stream, comes behind that.
+            # The allocator may return memory that the current stream has freed but still reads; the copy runs on
+            # another stream and must wait for that.
             self._streams[number].mark_read()
         with self._streams[number].copying():
             for target, tensor in zip(targets, tensors, strict=True):
@@ -163,13 +167,13 @@ class DeviceCopier:
         return targets
 
     def finish_copy(self, number: int) -> None:
-        """Wait on the host for the latest copy to set ``number``: then its pinned source may be written."""
+        """Wait on the host for the latest copy to set ``number``: then its pinned source may be overwritten."""
         self._streams[number].finish_copies()
 
     def await_copy(self, number: int) -> None:
-        """Let the present stream wait for the copy to set ``number``."""
+        """Make the current stream wait for the copy to set ``number``."""
         self._streams[number].await_copies()
 
     def mark_used(self, number: int) -> None:
-        """Say that all work on set ``number`` has been started."""
+        """Mark that all work on set ``number`` was started."""
         self._streams[number].mark_read()

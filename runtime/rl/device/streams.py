@@ -1,9 +1,9 @@
-"""Tensors on their way from the device to the host, while the device goes on computing.
+"""Copies of tensors from the device to the host, while the device continues computing.
 
-A copy to the host on the computing stream makes whoever reads it wait for every kernel before it, and every kernel
-behind it wait for the copy. Here the tensors are cloned on the computing stream, which takes a fraction of a
-millisecond at the memory's speed, and a second stream moves the clones into pinned memory (CUDA C++ Programming
-Guide, *Overlapping Behavior*); an event says when they are there. The next update may write at once.
+With a copy to the host on the computing stream, the reader waits for every kernel before it, and every later kernel
+waits for the copy. Here the tensors are cloned on the computing stream, which takes a fraction of a millisecond at
+memory speed, and a second stream copies the clones into pinned memory (CUDA C++ Programming Guide, *Overlapping
+Behavior*); an event marks their arrival. The next update may write to the tensors at once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 
 class HostCopy:
-    """Copies of tensors as they were when this was made; any thread may wait for them.
+    """Copies of tensors as of construction; any thread may wait for them.
 
-    On a GPU they arrive later. Elsewhere they are there at once, through the same methods.
+    On a GPU they arrive later; otherwise they are available at once, through the same methods.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """Begin to copy. The caller's current stream of each device is the one that has written ``tensors``."""
+        """Start copying. On each device, the caller's current stream must be the one that wrote ``tensors``."""
         self._events: list[torch.cuda.Event] = []
-        # With every name from the beginning, so that the order is the caller's whatever device comes first.
+        # All names from the start, so that the order is the caller's whichever device comes first.
         self._arrived: dict[str, Tensor] = dict(tensors)
         devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
         for name, tensor in tensors.items():
@@ -43,34 +43,34 @@ class HostCopy:
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for name, snapshot in snapshots.items():
-                # Pinned blocks come from PyTorch's cache of them and return to it once the array is dropped: only
-                # the first copies of a run allocate.
+                # PyTorch caches pinned blocks and reuses them once the array is dropped: only the first copies of a
+                # run allocate.
                 host = torch.empty(snapshot.shape, dtype=snapshot.dtype, pin_memory=True)
                 host.copy_(snapshot, non_blocking=True)
-                # The snapshot is dropped below, and its memory must not be given to a kernel before it was read.
+                # The snapshot is dropped below; its memory must not be given to a kernel before it was read.
                 snapshot.record_stream(stream)
                 self._arrived[name] = host
-            # Blocking: a thread that waits sleeps and leaves the core to the learner, instead of spinning.
+            # Blocking: a waiting thread sleeps and leaves the core to the learner, instead of spinning.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         self._events.append(event)
 
     def ready(self) -> bool:
-        """Return true once everything has arrived; never waits."""
+        """Return True once everything has arrived; never waits."""
         return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Return when everything has arrived. RuntimeError if the device failed."""
+        """Return once everything has arrived. Raises RuntimeError if the device failed."""
         for event in self._events:
             event.synchronize()
 
     def numpy(self) -> dict[str, NDArray[Any]]:
-        """Return the copies by name, after a wait if need be; nobody writes to them any more."""
+        """Return the copies by name, after waiting if necessary; they are no longer written to."""
         self.wait()
         return {name: tensor.numpy() for name, tensor in self._arrived.items()}
 
 
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of copies to the host; one a device, since it has one engine for each direction."""
+    """Return the stream for copies to the host; one per device, since it has one engine for each direction."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Encoders of pictures that are trained before a run: pictures in, latents out.
+"""Encoders of images, trained before a run: images in, latents out.
 
-Not here: convolutions that a run learns itself (`runtime.rl.algos`).
+Not here: convolutions that a run trains itself (`runtime.rl.algos`).
 """

@@ -1,8 +1,8 @@
-"""Frozen encoders: the setting, the protocol of one's own, and the environment that shows latents for pictures.
+"""Frozen encoders: the setting, the protocol for user-defined ones, and an environment that observes latents.
 
-The encoder runs where the pictures are, beside the environment. All behind it, the wire, the replay, networks,
-remote inference and exported policies, handles a vector of latents and the other numbers: a picture of
-144 x 144 x 3 takes 62 kB, and 32 latents 128 bytes. So every method works with it, and none needs to know.
+The encoder runs in the same process as the environment. The wire, the replay, networks, remote inference and
+exported policies then handle a vector of latents and the other numbers: an image of 144 x 144 x 3 takes 62 kB, and
+32 latents 128 bytes. Every method works with an encoder without knowing about it.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ from runtime.rl.envs.base import StepResult, VectorEnv
 from runtime.rl.spaces import Image, ObsSpace
 
 CONVOLUTIONS: Final = "convolutions"
-"""Name of what a run learns itself, from nothing; the default."""
+"""Name of the default: networks that the run trains from scratch."""
 VAE: Final = "vae"
 
 
 class Encoder(Protocol):
-    """Encoder of an observation's pictures; one of one's own has these two and a constructor.
+    """Encoder of an observation's images; a user-defined one has these two members and a constructor.
 
-    The constructor gets ``images``, the size (height, width, channels) of each picture, and the setting's options
-    by name. It raises ValueError, with a sentence, for pictures that it cannot take.
+    The constructor receives ``images``, the size (height, width, channels) of each image, and the setting's options
+    by name. It raises ValueError, with a sentence, for unsupported images.
     """
 
     size: int
-    """Numbers that it makes of the pictures of one observation."""
+    """Number of latents for the images of one observation."""
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return latents (B, size) of the pictures of B observations, (B, height, width, channels) each."""
+        """Return latents (B, size) of the images of B observations, (B, height, width, channels) each."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSetting:
-    """Setting `encoder`, checked for its form."""
+    """Setting `encoder`; its form was checked."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_frozen: bool = True
-    """False where its weights are the first ones of the run's networks, which learn them further."""
+    """False if the encoder's weights initialise the run's networks, which train them further."""
 
     @classmethod
     def of(cls, setting: str | Mapping[str, Any] | None) -> EncoderSetting | None:
-        """Return the frozen encoder that a setting names; None for convolutions. ValueError for a wrong one."""
+        """Return the frozen encoder that a setting names; None for convolutions. Raises ValueError for a wrong
+        setting.
+        """
         options = {"name": setting} if isinstance(setting, str) else dict(setting or {"name": CONVOLUTIONS})
         name = options.pop("name", None)
         if name == CONVOLUTIONS:
@@ -75,7 +77,7 @@ class EncoderSetting:
         return cls(name, options, is_frozen)
 
     def load(self, images: Sequence[Image]) -> Encoder:
-        """Return the encoder for pictures of these sizes. ValueError with a sentence if it cannot be."""
+        """Return the encoder for images of these sizes. Raises ValueError with a sentence if that fails."""
         if not images:
             raise ValueError(f"encoder: {self.name} is for pictures, and this environment shows none; leave it out")
         kind = load_class("runtime.rl.encoders.vae:VAE" if self.name == VAE else self.name)
@@ -83,7 +85,7 @@ class EncoderSetting:
             encoder: Encoder = kind(tuple(images), **self.options)
         except ValueError as error:
             raise ValueError(f"encoder: {self.name}: {error}") from error
-        # Its own code decides what it takes; a sentence says which one it was.
+        # User code checks its own options; the error sentence names the encoder.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"encoder: {self.name} cannot be made with {dict(self.options)} ({reason})") from error
@@ -96,7 +98,7 @@ class EncoderSetting:
 
 
 def tuned_encoder(setting: str | Mapping[str, Any] | None, images: Sequence[Image]) -> FirstLayers | None:
-    """Return the encoder whose weights a run learns further; None where there is none. ValueError as `load`."""
+    """Return the encoder that the run trains further; None without one. Raises ValueError like `load`."""
     encoding = EncoderSetting.of(setting)
     if encoding is None or encoding.is_frozen:
         return None
@@ -106,33 +108,33 @@ def tuned_encoder(setting: str | Mapping[str, Any] | None, images: Sequence[Imag
 
 
 class EncodedVectorEnv:
-    """Environment that shows latents in the place of its pictures, in front of the other numbers."""
+    """Environment whose observations contain latents instead of images, before the other numbers."""
 
     def __init__(self, env: VectorEnv, encoder: Encoder, name: str) -> None:
         self._env, self._encoder, self._name = env, encoder, name
         self._pictures = env.obs_space
         self.num_envs, self.action_space, self.step_seconds = env.num_envs, env.action_space, env.step_seconds
         self.obs_space = ObsSpace(encoder.size + env.obs_space.vector)
-        # Protocols that are checked at run time look for attributes of the object itself (from Python 3.12 on).
+        # Runtime-checkable protocols look up attributes on the object itself (from Python 3.12 on).
         for offered in ("close", "report", "heed", "measure", "render"):
             if hasattr(env, offered):
                 setattr(self, offered, getattr(env, offered))
 
     def __getattr__(self, attribute: str) -> Any:
-        """Offer what the environment offers beyond the interface: processes, measures, a track."""
+        """Forward optional attributes of the environment: processes, measurements, a track."""
         if attribute.startswith("_"):
             raise AttributeError(attribute)
         return getattr(self._env, attribute)
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew."""
+        """Start a new episode in every copy."""
         return self._encoded(self._env.reset(seed))
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Apply actions (B, action_space.size)."""
         result = self._env.step(action)
         obs = self._encoded(result.obs)
-        # Of copies that go on the final observation is the next one: most steps encode each picture once.
+        # For unfinished copies the final observation is the next one: most steps encode each image once.
         ended = np.flatnonzero(result.terminated | result.truncated)
         final_obs = obs
         if len(ended):
@@ -141,7 +143,9 @@ class EncodedVectorEnv:
         return replace(result, obs=obs, final_obs=final_obs)
 
     def _encoded(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return rows (B, obs_space.width). ValueError if the encoder gives another size than it has said."""
+        """Return rows (B, obs_space.width). Raises ValueError if the encoder returns another size than it
+        declared.
+        """
         vector, pictures = self._pictures.split(rows)
         latents = np.asarray(self._encoder.encode(pictures), dtype=np.float32)
         if latents.shape != (len(rows), self._encoder.size):

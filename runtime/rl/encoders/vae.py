@@ -1,10 +1,10 @@
 """Encoder of Learn-to-Race's variational autoencoder, forward only, in NumPy.
 
 Convolutions of 4 x 4 with stride 2 and padding 1, each with a ReLU, then one dense layer to the mean of the
-latents: of 144 x 144 x 3 pixels the lab's makes 32 numbers. Weights are read by the keys of its state dict:
+latents: the lab's encoder maps 144 x 144 x 3 pixels to 32 numbers. Weights are read by the keys of its state dict:
 ``encoder.0.weight``, ``encoder.2.weight`` and so on, and ``fc1`` for means; ``fc2`` (log variances), ``fc3`` and
-``decoder`` are for training alone.
-The lab draws latents at random about the means; the means themselves are the same picture without noise.
+``decoder`` are only for training. The lab draws latents at random around the means; the means represent the same
+image without noise.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ PADDING: Final = 1
 
 
 class VAE:
-    """Means of the latents of every picture of an observation, one after the other."""
+    """Computes the mean latents of every image of an observation, one after another."""
 
     def __init__(self, images: Sequence[Image], weights: str) -> None:
-        """Read the state dict at the path ``weights``. ValueError if it does not fit pictures of these sizes."""
+        """Read the state dict at the path ``weights``. Raises ValueError if it does not fit images of these
+        sizes.
+        """
         arrays = read_state_dict(weights)
         self._kernels = _kernels(arrays, weights)
         self._dense, self._bias = _pair(arrays, "fc1", weights)
@@ -52,26 +54,26 @@ class VAE:
             )
         self.padding = PADDING
         self.latents = len(self._bias)
-        """Numbers that are made of each picture."""
+        """Number of latents per image."""
         self.size = self.latents * len(images)
 
     def encode(self, pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return the means (B, size) of pictures (B, height, width, channels)."""
+        """Return the means (B, size) of images (B, height, width, channels)."""
         return np.concatenate([self._means(picture) for picture in pictures], axis=1)
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """Channels, side and stride of each convolution, as a network's shape has them."""
+        """Channels, side and stride of each convolution, in the form of a network's shape."""
         return tuple((weight.shape[3], SIDE, STRIDE) for weight, _ in self._kernels)
 
     def parts(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], ...]:
-        """Return the weights for a network that begins with them, `ActorShape.convolution_parts`."""
+        """Return the weights for a network that starts with them, `ActorShape.convolution_parts`."""
         kernels = [part for pair in self._kernels for part in pair]
         channels = self._kernels[-1][0].shape[3]
         parts: list[NDArray[np.float32]] = []
         for height, width, _ in images:
             sides = [size // STRIDE ** len(self._kernels) for size in (height, width)]
-            # torch flattens (channels, height, width), and networks here (height, width, channels).
+            # torch flattens (channels, height, width); networks here flatten (height, width, channels).
             dense = self._dense.reshape(self.latents, channels, *sides).transpose(2, 3, 1, 0)
             parts += [*kernels, dense.reshape(-1, self.latents), self._bias]
         return tuple(parts)
@@ -87,7 +89,7 @@ class VAE:
 
 
 def read_state_dict(path: str) -> Arrays:
-    """Return the arrays of a file of safetensors, or of a state dict that torch saved. ValueError for others."""
+    """Return the arrays of a safetensors file or of a state dict saved by torch. Raises ValueError for others."""
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}; weights must be readable in each worker (image or mount)")
     try:
@@ -100,12 +102,12 @@ def read_state_dict(path: str) -> Arrays:
 
 
 def _read_torch(path: str) -> dict[str, Any]:
-    """Return the arrays of a file of torch; nothing in it is executed."""
+    """Return the arrays of a torch file; no code in it is executed."""
     import torch
 
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-    # Its reader fails in as many ways as there are damaged files.
+    # Its reader raises many kinds of errors for damaged files.
     except Exception as error:
         raise ValueError(f"{path} is neither safetensors nor a state dict of torch: {first_line(error)}") from error
     if not isinstance(saved, dict) or not all(isinstance(part, torch.Tensor) for part in saved.values()):
@@ -114,7 +116,7 @@ def _read_torch(path: str) -> dict[str, Any]:
 
 
 def _kernels(arrays: Arrays, path: str) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return each kernel (side, side, in, out) and its bias; they stand at even places, a ReLU behind each."""
+    """Return each kernel (side, side, in, out) and its bias; they have even indices, with a ReLU after each."""
     kernels: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
     while f"encoder.{2 * len(kernels)}.weight" in arrays or not kernels:
         weight, bias = _pair(arrays, f"encoder.{2 * len(kernels)}", path)
@@ -127,7 +129,7 @@ def _kernels(arrays: Arrays, path: str) -> list[tuple[NDArray[np.float32], NDArr
 
 
 def _pair(arrays: Arrays, layer: str, path: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight and bias of a layer. ValueError if there is none, or if it holds what is no number."""
+    """Return weight and bias of a layer. Raises ValueError if they are missing or not finite."""
     for key in (f"{layer}.weight", f"{layer}.bias"):
         if key not in arrays:
             raise ValueError(f"{path} has no {key}; it has {', '.join(sorted(arrays)[:8])}")

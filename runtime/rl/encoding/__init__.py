@@ -1,4 +1,4 @@
-"""Training of encoders, `l2r-runtime encode`: frames of an environment, and an autoencoder that learns from them.
+"""Training of encoders, `l2r-runtime encode`: records frames of an environment and trains an autoencoder on them.
 
-Not here: the encoders as a run uses them (`runtime.rl.encoders`).
+Not here: the encoders that a run uses (`runtime.rl.encoders`).
 """

@@ -1,4 +1,4 @@
-"""`l2r-runtime encode`: its options, read without importing what it starts."""
+"""Options of `l2r-runtime encode`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         raise SetupError(f"{options.file}: there is no folder {options.file.parent}")
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
-    bound_to_one_thread()  # before NumPy is imported: it acts as a worker does
+    bound_to_one_thread()  # before NumPy is imported: it acts like a worker
     from runtime.rl.encoding.recording import record_frames
     from runtime.rl.encoding.training import Training, train
 

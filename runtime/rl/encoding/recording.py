@@ -1,4 +1,4 @@
-"""Frames of an environment, driven at random or by a saved policy, for the training of an encoder."""
+"""Records frames of an environment, driven at random or by a saved policy, for the training of an encoder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from runtime.rl.settings import Settings
 Frames = NDArray[np.uint8]
 Act = Callable[[NDArray[Any]], NDArray[Any]]
 _NEW_ACTION: Final = 0.1
-"""Share of steps at which a random action is drawn anew: held, it takes a car somewhere."""
+"""Probability per step of a new random action: an action that is held moves a car."""
 _COPIES: Final = 16
-"""Most copies of the environment; consecutive frames are much alike."""
+"""Maximum number of copies of the environment; consecutive frames are very similar."""
 
 
 def record_frames(count: int, policy: str | None, config: str, seed: int, stop: Stop) -> Frames:
-    """Return (count, height, width, channels) pictures. Raises SetupError, SettingsError, InterruptedWorkError."""
+    """Return (count, height, width, channels) images. Raises SetupError, SettingsError, InterruptedWorkError."""
     run = open_run(policy, config, say_aside) if policy is not None else None
     training = run.settings if run is not None else settings.parse(config)
     if run is None:
@@ -47,7 +47,7 @@ def record_frames(count: int, policy: str | None, config: str, seed: int, stop: 
 
 
 def _check(env: VectorEnv, training: Settings) -> None:
-    """Raise SetupError where there are no pictures, or pictures of several sizes, which one encoder cannot take."""
+    """Raise SetupError if there are no images, or images of several sizes, which one encoder cannot take."""
     if not env.obs_space.images:
         raise SetupError(
             f"{training.environment} shows no pictures under these settings; set L2R_CONFIG, for example to "
@@ -60,7 +60,7 @@ def _check(env: VectorEnv, training: Settings) -> None:
 
 
 def _record(env: VectorEnv, count: int, act: Act, seed: int, stop: Stop) -> Frames:
-    """Return `count` pictures, of all cameras; fewer if `stop` was set."""
+    """Return `count` images, of all cameras; fewer if `stop` was set."""
     frames = np.empty((count, *env.obs_space.images[0]), np.uint8)
     at, reported_at = 0, 0
     obs = env.reset(seed)
@@ -77,7 +77,7 @@ def _record(env: VectorEnv, count: int, act: Act, seed: int, stop: Stop) -> Fram
 
 
 def _policy(run: SavedRun, env: VectorEnv) -> Act:
-    """Act by a saved policy, with its randomness, so that it also leaves its line."""
+    """Act with a saved policy, including its randomness, so that the car also leaves its usual line."""
     plan = environment_plan(run.settings, env)
     actor = NumpyActor(plan.shape)
     actor.load(run.weights(plan))
@@ -86,7 +86,7 @@ def _policy(run: SavedRun, env: VectorEnv) -> Act:
 
 
 def _at_random(env: VectorEnv, seed: int) -> Act:
-    """Draw actions evenly and hold each for some steps."""
+    """Draw uniformly random actions and hold each for some steps."""
     rng = np.random.default_rng(seed)
     action = env.action_space.at_random(env.num_envs, rng)
 

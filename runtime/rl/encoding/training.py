@@ -1,9 +1,9 @@
-"""Training of a variational autoencoder on frames.
+"""Trains a variational autoencoder on frames.
 
 Kingma & Welling 2014, *Auto-Encoding Variational Bayes* (arXiv:1312.6114), algorithm 1 with the estimator of
 equation (10): one sample of the latents by the reparameterisation z = mean + std * noise, the divergence from the
-standard normal prior in closed form (appendix B), and a Bernoulli decoder (appendix C.1). Layers and keys are those
-of Learn-to-Race's VAE, so that either file can take the place of the other.
+standard normal prior in closed form (appendix B), and a Bernoulli decoder (appendix C.1). Layers and keys are the
+same as in Learn-to-Race's VAE, so that the files are interchangeable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.rl.encoding.recording import Frames
 BATCH: Final = 64
 LEARNING_RATE: Final = 1e-3
 _HELD_OUT: Final = 10
-"""One frame in so many is not trained on."""
+"""One frame in this many is held out from training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class Training:
     epochs: int = 20
     latents: int = 32
     channels: tuple[int, ...] = (32, 64, 128, 256)
-    """Of each convolution."""
+    """Channels of each convolution."""
     kl: float = 1.0
-    """Weight of the divergence; 1 is the evidence lower bound itself."""
+    """Weight of the divergence; 1 is the evidence lower bound."""
     seed: int = 0
     threads: int = 1
-    """Numerical ones."""
+    """Number of numerical threads."""
 
 
 class Autoencoder(nn.Module):
-    """Encoder and decoder; the decoder ends in logits, whose sigmoid are the pixels."""
+    """Encoder and decoder; the decoder outputs logits, whose sigmoid is the pixel value."""
 
     def __init__(self, image: tuple[int, int, int], training: Training) -> None:
-        """ValueError for a picture that the strides do not divide."""
+        """Raises ValueError if the strides do not divide the image's sides."""
         super().__init__()
         height, width, depth = image
         factor = STRIDE ** len(training.channels)
@@ -75,7 +75,7 @@ class Autoencoder(nn.Module):
         self.fc3 = nn.Linear(training.latents, features)
 
     def losses(self, pixels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Reconstruction and divergence, nats a picture, of pixels (B, channels, height, width) in [0, 1]."""
+        """Reconstruction and divergence, nats per image, of pixels (B, channels, height, width) in [0, 1]."""
         hidden = self.encoder(pixels)
         mean, log_variance = self.fc1(hidden), self.fc2(hidden)
         latents = mean + (0.5 * log_variance).exp() * noise
@@ -108,7 +108,7 @@ def train(frames: Frames, training: Training, path: Path, stop: Stop) -> None:
             optimiser.step()
             if stop.is_set():
                 break
-        # An epoch that was stopped has trained too, and is the newest there is.
+        # An interrupted epoch also trained the model, and its weights are the newest.
         write_atomic(path, save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
         print(_progress(model, frames[held_out], training, epoch), flush=True)
         if stop.is_set():
@@ -119,7 +119,7 @@ def train(frames: Frames, training: Training, path: Path, stop: Stop) -> None:
 
 @torch.no_grad()
 def _progress(model: Autoencoder, frames: Frames, training: Training, epoch: int) -> str:
-    """Return a line with the losses of frames that are not trained on, at the means of their latents."""
+    """Return a line with the losses on held-out frames, at the means of their latents."""
     sums = np.zeros(2)
     for start in range(0, len(frames), BATCH):
         pixels = _pixels(frames[start : start + BATCH])

@@ -1,4 +1,4 @@
-"""Policies that leave a run: a checkpoint's policy is driven without a learner, filmed, and exported.
+"""Policies outside a run: drives a checkpoint's policy without a learner, films it, and exports it.
 
-What trains stands in `roles` and `algos`; nothing there imports this.
+Training code is in `roles` and `algos` and does not import this package.
 """

@@ -1,4 +1,4 @@
-"""Map of a track with a car on it and the way that it has come, north up."""
+"""Map of a track with a car and its path, north up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.tracks.track import Track
 from runtime.tracks.vehicle import VehicleState
 
 MAX_SIDE: Final = 640
-"""Pixels of the longer side at most, about."""
+"""Approximate maximum of the longer side, in pixels."""
 BORDER: Final = 10.0
 """Metres of grass around the course."""
 GRASS: Final = (34, 60, 40)
@@ -22,7 +22,7 @@ CAR: Final = (255, 80, 60)
 
 
 class CourseMap:
-    """Pictures of one car's way around a track."""
+    """Images of one car's path around a track."""
 
     def __init__(self, track: Track) -> None:
         view = View.of(track)
@@ -34,7 +34,7 @@ class CourseMap:
         self._south_west = view.south_west[0] + cut * CELL, view.south_west[1] + cut * CELL
 
     def draw(self, state: VehicleState) -> NDArray[np.uint8]:
-        """Return the map (height, width, 3) with the first car where it is now, and add that place to its way."""
+        """Return the map (height, width, 3) with the first car at its current position, and extend its path."""
         metres = CELL * self._stride
         column = int((float(state.x[0]) - self._south_west[0]) / metres)
         row = int((float(state.y[0]) - self._south_west[1]) / metres)
@@ -45,7 +45,7 @@ class CourseMap:
 
 
 def _dot(picture: NDArray[np.uint8], row: int, column: int, reach: int, colour: tuple[int, int, int]) -> None:
-    """Paint a square; what lies off the map is left out."""
+    """Paint a square; parts outside the map are omitted."""
     rows, columns = slice(max(0, row - reach), row + reach + 1), slice(max(0, column - reach), column + reach + 1)
     if row >= -reach and column >= -reach:
         picture[rows, columns] = colour

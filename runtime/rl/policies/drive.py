@@ -1,4 +1,4 @@
-"""`l2r-runtime drive`: episodes of a saved policy without exploration, their score, and a film of the first."""
+"""`l2r-runtime drive`: runs episodes of a saved policy without exploration, scores them, and films the first."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from runtime.rl.roles.launch_context import environment_plan, evaluation_options
 
 
 def drive(options: argparse.Namespace, config: str, stop: Stop) -> int:
-    """Drive as the options say, print the score, and return the exit code.
+    """Drive with the given options, print the score, and return the exit code.
 
-    Raises SetupError, SettingsError, OSError, and InterruptedWorkError if `stop` is set before all is driven.
+    Raises SetupError, SettingsError, OSError, and InterruptedWorkError if `stop` is set before all episodes are
+    done.
     """
     run = open_run(options.checkpoint, config, say_aside)
     count = options.episodes or run.settings.eval_episodes
     seed = run.seed if options.seed is None else options.seed
     film = None if options.video is None else Film(run.settings.environment)
-    # No more copies at once than the run's evaluator had: each may be a simulator.
+    # No more simultaneous copies than the run's evaluator had: each may be a simulator.
     copies = min(count, run.settings.eval_episodes)
     extra = {**evaluation_options(run.settings), **(film.environment_options if film is not None else {})}
     env = make_environment(run.settings, copies, extra)
@@ -77,7 +78,7 @@ def _drive(
         return stop.is_set()
 
     driven: list[EpisodeSummary] = []
-    # The seed of evaluator 0 of the run first, so that it and this start alike.
+    # The seed of the run's evaluator 0 first, so that both start in the same way.
     while len(driven) < count:
         first_seed = evaluation_seeds(seed, len(driven))[0]
         episodes = drive_episodes(env, lambda obs: states.act(obs, None), first_seed, is_ending, states, recorder)
@@ -88,7 +89,7 @@ def _drive(
 
 
 def score_fields(episodes: Sequence[EpisodeSummary], step_seconds: float) -> dict[str, Any]:
-    """Return the figures of an evaluation of these episodes, the spread of their returns, and means of metrics."""
+    """Return the evaluation figures of these episodes, the spread of their returns, and means of metrics."""
     score = Score.of(episodes, step_seconds)
     returns = np.array([episode.return_ for episode in episodes])
     fields: dict[str, Any] = {
@@ -118,7 +119,7 @@ def _table(run: SavedRun, figures: Mapping[str, Any]) -> str:
     rows = {**figures, **figures.get("metrics", {})}
     rows.pop("metrics", None)
     if evaluated is not None:
-        rows["eval_return"] = evaluated  # of the last evaluation before the checkpoint
+        rows["eval_return"] = evaluated  # the last evaluation before the checkpoint
     return "\n".join(lines + [f"{name:28} {_text(value)}" for name, value in rows.items()])
 
 

@@ -1,4 +1,4 @@
-"""`l2r-runtime export`: the policy of a checkpoint as a file for other programs, compared with the original."""
+"""`l2r-runtime export`: writes a checkpoint's policy to a file for other programs, and compares the two."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from runtime.rl.policies.portable import PortablePolicy
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 
 TOLERANCE: Final = 1e-5
-"""Largest difference of any output, relative to outputs beyond 1."""
+"""Largest allowed difference of an output; relative for outputs above 1."""
 _ROWS: Final = 64
-"""Observations that are compared."""
+"""Number of observations that are compared."""
 
 
 def export(checkpoint: str, form: str, path: Path, config: str) -> int:
-    """Write the policy of `checkpoint` to `path`, compare, say how well they agree, and return the exit code.
+    """Write the policy of `checkpoint` to `path`, compare both, print how well they agree, and return the exit
+    code.
 
     Raises SetupError, SettingsError, OSError, and FailedError, with the file removed, if they do not agree.
     """
@@ -57,22 +58,22 @@ def export(checkpoint: str, form: str, path: Path, config: str) -> int:
 
 
 def write_policy(actor: NumpyActor, file_format: FileFormat, path: Path) -> float:
-    """Write a policy and return the largest difference between its outputs and those of the file."""
+    """Write a policy and return the largest difference between its outputs and the file's."""
     inputs = example_inputs(actor, _ROWS)
     file_format.write(PortablePolicy(actor.shape, actor.weights), inputs, path)
-    # Other rows and another number of them than the file was made with.
+    # Other rows, and another number of rows, than the file was created with.
     inputs = {name: array[: _ROWS // 2 + 1][::-1].copy() for name, array in inputs.items()}
     action, outputs = file_format.run(path, inputs)
     rows = _rows(actor, inputs)
     expected = actor.outputs(rows)
     difference = np.abs(outputs - expected) / np.maximum(1.0, np.abs(expected))
-    if actor.shape.choices:  # a tie may fall either way
+    if actor.shape.choices:  # a tie may be resolved either way
         return float(difference.max())
     return float(max(difference.max(), np.abs(action - actor.act(rows, None)).max()))
 
 
 def example_inputs(actor: NumpyActor, count: int) -> dict[str, NDArray[Any]]:
-    """Return random observations by the names of the file's inputs: numbers as wide as they were in training."""
+    """Return random observations by the file's input names, with the same scale as in training."""
     rng, space = np.random.default_rng(0), actor.shape.obs_space
     inputs: dict[str, NDArray[Any]] = {}
     if space.vector:
@@ -85,7 +86,7 @@ def example_inputs(actor: NumpyActor, count: int) -> dict[str, NDArray[Any]]:
 
 
 def _rows(actor: NumpyActor, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Return the observations' rows, as a worker sees them."""
+    """Return the observations' rows in a worker's format."""
     pictures = [array for name, array in inputs.items() if name != "vector"]
     count = len(next(iter(inputs.values())))
     vector = inputs.get("vector", np.zeros((count, 0), np.float32))

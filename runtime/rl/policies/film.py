@@ -1,7 +1,7 @@
-"""Film of the first copy's first episode: its pictures, and how they become a file.
+"""Film of the first copy's first episode: its images, and writing them to a file.
 
-An environment that observes pictures shows the last of them, cars on a track a map of it with their way, others
-what they render. GIF is written by Pillow, MP4 by ffmpeg; neither is needed otherwise.
+An environment with image observations shows its last image; cars on a track are shown on a map with their path;
+other environments render. Pillow writes GIF, ffmpeg writes MP4; neither is needed otherwise.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runtime.tracks.vehicle import VehicleState
 
 Picture = NDArray[np.uint8]
 MIN_SIDE: Final = 256
-"""Smaller pictures are enlarged by whole pixels up to this height."""
+"""Images with less height are enlarged by an integer factor, up to this height."""
 MAX_FRAMES: Final = 6_000
-"""Pictures of a film; ten minutes of racing."""
+"""Maximum number of images; ten minutes of racing."""
 _RATE: Final = 30.0
-"""Pictures a second where an environment's time means nothing."""
+"""Images per second if the environment has no meaningful time."""
 _INSTALL: Final = "pip install 'imageio[ffmpeg]'"
 
 
@@ -46,14 +46,14 @@ class OnTrack(Protocol):
 
 @runtime_checkable
 class Renders(Protocol):
-    """Environment that draws its first copy."""
+    """Environment that renders its first copy."""
 
     def render(self) -> Picture | None:
-        """Return the picture (height, width, 3) now; ValueError if that needs what is not installed."""
+        """Return the current image (height, width, 3). Raises ValueError if rendering needs a missing package."""
 
 
 class Film:
-    """Pictures of one episode."""
+    """Images of one episode."""
 
     def __init__(self, environment: str) -> None:
         self.frames: list[Picture] = []
@@ -62,20 +62,22 @@ class Film:
         self._map: CourseMap | None = None
         is_rendered = environment not in BUILT_IN and not environment.rsplit(":", maxsplit=1)[-1].startswith("l2r/")
         self.environment_options: dict[str, Any] = {"render_mode": "rgb_array"} if is_rendered else {}
-        """Options that the environment needs for pictures."""
+        """Options that the environment needs for images."""
 
     def add(self, env: VectorEnv, result: StepResult) -> None:
-        """Take the picture behind a step. Raises SetupError for an environment that has none."""
+        """Add the image after a step. Raises SetupError if the environment has no images."""
         if self._is_over:
             return
         self._is_over = any(episode.env == 0 for episode in result.episodes) or len(self.frames) >= MAX_FRAMES
-        # After an end the cars already stand at the next start; the observation of the end is there beside it.
+        # After an end the cars are already at the next start; the final observation is still available.
         picture = self._picture(env, result.final_obs[:1])
         if picture is not None:
             self.frames.append(_enlarged(picture))
 
     def write(self, path: Path, step_seconds: float) -> None:
-        """Write the film, by the name's ending. Raises SetupError if it is empty, FailedError and OSError."""
+        """Write the film in the format of the file extension. Raises SetupError if empty, FailedError and
+        OSError.
+        """
         if not self.frames:
             raise SetupError(f"--video: {self._environment} has no pictures")
         rate = 1.0 / step_seconds if step_seconds else _RATE
@@ -99,7 +101,7 @@ class Film:
 
 
 def check_video(path: Path) -> None:
-    """Raise SetupError unless a film can be written there."""
+    """Raise SetupError unless a film can be written to the path."""
     if path.suffix not in (".gif", ".mp4"):
         raise SetupError(f"--video {path}: the name must end in .gif or .mp4")
     if not path.absolute().parent.is_dir():
@@ -111,7 +113,7 @@ def check_video(path: Path) -> None:
 
 
 def _ffmpeg() -> str | None:
-    """Return the program: of the system, or that of imageio-ffmpeg."""
+    """Return the path of ffmpeg: the system's, or imageio-ffmpeg's."""
     if (program := shutil.which("ffmpeg")) is not None or find_spec("imageio_ffmpeg") is None:
         return program
     import imageio_ffmpeg
@@ -132,7 +134,7 @@ def _write_mp4(frames: Sequence[Picture], path: Path, rate: float) -> None:
     command = [
         _ffmpeg() or "ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
         "-s", f"{width}x{height}", "-r", f"{rate:g}", "-i", "-",
-        # What every player shows: even sides, and colours at half the resolution.
+        # Supported by every player: even sides, and colours at half the resolution.
         "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", str(path),
     ]  # fmt: skip
     pixels = b"".join(frame.tobytes() for frame in frames)
@@ -142,12 +144,12 @@ def _write_mp4(frames: Sequence[Picture], path: Path, rate: float) -> None:
 
 
 def _last_picture(image: NDArray[np.uint8]) -> Picture:
-    """Return the newest of stacked pictures (height, width, channels) in red, green and blue."""
+    """Return the newest of stacked images (height, width, channels) in red, green and blue."""
     colours = 3 if image.shape[2] % 3 == 0 else 1
     return np.ascontiguousarray(np.broadcast_to(image[..., -colours:], (*image.shape[:2], 3)))
 
 
 def _enlarged(picture: Picture) -> Picture:
-    """Return a picture of at least `MIN_SIDE` pixels height, by a whole factor."""
+    """Return an image at least `MIN_SIDE` pixels high, enlarged by an integer factor."""
     factor = max(1, -(-MIN_SIDE // picture.shape[0]))
     return picture.repeat(factor, axis=0).repeat(factor, axis=1)

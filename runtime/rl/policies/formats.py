@@ -1,4 +1,4 @@
-"""Forms of an exported policy: how a module of torch is written to a file, and what a file of it answers."""
+"""File formats of an exported policy: writing a torch module to a file, and computing its outputs from the file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ONNX_NEEDS: Final = ("onnx", "onnxscript", "onnxruntime")
 
 
 class FileFormat(Protocol):
-    """One form."""
+    """One file format."""
 
     def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Write a module that takes ``inputs`` by their order, with any number of rows. Raises OSError."""
+        """Write a module that takes ``inputs`` in order, with any number of rows. Raises OSError."""
 
     def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return what the module in a file gives."""
+        """Return the outputs of the module in a file."""
 
 
 class TorchScript:
-    """A trace, which C++ and any torch load by ``torch.jit.load``."""
+    """A trace, which C++ and any torch can load with ``torch.jit.load``."""
 
     def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
         """Trace the module and save it."""
@@ -40,21 +40,21 @@ class TorchScript:
             torch.jit.trace(module, _tensors(inputs)).save(str(path))  # type: ignore[no-untyped-call]
 
     def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return what the trace gives."""
+        """Return the outputs of the trace."""
         with _quiet():
             return _arrays(torch.jit.load(str(path))(*_tensors(inputs)))  # type: ignore[no-untyped-call]
 
 
 class Onnx:
-    """A graph of ONNX, for ONNX Runtime, TensorRT and others."""
+    """An ONNX graph, for ONNX Runtime, TensorRT and others."""
 
     def __init__(self) -> None:
-        """Raise SetupError where a package is missing."""
+        """Raise SetupError if a package is missing."""
         if missing := [name for name in _ONNX_NEEDS if find_spec(name) is None]:
             raise SetupError(f"--to onnx needs {', '.join(missing)}: pip install 'l2rtui[policies]'")
 
     def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Convert the module and save it, its weights within."""
+        """Convert the module and save it, including its weights."""
         with _quiet():
             torch.onnx.export(
                 _program(module, inputs),
@@ -67,7 +67,7 @@ class Onnx:
             )
 
     def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return what ONNX Runtime gives on the CPU."""
+        """Return ONNX Runtime's outputs on the CPU."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -96,7 +96,7 @@ def _arrays(outputs: Sequence[torch.Tensor]) -> Arrays:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch's notes to developers off the terminal: its deprecations, and libraries that it does not find."""
+    """Hide torch's messages for developers: deprecations, and libraries that it did not find."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():

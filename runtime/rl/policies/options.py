@@ -1,4 +1,4 @@
-"""`l2r-runtime drive` and `l2r-runtime export`: their options, read without importing what they start."""
+"""Options of `l2r-runtime drive` and `l2r-runtime export`; parsing them does not import the commands' code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def start_dataset(options: argparse.Namespace, _stop: Stop) -> int:
-    """Print what is in a dataset and return the exit code."""
+    """Print a summary of a dataset and return the exit code."""
     from runtime.rl.datasets.summary import print_summary
 
     return print_summary(options)
@@ -98,7 +98,7 @@ def start_drive(options: argparse.Namespace, stop: Stop) -> int:
         raise SetupError("--seed must be a whole number from 0")
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
-    bound_to_one_thread()  # before NumPy is imported: it acts as a worker does, often beside those of a run
+    bound_to_one_thread()  # before NumPy is imported: it acts like a worker, often next to a run's workers
     if options.video is not None:
         from runtime.rl.policies.film import check_video
 

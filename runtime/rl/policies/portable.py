@@ -1,4 +1,4 @@
-"""Policy as a module of torch alone: split observations in, the likeliest action out."""
+"""Policy as a self-contained torch module: observations by part in, the most likely action out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runtime.rl.algos.networks import Network, dense_layers, encode_parts
 
 
 class PortablePolicy(torch.nn.Module):
-    """Policy of these weights, whose tensors are buffers of its own.
+    """Policy with the given weights, stored as buffers of the module.
 
-    Inputs are the vector (B, vector) where there is one, then each image (B, height, width, channels) of bytes.
+    Inputs are the vector (B, vector) if there is one, then each image (B, height, width, channels) of bytes.
     """
 
     def __init__(self, shape: ActorShape, weights: NDArray[np.float32]) -> None:
@@ -27,7 +27,7 @@ class PortablePolicy(torch.nn.Module):
             self.register_buffer(f"part_{number}", part.detach().clone())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions (B, act_dim), and all that one is drawn from, (B, `ActorShape.answer_floats`)."""
+        """Return actions (B, act_dim), and all numbers they are drawn from, (B, `ActorShape.answer_floats`)."""
         shape = self._shape
         parts = [self.get_buffer(f"part_{number}") for number in range(self._count)]
         count, end = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)

@@ -1,1 +1,1 @@
-"""Processes of a run: learner, worker, evaluator, and what each is made of."""
+"""Processes of a run: learner, worker, evaluator, and their parts."""

@@ -1,6 +1,6 @@
-"""Command ``l2r-runtime alert``: a test of a run's alerts, and word of a learner that died without one of its own.
+"""Command ``l2r-runtime alert``: tests a run's alerts, and reports a learner that died without reporting itself.
 
-Whoever supervises a learner starts it with the learner's variables.
+The learner's supervisor starts it with the learner's variables.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from runtime.base.metrics import Console
 from runtime.rl.roles.run_watch import WatchState, from_environment
 
 LOCK_SECONDS = 2.0
-"""Longest wait for the learner's folder: whoever has it for longer is a learner that lives, and tells by itself."""
+"""Longest wait for the folder lock: a process that holds it longer is a live learner, which reports itself."""
 PATIENCE_SECONDS = 60.0
-"""Longest wait for all deliveries: each is tried several times, and nobody waits for this process."""
+"""Longest wait for all deliveries: each has several attempts, and no process waits for this one."""
 TEST = "test"
 
 
@@ -49,11 +49,11 @@ def report_death(
     is_by_limit: bool = False,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> int:
-    """Tell that a learner has ended without a word, unless it or its successor has told or will.
+    """Report that a learner has ended without reporting it, unless it or its successor has reported it or will.
 
     Args:
         reason: Sentence on how it ended.
-        is_by_limit: A limit has ended it, as the reason says.
+        is_by_limit: A limit ended it, according to the reason.
         patience_seconds: Longest wait for all deliveries.
     """
     context = LaunchContext.from_environment(environ, "learner")
@@ -65,11 +65,11 @@ def report_death(
             state = WatchState.read(folder, context.run_id)
             reached = worst_notice(limits, state.used)
             if reached is not None and reached.is_reached:
-                return contract.EXIT_DONE  # it ended by that limit, and has told so
+                return contract.EXIT_DONE  # it ended by that limit and reported it
             notice = LimitNotice("deadline", 1.0, 1.0) if is_by_limit else None
             facts = Facts(done=reason, limit=notice) if is_by_limit else Facts(failed=reason)
             messages = state.ledger.due(rules, facts, time.time())
-            # The successor must not tell the same once more.
+            # The successor must not report the same again.
             state.is_running = False
             state.write(folder)
     except BlockingIOError:
@@ -86,7 +86,7 @@ def report_death(
 
 
 def _sender(environ: Mapping[str, str]) -> tuple[Sender, tuple[AlertRule, ...]]:
-    """Return the names of the run and its rules. Raises SetupError."""
+    """Return the sender with the run's names, and the run's rules. Raises SetupError."""
     _, _, rules = from_environment(environ)
     run = environ.get(contract.ENV_RUN, "")
     try:

@@ -1,11 +1,11 @@
-"""Measurement of how many copies of an environment a worker should step together.
+"""Measures how many copies of an environment a worker should step together.
 
-`l2r-runtime config --copies` prints it, and with `num_envs: auto` each worker takes it at its start.
+`l2r-runtime config --copies` prints the result, and with `num_envs: auto` each worker uses it at startup.
 
-A step of many copies costs little more than a step of one while calls dominate (racing, CartPole), and grows with
-their number where copies are stepped one after the other (Gymnasium's environments). Only numbers that fit the
-other settings are tried: segments must fill a batch of an on-policy method, and two of them fit the
-band of a method with a replay.
+A step of many copies costs little more than a step of one while call overhead dominates (racing, CartPole), and
+grows with their number if copies are stepped one after another (Gymnasium's environments). Only numbers that fit
+the other settings are tried: segments must fill a batch of an on-policy method, and two of them must fit the band
+of a method with a replay.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from runtime.rl.roles.launch_context import Context, environment_plan, make_envi
 from runtime.rl.settings import Settings
 
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Copies that are tried, in this order, as far as they fit."""
+"""Numbers of copies to try, in this order, if they fit."""
 ENOUGH: Final = 0.9
-"""Share of the highest rate that is enough: fewer copies mean fresher data and more policies to explore by."""
+"""Share of the highest rate that suffices: fewer copies mean fresher data and more policies to explore with."""
 TRIAL_SECONDS: Final = 0.3
 BRIEF_SECONDS: Final = 2.0
-"""Time after which a worker tries no further number at its start."""
+"""Time after which a starting worker tries no further number."""
 _BRIEF_TRIAL_SECONDS: Final = 0.15
 _RISE: Final = 1.1
-"""Factor by which a number of copies must beat all before it to count as quicker, at the start of a worker."""
+"""Factor by which a number of copies must beat all earlier ones to count as faster, when a worker starts."""
 _TRIES: Final = 2
-"""Numbers in a row that are not quicker after which no more are tried: one may have met a busy core."""
+"""Stop after this many numbers in a row that are not faster: a single one may have met a busy core."""
 _SLICES: Final = 3
-"""Parts of a trial, of which the fastest counts: whatever else a shared core did meanwhile is in the others."""
+"""Parts of a trial; only the fastest counts, so that other load on a shared core falls out."""
 _WORSE: Final = 0.7
 """Share of the highest rate below which more copies are not tried."""
 _WARM_STEPS: Final = 3
@@ -47,7 +47,7 @@ _WARM_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CopyRate:
-    """Env steps a second of a worker with so many copies."""
+    """Env steps per second of a worker with this many copies."""
 
     num_envs: int
     steps_per_second: float
@@ -56,7 +56,7 @@ class CopyRate:
 def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[CopyRate]:
     """Step and act for `seconds` with each number of copies, on one core, until more are clearly slower.
 
-    Raises SetupError for settings that do not fit the environment, and for one whose copies have processes.
+    Raises SetupError if settings do not fit the environment, or if its copies have processes.
     """
     first = _first_copy(training)
     actor = NumpyActor(environment_plan(training, first).shape)
@@ -73,10 +73,10 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
 
 
 def with_measured_copies(context: Context, console: Console) -> Context:
-    """Return the context of a worker with the number of copies that it is to step, by a short measurement.
+    """Return the worker's context with the number of copies to step, after a short measurement.
 
-    More are tried until twice they add less than a tenth, up to what the plan allows. Raises SetupError as
-    `measure_copies` does.
+    Tries more copies until two numbers in a row add less than a tenth, up to the plan's limit. Raises SetupError
+    like `measure_copies`.
     """
     training, deadline = context.settings, time.monotonic() + BRIEF_SECONDS
     first = _first_copy(training)
@@ -99,7 +99,7 @@ def with_measured_copies(context: Context, console: Console) -> Context:
 
 
 def _first_copy(training: Settings) -> VectorEnv:
-    """Return one copy. SetupError where copies have processes or threads, which a trial would have to start."""
+    """Return one copy. Raises SetupError if copies have processes or threads, which a trial would have to start."""
     name = training.environment
     if not environments.has_processes(name, training.environment_options):
         env = make_environment(training, 1, {})
@@ -116,7 +116,7 @@ def enough_copies(rates: Sequence[CopyRate]) -> int:
 
 
 def _fits(training: Settings, env: VectorEnv, count: int) -> bool:
-    """Say whether the other settings allow so many copies."""
+    """Return whether the other settings allow this many copies."""
     changed = replace(training, num_envs=count)
     if not changed.fits_band:
         return False
@@ -128,7 +128,7 @@ def _fits(training: Settings, env: VectorEnv, count: int) -> bool:
 
 
 def _rate(env: VectorEnv, actor: NumpyActor, seconds: float) -> float:
-    """Return env steps a second of all copies together, of the fastest of some parts of the time."""
+    """Return env steps per second of all copies together, of the fastest part of the time."""
     rng, states = np.random.default_rng(0), CopyStates(actor, env.num_envs)
     obs = env.reset(0)
     for _ in range(_WARM_STEPS):

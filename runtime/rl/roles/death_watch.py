@@ -1,8 +1,8 @@
-"""Parent of a learner that has alerts: reports an end of which the learner itself could say nothing.
+"""Parent of a learner with alerts: reports an end that the learner itself could not report.
 
-SIGKILL, a fault in native code and the kernel's out-of-memory killer leave a process no time. The parent is the
-same program before its large imports, so it is small, and that killer spares it. Where the whole container is
-killed, the next learner reports it.
+SIGKILL, a crash in native code and the kernel's out-of-memory killer leave a process no time. The parent is the
+same program before its large imports, so it is small, and the out-of-memory killer spares it. If the whole
+container is killed, the next learner reports it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from runtime.base.signals import Stop
 from runtime.sim.launchers.shim import PR_SET_PDEATHSIG, prctl
 
 PATIENCE_SECONDS: Final = 5.0
-"""Longest wait for the delivery: it delays the next start of the learner."""
+"""Longest wait for the delivery: it delays the learner's restart."""
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT)
 _QUIET: Final = (contract.EXIT_DONE, contract.EXIT_INTERRUPTED)
 
 
 def end_of_child(environ: Mapping[str, str], stop: Stop) -> int | None:
-    """Fork; return None in the child, which is to be the learner, and in the parent the child's exit code.
+    """Fork; return None in the child, which becomes the learner, and the child's exit code in the parent.
 
-    Only before the first thread: a fork copies no other, and the locks that they hold stay locked.
+    Call only before the first thread starts: a fork does not copy other threads, and their locks stay locked.
     """
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(contract.EXIT_FAILED)
         return None
 
     def forward(number: int, _frame: FrameType | None) -> None:
         stop.reason = signal.Signals(number).name
-        # The child cannot have been reaped: then this process waits no more, and its number may not be reused.
+        # The child is not reaped while this handler is installed, so its process id was not reused.
         os.kill(child, number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
-    if stop.is_set():  # before the handlers stood, when it reached this process alone
+    if stop.is_set():  # set before the handlers were installed, by a signal to this process alone
         os.kill(child, signal.SIGTERM)
     code = os.waitstatus_to_exitcode(_status_of(child))
     if code not in _QUIET and not (code < 0 and stop.is_set()):
@@ -54,9 +54,9 @@ def end_of_child(environ: Mapping[str, str], stop: Stop) -> int | None:
 
 
 def _status_of(child: int) -> int:
-    """Wait for the child; return its wait status. As process 1 of a container it reaps orphans meanwhile."""
+    """Wait for the child; return its wait status. As process 1 of a container it also reaps orphans."""
     while True:
-        # WNOWAIT: until the handlers are off, the child stays a zombie whose number nobody else gets.
+        # WNOWAIT: until the handlers are removed the child stays a zombie, so its number is not reused.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_pid == child:
             break

@@ -1,8 +1,8 @@
 """Collection by the learner itself: environment, policy and rollout on its device, as one captured function.
 
-After Hessel et al. 2021 (*Podracer architectures*, arXiv:2104.06272), Anakin: where environment and networks share
-a device, acting and learning take turns and nothing leaves it. One rollout of all copies is one launch; its columns
-stay where they are, and the update reads them there.
+As in Anakin (Hessel et al. 2021, *Podracer architectures*, arXiv:2104.06272): if environment and networks share a
+device, acting and learning take turns and no data leaves it. One rollout of all copies is one launch; its columns
+stay in place, and the update reads them there.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from runtime.rl.envs.registry import make_device_env
 from runtime.rl.settings import Settings
 
 COLLECTOR_SEEDS: Final = 3
-"""Separates the collector's random numbers from those of other roles with the same run seed."""
+"""Distinguishes the collector's random numbers from those of other roles with the same run seed."""
 _SUMS: Final = 5
-"""Numbers of `DeviceStep.episodes`: episodes, returns, steps, metres, laps."""
+"""Length of `DeviceStep.episodes`: episodes, returns, steps, metres, laps."""
 
 Columns = dict[str, Tensor]
 """Columns of a rollout by name, (T, N, …): T steps of N copies."""
 
 
 class DeviceCollector:
-    """Copies of an environment on a device, and the rollout of them by the newest policy."""
+    """Copies of an environment on a device, and their rollout with the newest policy."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class DeviceCollector:
         weights: Callable[[], Tensor],
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Make the copies; the first rollout is captured. ``weights`` returns the policy's, on ``device``.
+        """Create the copies; the first rollout is captured. ``weights`` returns the policy's weights, on
+        ``device``.
 
-        ``say`` is told that their step is compiled, or cannot be.
+        ``say`` reports whether their step was compiled.
 
-        Raises SetupError if the environment has no form for a device, or the settings do not fit it.
+        Raises SetupError if the environment does not support devices, or the settings do not fit it.
         """
         self._plan, self._device = plan, device
         self._steps, self._count = settings.segment_steps, settings.copies
@@ -81,22 +82,24 @@ class DeviceCollector:
             self._env = compiled(self._env, draws, settings.environment, say)
         self._policy = PolicySampler(plan.shape, device, self._generator)
         self._columns = _empty_columns(plan.layout, self._steps, self._count, device)
-        # Copies: arrays that a step returns may be one tensor under several names, and these are written in place.
+        # Copied: a step may return one tensor under several names, and these are written in place.
         self._state = {name: tensor.clone() for name, tensor in self._env.state().items()}
         if DISCOUNTED in self._columns:
             self._state[DISCOUNTED] = torch.zeros(self._count, device=device)
-        # float64, since they grow for as long as nobody reads them.
+        # float64, because the sums grow until they are read.
         self._sums = torch.zeros(_SUMS, dtype=torch.float64, device=device)
         self._rollouts: dict[bool, Captured] = {}
         self._episodes = EpisodeMeans()
 
     @property
     def transitions(self) -> int:
-        """Env steps of one rollout."""
+        """Number of env steps of one rollout."""
         return self._steps * self._count
 
     def collect(self, *, at_random: bool = False) -> Columns:
-        """Take one rollout by the newest policy, or by even actions; the next one overwrites its columns."""
+        """Take one rollout with the newest policy, or with uniformly random actions; the next one overwrites its
+        columns.
+        """
         weights = self._weights().detach()
         rollout = self._rollouts.get(at_random)
         if rollout is None:
@@ -139,13 +142,14 @@ class DeviceCollector:
             sum_over_steps(columns, self._plan.n_step, self._plan.gamma)
 
     def live_state(self) -> dict[str, Tensor]:
-        """Return all that the next rollout depends on, by name: tensors that rollouts go on changing."""
+        """Return the state that the next rollout depends on, by name: tensors that rollouts modify."""
         return {**self._state, "episodes": self._sums, **saved_generators({"generator": self._generator})}
 
     def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
-        """Go on from what ``live_state`` returned, on this or another device; return sentences about what differs.
+        """Continue from a result of ``live_state``, on this or another device; return sentences about differences.
 
-        Copies that do not fit, as those of other settings, begin anew: what was learned does not depend on them.
+        Copies that do not fit, for example after a change of settings, restart: the learned state does not depend
+        on them.
         """
         tensors = {**self._state, "episodes": self._sums}
         if any(name not in state or state[name].shape != tensor.shape for name, tensor in tensors.items()):
@@ -160,20 +164,20 @@ class DeviceCollector:
         return [note] if note else []
 
     def metric_fields(self) -> dict[str, Any]:
-        """Return what is known of the episodes since the last call: one copy from the device, for each record."""
+        """Return statistics of the episodes since the last call: one copy from the device per record."""
         sums = self._sums.tolist()
         self._sums.zero_()
         return self._episodes.fields(sums)
 
 
 class EpisodeMeans:
-    """Means over the episodes that ended between two records; without any, those of the record before."""
+    """Means over the episodes that ended between two records; if none ended, those of the previous record."""
 
     def __init__(self) -> None:
         self._latest: dict[str, float | None] = {"mean_return": None, "mean_length": None, "mean_progress": None}
 
     def fields(self, sums: list[float]) -> dict[str, Any]:
-        """Return the fields of a record from the sums of `DeviceStep.episodes`."""
+        """Return the fields of a record from the sums in `DeviceStep.episodes`."""
         count, returns, steps, progress, laps = sums
         if count:
             means = (returns / count, steps / count, progress / count)
@@ -185,11 +189,11 @@ class DataSource(Protocol):
     """Source of a learner's data: the exchange with its workers, or its own collector."""
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
-        """Return true once there is the data of one more update than ``updates``; wait for about the timeout."""
+        """Return True once there is data for one more update than ``updates``; wait for about the timeout."""
 
 
 class DeviceSource:
-    """Source of data in place of workers: it collects, stores and counts, by turns with the updates."""
+    """Data source without workers: collects, stores and counts, alternating with the updates."""
 
     def __init__(self, collector: DeviceCollector, exchange: LearnerServer, store: Store) -> None:
         self._collector = collector
@@ -197,13 +201,13 @@ class DeviceSource:
         self._store = store
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
-        """Collect the data of one more update than ``updates``, for about the timeout; true if it is there.
+        """Collect data for one more update than ``updates``, for about the timeout; return True if it is complete.
 
         Raises RuntimeError if the exchange with the evaluators has failed.
         """
         exchange, store = self._exchange, self._store
         if isinstance(store, DeviceRollouts):
-            # Used once, by the policy that collected it: whatever the counters say, an update needs a new rollout.
+            # On-policy data is used once: whatever the counters say, an update needs a new rollout.
             if not len(store):
                 store.offer(self._collector.collect())
                 exchange.collected(self._collector.transitions)
@@ -211,7 +215,7 @@ class DeviceSource:
             return True
         deadline = time.monotonic() + timeout_seconds
         while not (has_data := exchange.await_data(updates, 0.0)):
-            # Off-policy methods begin at random, as their workers do.
+            # Off-policy methods start with random actions, like their workers.
             columns = self._collector.collect(at_random=not updates)
             exchange.locked_sample(partial(_put, store, columns))
             exchange.collected(self._collector.transitions)

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation: drive one in each copy of an environment, and the score of all."""
+"""Episodes of an evaluation: drives one in each copy of an environment, and computes their score."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
 _SEEDS: Final = 2
-"""Separates the random numbers of evaluations from those of other roles with the same run seed and index."""
+"""Distinguishes evaluations' random numbers from those of other roles with the same run seed and index."""
 Act = Callable[[NDArray[Any]], NDArray[Any]]
-"""Observations (B, obs_dim) to actions (B, act_dim)."""
+"""(observations (B, obs_dim)) → actions (B, act_dim)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over episodes that all began at the start line.
+    """Means over episodes that all started at the start line.
 
     `laps` is a sum over all episodes. `clean_lap` means that every episode drove at least one lap and none left the
-    track: one lucky start of many is no proof. `lap_seconds` is the best lap in simulated time.
+    track: one lucky start proves little. `lap_seconds` is the best lap in simulated time.
     """
 
     episodes: int
@@ -38,7 +38,7 @@ class Score:
     def of(cls, episodes: Sequence[EpisodeSummary], step_seconds: float) -> Score:
         """Return the score of one or more episodes."""
         count = len(episodes)
-        # The mean over the laps of an episode, since only its steps are known: exact for episodes of one lap.
+        # The mean over an episode's laps, since only its steps are known: exact for episodes with one lap.
         lap_times = [episode.steps * step_seconds / episode.laps for episode in episodes if episode.laps]
         return cls(
             episodes=count,
@@ -51,7 +51,7 @@ class Score:
 
 
 def evaluation_seeds(seed: int, index: int) -> tuple[int, np.random.Generator]:
-    """Return an environment seed and a generator for random actions, of the evaluator `index` of a run's seed."""
+    """Return an environment seed and a generator for random actions, for evaluator `index` of a run's seed."""
     seeds = np.random.SeedSequence([seed, _SEEDS, index]).generate_state(2)
     return int(seeds[1]), np.random.default_rng(seeds[0])
 
@@ -64,10 +64,10 @@ def drive_episodes(
     states: CopyStates | None = None,
     recorder: EpisodeRecorder | None = None,
 ) -> list[EpisodeSummary] | None:
-    """Drive one episode in every copy, begun with `seed`, and return them in the order of their ends.
+    """Drive one episode in every copy, started with `seed`, and return them in the order in which they end.
 
-    `is_ending` sees each step; None is returned if it is true before all episodes are over. `states` are those that
-    `act` reads, if it does. A `recorder` gets each step.
+    `is_ending` is called with each step; if it returns True before all episodes are over, None is returned.
+    `states` are the memory states that `act` reads, if any. A `recorder` gets each step.
     """
     first: dict[int, EpisodeSummary] = {}
     obs = env.reset(seed)
@@ -84,7 +84,7 @@ def drive_episodes(
         if states is not None:
             states.advance(result.terminated | result.truncated | result.is_lost)
         for episode in result.episodes:
-            # Only the first episode of each copy: later ones would favour policies whose episodes are short.
+            # Only the first episode of each copy: counting later ones would favour policies with short episodes.
             first.setdefault(episode.env, episode)
         if is_ending(result):
             return None

@@ -1,4 +1,6 @@
-"""Evaluator: drive the newest policy without exploration from the start line, beside the random policy."""
+"""Evaluator: drives the newest policy without exploration from the start line, and the random policy for
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from runtime.rl.roles.launch_context import Context, environment_plan, evaluatio
 
 WAIT_SECONDS: Final = 0.2
 STEPS_BETWEEN: Final = 20
-"""Steps between two calls of `LearnerClient.exchange`, which must come at least once a second."""
+"""Steps between two calls of `LearnerClient.exchange`, which must be called at least once per second."""
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:
-    """Evaluate until the learner says that the run is done or `stop` is set. Raises PeerRefusedError."""
+    """Evaluate until the learner reports that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
     env = make_environment(settings, settings.eval_episodes, evaluation_options(settings))
     plan = environment_plan(settings, env)
@@ -33,7 +35,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
 
 
 class Evaluator:
-    """The loop of one evaluator process."""
+    """Main loop of an evaluator process."""
 
     def __init__(self, context: Context, env: VectorEnv, peer: LearnerClient[NumpyActor], console: Console) -> None:
         self._env_seed, self._rng = evaluation_seeds(context.seed, context.index)
@@ -44,7 +46,7 @@ class Evaluator:
         self._period = context.settings.eval_seconds
 
     def loop(self, stop: Stop) -> None:
-        """Evaluate the random policy once, then each new version, at most one in `eval_seconds`."""
+        """Evaluate the random policy once, then each new version, at most one per `eval_seconds`."""
         peer, began, evaluated_version = self._peer, float("-inf"), 0
         chance = self._drive(self._at_random, stop)
         while not stop.is_set() and peer.session.done is None:
@@ -54,7 +56,7 @@ class Evaluator:
             peer.use_newest_weights()
             if peer.policy_version == evaluated_version:
                 continue
-            # From the beginning of an evaluation, so that long episodes do not add to the period.
+            # Measured from the start of an evaluation, so that long episodes do not extend the period.
             began, evaluated_version = time.monotonic(), peer.policy_version
             score = self._drive(lambda obs: self._states.act(obs, None), stop, self._states)
             if score is not None:
@@ -66,7 +68,7 @@ class Evaluator:
         return self._env.action_space.at_random(len(obs), self._rng)
 
     def _drive(self, act: Act, stop: Stop, states: CopyStates | None = None) -> Score | None:
-        """Drive one episode in every copy; return None if the process is to end before all are over."""
+        """Drive one episode in every copy; return None if the process must end before all are over."""
         steps = 0
 
         def is_ending(_: StepResult) -> bool:
@@ -97,6 +99,6 @@ class Evaluator:
             clean_lap=score.clean_lap,
             lap_seconds=score.lap_seconds,
         )
-        # Both ways: the learner records it with its env steps, and this log has it even without a learner.
+        # Both: the learner records it with its env steps, and this log has it even without a learner.
         self._peer.send_evaluation(evaluation)
         self._console.record(record("evaluator", evaluation.record_fields()))

@@ -1,4 +1,4 @@
-"""Experience of a learner: where it lives, its store, the batches of it, and what a resumed run collects first."""
+"""Experience of a learner: its memory, its store, its batches, and the data that a resumed run collects first."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from runtime.rl.algos.off_policy.graph_updates import GraphUpdates, Locked
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
+"""Bytes of segments in transit for all workers: memory for segments that arrived but are not stored yet."""
 
 
 def memory_of(plan: Plan, settings: Settings) -> DataMemory:
-    """Return the bytes of a run's data."""
+    """Return the sizes of a run's data."""
     sizes: dict[str, Any] = {}
     memory = plan.shape.memory
     match plan.config:
@@ -70,10 +70,10 @@ def _update_bytes(plan: Plan, settings: Settings, gradient_rows: int, other_rows
 
 
 class Experience:
-    """Store of a run's data, on the device that learns if it fits there. SetupError where it fits nowhere."""
+    """Store of a run's data, on the learner's device if it fits there. Raises SetupError if it fits nowhere."""
 
     def __init__(self, plan: Plan, settings: Settings, seed: int, device: str, say: Callable[[str], None]) -> None:
-        """Make the store, and say where it is."""
+        """Create the store, and say where it is."""
         self._plan = plan
         self._settings = settings
         self._device = device
@@ -83,7 +83,7 @@ class Experience:
             self.place: Place = choose_place(settings.replay_device, self._memory, free, host_free_bytes())
         except ValueError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
-        # In the memory of a CPU that learns NumPy is as fast as anything, and a large ring costs what it holds.
+        # On a CPU, NumPy in host memory is as fast, and a large ring costs only what it contains.
         try:
             self.store = make_store(
                 plan,
@@ -99,7 +99,7 @@ class Experience:
             say(sentence)
 
     def _sentence(self) -> str | None:
-        """Return where the data lives and its size; None where there is nothing worth a line."""
+        """Return where the data is stored and its size; None if that is not worth a line."""
         where = "in the host's memory"
         if self.place == "device":
             where = f"on {self._device} beside {size_text(self._memory.reserve_bytes)} for networks and updates"
@@ -111,7 +111,7 @@ class Experience:
         return None
 
     def batches(self, locked: Callable[[Callable[[], Draw]], Draw]) -> BatchSource | None:
-        """Return the source of batches of a replay; ``locked`` runs a function while no segment is put in."""
+        """Return the source of a replay's batches; ``locked`` runs a function while no segment is put in."""
         if not isinstance(self.store, Replay) or not isinstance(self._plan.config, ReplayConfig):
             return None
         is_copied = self.place == "host" and self._device.startswith("cuda")
@@ -122,9 +122,9 @@ class Experience:
 
     @property
     def _gathers(self) -> bool:
-        """True if updates gather their batches themselves, and draw them where they draw by priority.
+        """True if updates gather their own batches, and also draw them if they draw by priority.
 
-        They need one GPU that has learner and replay, and batches of single transitions.
+        This requires one GPU with learner and replay, and batches of single transitions.
         """
         plan, settings = self._plan, self._settings
         is_alone = self.place == "device" and self._device.startswith("cuda") and settings.devices == 1
@@ -136,7 +136,7 @@ class Experience:
         return issubclass(method, ReplayMethod) and (settings.cuda_graphs or plan.config.prioritised)
 
     def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
-        """Return launches of several updates that gather their batches themselves; None where there are none."""
+        """Return launches of several updates that gather their own batches; None if not used."""
         if not self._gathers:
             return None
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
@@ -154,21 +154,21 @@ class Experience:
         return warmup_after_resume(self._settings.warmup_steps, self.store.capacity, len(self.store))
 
     def delay_steps(self, missing: int, env_steps: int, updates: int) -> int:
-        """Return by how many env steps the updates of a resumed run are delayed, to collect what is missing."""
+        """Return the number of env steps by which a resumed run delays its updates, to collect missing data."""
         balance = self._plan.balance
         return delay_after_resume(missing, env_steps, updates, balance.warmup_steps, balance.updates_per_step)
 
     def limiter(self, counters: Counters) -> RateLimiter:
-        """Return the balance of collection and learning of a run with these counters."""
+        """Return the rate limiter of a run with these counters."""
         balance = self._plan.balance
         warmup_steps = balance.warmup_steps + counters.delay_steps
         limiter = RateLimiter(warmup_steps, balance.updates_per_step, balance.band_steps)
         return limiter if self._settings.collect == "workers" else limiter.without_workers()
 
     def flow_terms(self) -> dict[str, int]:
-        """Return the terms of a session that follow from the size of segments."""
+        """Return the session's terms that depend on the segment size."""
         layout, count = self._plan.layout, self._plan.segment_transitions
-        # Of a usual segment: the last observation of each copy behind the transitions, and no truncation.
+        # For a usual segment: the last observation of each copy after the transitions, and no truncation.
         segment_bytes = layout.segment_bytes(count, max(1, count // self._settings.segment_steps))
         return {
             "transition_bytes": layout.item_bytes,

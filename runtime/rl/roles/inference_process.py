@@ -1,6 +1,6 @@
-"""Process of remote inference: reads the learner's weights from shared memory and answers its workers.
+"""Process for remote inference: reads the learner's weights from shared memory and answers its workers.
 
-`l2r-runtime inference` starts it, for a learner only; `runtime.exchange.inference.process` is the learner's side.
+A learner starts it as `l2r-runtime inference`; `runtime.exchange.inference.process` is the learner's side.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.numpy_policy import NumpyPolicy
 
 REPORT_SECONDS: Final = 0.2
-"""Period of looking at the lifeline, and of reports of counts that have changed."""
+"""Interval at which the lifeline is checked and changed counts are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSetup:
-    """Network that answers, and where it computes."""
+    """The network to evaluate, and its device."""
 
     shape: ActorShape
     device: str
@@ -44,7 +44,7 @@ class NetworkSetup:
     """True to launch each batch as one CUDA graph."""
     threads: int
     max_rows: int
-    """Most rows in a question."""
+    """Maximum number of rows per question."""
 
     @property
     def shapes(self) -> Shapes:
@@ -54,7 +54,7 @@ class NetworkSetup:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSetup:
-    """Everything that the process gets from its learner; it needs no variable."""
+    """Everything that the process gets from its learner; it reads no environment variables."""
 
     learner: int
     """Process id."""
@@ -63,20 +63,20 @@ class InferenceSetup:
     proof: bytes
     network: NetworkSetup
     path: tuple[str, ...]
-    """Folders of modules: that of the run's own classes is not in those with which Python starts."""
+    """Module search path: the folder of user-defined classes is not in Python's initial path."""
     weights: SharedWeights
-    """Memory of the weights, whose descriptor is open in this process under the same number."""
+    """Memory of the weights; its descriptor is open in this process under the same number."""
 
 
 def shapes_of(shape: ActorShape, max_rows: int) -> Shapes:
-    """Return the sizes of questions of up to `max_rows` rows and of their answers; both ends derive them."""
+    """Return the sizes of questions of up to `max_rows` rows and of their answers; both ends compute them."""
     return Shapes(shape.obs_space.dtype, shape.obs_dim, shape.answer_floats, max_rows)
 
 
 def make_network(setup: NetworkSetup) -> PolicyNetwork:
-    """Return the network for batches of questions: NumPy for numbers on a CPU, else torch.
+    """Return the network for batches of questions: NumPy for vectors on a CPU, else torch.
 
-    ValueError for a network of one's own that cannot be made here.
+    Raises ValueError if a user-defined network cannot be created here.
     """
     shape, shapes = setup.shape, setup.shapes
     if setup.device == "cpu" and not shape.images and shape.network is None:
@@ -90,8 +90,8 @@ def make_network(setup: NetworkSetup) -> PolicyNetwork:
 
 
 def batch_sizes(shapes: Shapes) -> list[int]:
-    """Return the numbers of rows to which batches are rounded up: of 1, 2, 3, 4, 6, 8, 12, … full questions."""
-    # Two sizes in each octave: at most a third of the rows is computed in vain, with a graph for each size.
+    """Return the row counts to which batches are rounded up: 1, 2, 3, 4, 6, 8, 12, … full questions."""
+    # Two sizes per octave: at most a third of the computed rows is padding, and each size needs a graph.
     questions = chain.from_iterable((2**power, 3 * 2 ** (power - 1)) for power in range(1, 20))
     most = shapes.batch_questions
     return [shapes.max_rows * count for count in (*(count for count in (1, *questions) if count < most), most)]
@@ -101,23 +101,23 @@ def run() -> int:
     """Serve until the learner closes the lifeline, which is standard input; return the exit code."""
     lifeline = Lifeline()
     setup = bounded_json.decode(lifeline.setup(), InferenceSetup)
-    # The kernel's signal is certain, also while this process is busy; the lifeline serves every system.
+    # The kernel's signal is certain, even while this process is busy; the lifeline works on every system.
     signal_at_end_of(setup.learner, SIGKILL)
     sys.path.extend(folder for folder in setup.path if folder not in sys.path)
     try:
         network = make_network(setup.network)
-        # Through the inherited descriptor: another process's may be closed to us by the system's settings.
+        # Through the inherited descriptor: the system's settings may forbid opening another process's.
         reader = SharedWeightsReader(replace(setup.weights, pid=os.getpid()), setup.network.shape.size)
         shapes = setup.network.shapes
         with AnswerChannel(parse(setup.endpoint), shapes.question_bytes, setup.keys) as channel:
             server = InferenceServer(channel, network, shapes, setup.proof, reader)
             server.serve(_end_of(lifeline, server))
         reader.close()
-    # Out of memory on a device is a RuntimeError of torch's.
+    # Out of device memory is a RuntimeError in torch.
     except (EndpointError, FailedError, SharedMemoryError, RuntimeError, OSError, ValueError) as error:
         lifeline.report(problem=str(error).partition("\n")[0])
         return 1
-    # A network of one's own: its author needs the traceback, which goes to the learner's log.
+    # A user-defined network: its author needs the traceback, which goes to the learner's log.
     except Exception as error:
         lifeline.report(problem=f"{type(error).__name__}: {error}".partition("\n")[0])
         raise
@@ -125,7 +125,7 @@ def run() -> int:
 
 
 def _end_of(lifeline: Lifeline, server: InferenceServer) -> Callable[[], bool]:
-    """Return a function that says whether the learner has closed the lifeline, and reports counts on the way."""
+    """Return a function that reports counts, and returns whether the learner has closed the lifeline."""
     checked, reported = 0.0, server.counts()
 
     def is_over() -> bool:

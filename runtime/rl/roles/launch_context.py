@@ -1,4 +1,4 @@
-"""Launcher's variables and training settings of a learner, worker or evaluator, and the environment they name."""
+"""Launcher's variables and training settings of a learner, worker or evaluator, and creation of its environment."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context(LaunchContext):
-    """Launch context of a process that learns or acts."""
+    """Launch context of a learner, worker or evaluator."""
 
     settings: settings.Settings = field(kw_only=True)
 
     @property
     def threads(self) -> int:
-        """Numerical threads of this process: the learner's setting, one elsewhere, never more than its cores."""
+        """Numerical threads of this process: the setting in a learner, otherwise one; never more than its cores."""
         threads = self.settings.threads if self.role == "learner" else 1
         return max(1, min(threads, int(self.cpus)))
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], role: str, **fields: Any) -> Self:
-        """Return the context that the launcher's variables state; SetupError names a missing or wrong one."""
+        """Return the context from the launcher's variables. Raises SetupError, naming a missing or wrong one."""
         try:
             training = settings.parse(environ.get(contract.ENV_CONFIG, ""))
         except settings.SettingsError as error:
@@ -43,34 +43,34 @@ class Context(LaunchContext):
 
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""Variables by which numerical libraries learn how many threads they may start."""
+"""Variables that limit the number of threads of numerical libraries."""
 
 
 def bound_numeric_threads(context: Context) -> None:
-    """Keep numerical libraries to the process's share of cores; they read this when they are imported.
+    """Limit numerical libraries to the process's share of cores; they read the limit when they are imported.
 
-    A library that takes every core it sees makes a machine of N processes crawl.
+    If each of N processes used every core of a machine, all of them would be very slow.
     """
     set_numeric_threads(context.threads)
-    # Inductor's processes, which compile a step once: by default one for each core of the machine.
+    # Inductor's processes, which compile a step once: by default one per core of the machine.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, int(context.cpus))))
 
 
 def bound_to_one_thread() -> None:
-    """Keep numerical libraries to one thread, as in a worker; they read this when they are imported.
+    """Limit numerical libraries to one thread, as in a worker; they read the limit when they are imported.
 
-    Measured with four processes on two cores, products of (256, 784) and (784, 512): 2.5 gradients a second each
-    with two threads, which spin while they wait for each other, and 60 with one.
+    Measured with four processes on two cores, products of (256, 784) and (784, 512): with two threads, which spin
+    while they wait for each other, 2.5 gradients per second and process; with one thread, 60.
     """
     set_numeric_threads(1)
 
 
 def set_numeric_threads(count: int) -> None:
-    """Keep numerical libraries to so many threads, which sleep while they wait; read when those are imported.
+    """Limit numerical libraries to `count` threads, which sleep while they wait; read when they are imported.
 
-    By default OpenMP's threads spin for each other, some milliseconds after each operation. Where other processes
-    use the cores, they take from one another what they wait for: on two cores that were in use convolutions with
-    two threads made 3 steps a second, and 17 to 20 with threads that sleep.
+    By default OpenMP's threads spin for some milliseconds after each operation. If other processes use the cores,
+    the spinning takes the time that the awaited thread needs: on two busy cores, convolutions made 3 steps per
+    second with two spinning threads, and 17 to 20 with sleeping ones.
     """
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, str(count))
@@ -78,7 +78,7 @@ def set_numeric_threads(count: int) -> None:
 
 
 def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
-    """Make `num_envs` copies of the run's environment, with `extra` over its options. Raises SetupError."""
+    """Create `num_envs` copies of the run's environment; `extra` overrides its options. Raises SetupError."""
     from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
     from runtime.rl.envs.base import HoldsProcesses
     from runtime.rl.envs.registry import make_vector_env
@@ -100,7 +100,7 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
 
 
 def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
-    """Work out networks, layouts and balance for the run's environment. Raises SetupError."""
+    """Return networks, layouts and balance for the run's environment. Raises SetupError."""
     from runtime.rl.algos.plan import make_plan
     from runtime.rl.encoders.encoder import tuned_encoder
 
@@ -112,17 +112,17 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
 
 
 def network_of(training: settings.Settings, obs: ObsSpace) -> OwnNetwork | None:
-    """Return the network of one's own that the settings name. ValueError for one that is none."""
+    """Return the user-defined network of the settings, or None. Raises ValueError if the class is not a network."""
     if training.network is None:
         return None
-    # Imports torch, which a worker of no such network does not need.
+    # Imports torch, which a worker without such a network does not need.
     from runtime.rl.algos.own_network import own_network
 
     return own_network(training.network, obs)
 
 
 def evaluation_options(training: settings.Settings) -> Mapping[str, Any]:
-    """Return the options of the environment for evaluation: those of the settings, or the environment's own."""
+    """Return the environment's options for evaluation: the settings', or the environment's own."""
     from runtime.rl.envs.registry import EVALUATION_OPTIONS
 
     if training.eval_options is not None:

@@ -1,7 +1,7 @@
-"""Learner: collect segments, update, publish, checkpoint.
+"""Learner: collects segments, updates, publishes and writes checkpoints.
 
-The loop waits for data only: the exchange with the workers and the writing of checkpoints run in threads of their
-own. The share of time that it waited is `idle_share` in every record.
+The loop waits only for data: the exchange with the workers and the checkpoint writer have their own threads. Every
+record contains the share of time that it waited, `idle_share`.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from runtime.rl.roles.run_watch import RunWatch, watch_of
 from runtime.rl.settings import Settings
 
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for data, and so for the reaction to a signal."""
+"""Longest wait for data, and therefore for the reaction to a signal."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
 """Shortest and longest wait of a finished learner for its peers to leave."""
 VERSIONS_AHEAD: Final = 64
-"""Policy versions reserved by one entry in the journal; after a kill up to so many numbers are skipped."""
+"""Policy versions reserved by one journal entry; a kill skips at most this many numbers."""
 STOPPED_UPLOAD_SECONDS: Final = 4.0
-"""Longest wait of a stopped learner for the upload of its last checkpoint: less than the usual grace period."""
+"""Longest wait of a stopped learner for the upload of its last checkpoint; less than the usual grace period."""
 LOCK_SECONDS: Final = 5.0
-"""Longest wait for the folder's lock, which the learner that this one replaces may still have."""
+"""Longest wait for the folder's lock, which the previous learner may still hold."""
 
 
 def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
-    """Learn until a bound in the settings is reached or `stop` is set; checkpoints and records go to `folder`.
+    """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
 
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
@@ -100,7 +100,7 @@ class Learner:
         self._console = console
         self._context = context
         self._status: StatusServer | None = None
-        # Torch would take every core, and with it those of the workers on this machine.
+        # Torch would use every core, including those of the workers on this machine.
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
@@ -125,9 +125,9 @@ class Learner:
         self._counters, accounts = self._resume(checkpoints)
         is_given = self._begin_with_policy()
         self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
-        """True if a policy is published before the first update; off-policy methods begin with random actions."""
+        """True if a policy is published before the first update; off-policy methods start with random actions."""
         if self._keeps_version:
-            self._counters.policy_version -= 1  # the first publication raises it again, to the same number
+            self._counters.policy_version -= 1  # the first publication increments it to the same number
         self._journalled_version = 0
 
         terms = SessionTerms(
@@ -171,10 +171,10 @@ class Learner:
         self._began = self._saved = time.monotonic()
 
     def _fetch_checkpoint(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
-        """Fetch the first checkpoint from an object store; return the uploader of later ones, if configured.
+        """Fetch the first checkpoint from an object store; return the uploader for later ones, if configured.
 
-        Raises OSError if a store cannot be reached: then it may hold a checkpoint, and to begin without it would
-        train the same steps twice.
+        Raises OSError if a store cannot be reached: it may have a checkpoint, and a start without it would train
+        the same steps twice.
         """
         settings, mirror = self._settings, None
         if settings.artifacts is not None:
@@ -182,18 +182,18 @@ class Learner:
             if (name := bring_newest(place, folder, self._console.say)) is not None:
                 self._console.say(f"brought {name} from {place.url}")
             mirror = Mirror(place, folder, settings.checkpoints_kept, self._console.say)
-        # Only for the first start of a run: later its own checkpoints are newer.
+        # Only at the first start of a run: later its own checkpoints are newer.
         if settings.resume_from is not None and not checkpoints.names():
             place = open_store(settings.resume_from)
             if (name := bring_newest(place, folder, self._console.say)) is None:
                 raise SetupError(f"resume_from: there is no whole checkpoint in {place.url}")
             self._console.say(f"begins with {name} of {place.url}")
         elif mirror is not None and (names := checkpoints.names()):
-            mirror.offer(names[-1])  # an earlier process may have ended before it was copied
+            mirror.offer(names[-1])  # an earlier process may have ended before the upload
         return mirror
 
     def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
-        """Load the newest complete checkpoint, if there is one, and begin a new epoch."""
+        """Load the newest complete checkpoint, if any, and start a new epoch."""
         self._keeps_version = False
         checkpoint, aside = checkpoints.load()
         for sentence in aside:
@@ -215,8 +215,9 @@ class Learner:
             counters = next_epoch(saved, journal, time.time())
             self._delay_updates(counters, accounts)
             lost = counters.lost_updates - saved.lost_updates
-            # Without lost updates the first published policy is the one that the workers have. In lockstep the lag
-            # bound is 0, so it must keep its number, or the segments collected with it would be refused as stale.
+            # Without lost updates, the first published policy is the one that the workers already have. In lockstep
+            # the maximum lag is 0, so the policy must keep its number; otherwise segments collected with it would
+            # be rejected as stale.
             self._keeps_version = self._settings.lockstep and counters.policy_version == saved.policy_version > 0
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
@@ -227,7 +228,7 @@ class Learner:
         return counters, accounts
 
     def _data_source(self) -> DataSource:
-        """Return the source of data: the workers, the collector here, or a dataset, which is read now."""
+        """Return the source of data: the workers, this learner's collector, or a dataset, which is read now."""
         settings, store = self._settings, self._store
         if self._collector is not None:
             return DeviceSource(self._collector, self._exchange, store)
@@ -237,9 +238,9 @@ class Learner:
         return DatasetSource(self._exchange)
 
     def _begin_with_policy(self) -> bool:
-        """Take the policy of another run's checkpoint, where the settings say so and this run has none of its own.
+        """Load the policy of another run's checkpoint, if the settings name one and this run has no policy yet.
 
-        SetupError if its network is not of this run's shape.
+        Raises SetupError if its network has another shape.
         """
         place = self._settings.init_policy
         if place is None or self._counters.updates:
@@ -258,7 +259,7 @@ class Learner:
         return True
 
     def _delay_updates(self, counters: Counters, accounts: Accounts) -> None:
-        """Let a resumed run collect what its replay lacks before it learns again."""
+        """Delay updates of a resumed run until it has collected the data that its replay lacks."""
         if self._settings.collect == "dataset":
             return
         if missing := self._experience.missing_after_resume():
@@ -269,7 +270,7 @@ class Learner:
     def loop(self, stop: Stop) -> None:
         """Learn until done or stopped, then write a last checkpoint."""
         counters = self._counters
-        if self._has_policy:  # before the exchange starts, or workers would collect at random
+        if self._has_policy:  # before the exchange starts; otherwise workers would act at random
             self._publish()
             self._publisher.deliver_all()
         if self._inference is not None:
@@ -302,15 +303,15 @@ class Learner:
             self._exchange.await_latecomers(self._context.joiners, stop.is_set)
 
     def _learn_or_wait(self) -> None:
-        """Learn if there is data, else wait a moment for it."""
+        """Learn if there is data, else wait for it briefly."""
         if self._inference is not None:
             self._inference.check()
         before = time.monotonic()
-        # While weights are on their way there is no wait here: without data they are delivered below, and with data
-        # the update that they overlap is begun.
+        # While weights are in transit do not wait here: without data they are delivered below, and with data the
+        # next update starts in parallel.
         timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
         if self._source.await_data(self._counters.kept_updates, timeout):
-            if self._collector is None:  # to collect is work of its own
+            if self._collector is None:  # collecting is work, not waiting
                 self._metrics.waited(time.monotonic() - before)
             self._publisher.deliver_arrived()
             self._learn()
@@ -319,7 +320,7 @@ class Learner:
             self._metrics.waited(time.monotonic() - before)
 
     def _listen(self) -> StatusServer | None:
-        """Start the status server. A port that is in use is no reason not to train."""
+        """Start the status server. Training continues without it if the port is in use."""
         address = self._context.status_address()
         try:
             return StatusServer(address, self._status_fields)
@@ -328,15 +329,18 @@ class Learner:
             return None
 
     def _status_fields(self) -> dict[str, Any]:
-        """Return the answer to `GET /status`. The status server's thread calls it."""
+        """Return the response to `GET /status`. Called by the status server's thread."""
         inference = {"inference": self._inference.status()} if self._inference is not None else {}
         figures = {"idle_share": round(self._metrics.idle_share, 6), **self._usage.latest}
         return {**self._exchange.status(), **figures, **inference}
 
     def close(self) -> None:
-        """End the threads and close all files. Raises the error of the last checkpoint, once all is ended."""
-        # Whatever fails: the process would wait for ever for a thread of the exchange that goes on. Read upwards:
-        # the exchange is closed after the writer, whose thread announces the checkpoint to the peers.
+        """Stop the threads and close all files. Raises the error of the last checkpoint, after everything is
+        closed.
+        """
+        # Close everything whatever fails: a running exchange thread would keep the process alive forever. In
+        # reverse order: the exchange is closed after the writer, whose thread announces the checkpoint to the
+        # peers.
         with ExitStack() as stack:
             stack.callback(self._metrics.close)
             if self._inference is not None:
@@ -351,11 +355,11 @@ class Learner:
 
     @property
     def _env_steps(self) -> int:
-        """Env steps behind all accepted items; an item may be a gradient over many steps."""
+        """Number of env steps in all accepted items; an item may be a gradient over many steps."""
         return self._exchange.env_steps * self._plan.item_steps
 
     def _end(self) -> str | None:
-        """Return the reason for which the run is complete, or None."""
+        """Return the reason why the run is complete, or None."""
         settings = self._settings
         if settings.total_env_steps is not None and self._env_steps >= settings.total_env_steps:
             return f"{self._env_steps} env steps"
@@ -366,7 +370,7 @@ class Learner:
         return self._watch.ended
 
     def _learn(self) -> None:
-        """Launch updates once; in lockstep all that the data allows, before any worker gets credit for more."""
+        """Launch updates once; in lockstep all that the data allows, before a worker gets credit for more."""
         counters, settings, every = self._counters, self._settings, self._plan.balance.publish_every
         before = counters.kept_updates
         self._update()
@@ -380,7 +384,7 @@ class Learner:
             self._publish()
 
     def _update(self) -> None:
-        """Take a batch from the store and update the networks once, or several times by one launch."""
+        """Take a batch from the store and update the networks, once or several times per launch."""
         if self._graphs is not None:
             count = self._graphs.count_of(self._launch_size())
             self._stats = self._graphs.run(count)
@@ -400,19 +404,19 @@ class Learner:
         self._counters.updates += 1
 
     def _launch_size(self) -> int:
-        """Return how many updates to launch together: as many as the settings say, or one."""
+        """Return the number of updates to launch together: the settings' number, or one."""
         most, done = self._settings.updates_per_launch, self._counters.kept_updates
         if not self._settings.cuda_graphs:
             return 1
         total = self._settings.total_updates
         fits = total is None or done + most <= total
-        # All or one: each number of updates is a graph of its own.
+        # All or one: each number of updates needs its own graph.
         return most if fits and self._limiter.allows_update(self._exchange.env_steps, done + most - 1) else 1
 
     def _learn_from(self, batches: BatchSource) -> Stats:
         stats = self._team.update(batches.take())
         if isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised:
-            # Priorities are set once the errors have come from the device.
+            # Priorities are set once the errors have arrived from the device.
             errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
             self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
         batches.prefetch()
@@ -423,15 +427,19 @@ class Learner:
             self._exchange.locked_sample(lambda: replay.update_priorities(td_error, rows))
 
     def _publish(self) -> None:
-        """Publish the policy once it has left the device; at once where workers may act by no other."""
+        """Publish the policy once it was copied from the device; wait for it if workers must use the newest
+        policy.
+        """
         self._publisher.publish()
-        # Credit that the update brings is granted with the next wait for data. Without a lag it must not be used
-        # with the policy before: what that collects would be refused.
+        # The update's credit is granted at the next wait for data. With a maximum lag of 0, it must not be used
+        # with the previous policy: segments collected with that would be rejected.
         if self._plan.balance.max_policy_lag == 0:
             self._publisher.deliver_all()
 
     def _deliver_policy(self, arena: NDArray[np.float32]) -> None:
-        """Publish weights. Their version is journalled first, so that no version ever names two policies."""
+        """Publish weights. Their version is written to the journal first, so that no version ever means two
+        policies.
+        """
         if not np.isfinite(arena).all():
             raise NotFiniteError(self._team.not_finite_report(self._counters.updates, self._stats))
         self._counters.policy_version += 1
@@ -445,18 +453,18 @@ class Learner:
         write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
     def _checkpoint(self) -> None:
-        """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
+        """Take the snapshot for a checkpoint; the writer's thread copies and saves it."""
         self._saved = time.monotonic()
-        is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
+        is_read = self._settings.collect == "dataset"  # a dataset's contents need no copy
         cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)
         snapshot.facts["made"] = self._provenance()
-        snapshot.facts["settings"] = asdict(self._settings)  # a saved policy is driven and exported by them
+        snapshot.facts["settings"] = asdict(self._settings)  # for driving and exporting the saved policy
         self._saver.save(snapshot)
 
     def _provenance(self) -> dict[str, Any]:
-        """Return fields by which people tell checkpoints apart; nothing is resumed from them."""
+        """Return fields that help people to distinguish checkpoints; a resume does not use them."""
         context, last = self._context, self._metrics.evaluation
         return {
             "run": context.run,
@@ -471,11 +479,11 @@ class Learner:
         }
 
     def _record(self) -> None:
-        """Print and store one metric record. The counters are journalled first, so that none ever falls."""
+        """Print and store one metric record. The journal is written first, so that no counter ever decreases."""
         self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
         own = self._collector.metric_fields() if self._collector is not None else {}
-        # Together: a segment that came between would be among the accounts and not in the env steps.
+        # Together: a segment that arrived in between would be in the accounts but not in the env steps.
         env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
         figures = {**counts, **own, **self._usage.report()}
         last = self._metrics.evaluation
@@ -489,7 +497,7 @@ class Learner:
 
 
 def _devices(settings: Settings) -> list[str]:
-    """Return the devices to compute on. Raises SetupError for one that the settings name and torch lacks."""
+    """Return the devices to compute on. Raises SetupError if a device in the settings is not available to torch."""
     device, count = _device(settings), settings.devices
     if count == 1:
         return [device]
@@ -499,7 +507,7 @@ def _devices(settings: Settings) -> list[str]:
 
 
 def _device(settings: Settings) -> str:
-    """Return the type of device to compute on. Raises SetupError for one that torch does not find."""
+    """Return the type of device to compute on. Raises SetupError if it is not available to torch."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if settings.device == "auto":
         return "cuda" if available["cuda"] else "cpu"

@@ -16,13 +16,13 @@ from runtime.rl.roles.tensorboard import TensorBoardCurves
 
 RECORD_SECONDS: Final = 2.0
 RECORDS_PER_POINT: Final = 5
-"""Records for each point of the TensorBoard curves."""
+"""Number of records per point of the TensorBoard curves."""
 
 
 class MetricsLog:
-    """Writer of records to standard output, `metrics.jsonl` and the TensorBoard curves in the learner's folder.
+    """Writes records to standard output, `metrics.jsonl` and the TensorBoard curves in the learner's folder.
 
-    `evaluations` is filled by another thread and emptied with the next record.
+    Another thread fills `evaluations`; each record empties it.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class MetricsLog:
         self._records = RecordFile(folder / "metrics.jsonl")
         self._curves = _curves_of(folder, console)
         self.evaluation: EvaluationReport | None = None
-        """The latest one."""
+        """The latest evaluation."""
         self.idle_share = 0.0
-        """Share of the time without data, as in the last record."""
+        """Share of the time without data, in the last record."""
         now = time.monotonic()
         self._written = now
         self._waited = 0.0
@@ -49,17 +49,17 @@ class MetricsLog:
         self._step_rate, self._update_rate = Rate(now, env_steps), Rate(now, updates)
 
     def waited(self, seconds: float) -> None:
-        """Add a time for which the learner had no data."""
+        """Add a period in which the learner had no data."""
         self._waited += seconds
 
     def is_due(self, now: float) -> bool:
-        """Return true if a record is due at `now`, in seconds of `time.monotonic`."""
+        """Return True if a record is due at `now`, in seconds of `time.monotonic`."""
         return now - self._written >= RECORD_SECONDS
 
     def write(self, counters: Counters, env_steps: int, figures: Mapping[str, Any], stats: Stats | None) -> None:
-        """Write one record from the `figures` of the exchange and the `stats` of the latest update.
+        """Write one record with the `figures` of the exchange and the `stats` of the latest update.
 
-        `env_steps` are those behind the networks; after a kill they are fewer than the counter, which never falls.
+        `env_steps` counts the steps that the networks learned from; after a kill it is less than the counter.
         """
         now, rest = time.monotonic(), dict(figures)
         while self._evaluations:
@@ -79,7 +79,7 @@ class MetricsLog:
             "workers": rest.pop("workers"),
             "idle_share": self.idle_share,
             **(stats.floats() if stats else {}),
-            # After the known fields, so that their order in a record stays the same whatever the exchange adds.
+            # After the known fields, so that their order in a record does not depend on the exchange's fields.
             **rest,
             "lost_updates": counters.lost_updates,
         }
@@ -107,7 +107,7 @@ class MetricsLog:
 
 
 def _curves_of(folder: Path, console: Console) -> TensorBoardCurves | None:
-    """Return the curves; None, with a sentence, where the package that defines their format is missing."""
+    """Return the curves; None, after a message, if the package that defines their format is missing."""
     try:
         return TensorBoardCurves(folder / "tensorboard")
     except ImportError as error:

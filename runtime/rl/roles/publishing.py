@@ -1,4 +1,4 @@
-"""Weights on their way from the device to the workers, without a wait in the learner's loop."""
+"""Copies weights from the device and publishes them to the workers, without blocking the learner's loop."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class ArrivingArrays(Protocol):
-    """Copy that arrives later; `runtime.rl.device.streams.HostCopy` is one."""
+    """Copy that arrives later; implemented by `runtime.rl.device.streams.HostCopy`."""
 
     def ready(self) -> bool:
-        """Return true once it is there."""
+        """Return True once it has arrived."""
 
     def numpy(self) -> Mapping[str, NDArray[Any]]:
-        """Return the arrays, after a wait if need be."""
+        """Return the arrays; wait for them if necessary."""
 
 
 class PolicyPublisher:
-    """Publisher with one copy on its way at a time, so that versions arrive in the order of their updates.
+    """Publisher with one copy in transit at a time, so that versions arrive in the order of their updates.
 
-    A publication that is due while a copy is on its way begins when that has arrived, with the weights of that
-    moment: they are newer, and nobody has missed the ones between. Belongs to the learner's main thread.
+    A publication that becomes due while a copy is in transit starts after its arrival, with the weights of that
+    moment: they are newer, and the ones in between are not needed. For the learner's main thread only.
     """
 
     def __init__(
         self, begin: Callable[[], ArrivingArrays], deliver: Callable[[NDArray[np.float32]], None], name: str
     ) -> None:
-        """`begin` starts a copy of the present weights, which are its array `name`; `deliver` publishes them."""
+        """`begin` starts a copy of the current weights, as its array `name`; `deliver` publishes them."""
         self._begin = begin
         self._deliver = deliver
         self._name = name
@@ -40,16 +40,16 @@ class PolicyPublisher:
 
     @property
     def is_pending(self) -> bool:
-        """True while weights are on their way."""
+        """True while weights are in transit."""
         return self._copy is not None
 
     def publish(self) -> None:
-        """Publish the present weights as soon as they have arrived; those that are there at once, at once."""
+        """Publish the current weights as soon as their copy has arrived, which may be at once."""
         self._is_due = True
         self.deliver_arrived()
 
     def deliver_arrived(self) -> None:
-        """Publish what has arrived and begin what is due; never waits."""
+        """Publish copies that arrived and start a copy that is due; never waits."""
         while self._copy is None or self._copy.ready():
             if self._copy is not None:
                 self._deliver_copy(self._copy)
@@ -58,13 +58,13 @@ class PolicyPublisher:
             self._copy, self._is_due = self._begin(), False
 
     def deliver_all(self) -> None:
-        """Wait for everything that is on its way or due, and publish it."""
+        """Wait for everything in transit or due, and publish it."""
         self.deliver_arrived()
         while self._copy is not None:
             self._deliver_copy(self._copy)
             self.deliver_arrived()
 
     def _deliver_copy(self, copy: ArrivingArrays) -> None:
-        # Forgotten first: a policy that is refused (not finite) must not be offered again by the last delivery.
+        # Drop it first: the last delivery must not offer a rejected (non-finite) policy again.
         self._copy = None
         self._deliver(copy.numpy()[self._name])

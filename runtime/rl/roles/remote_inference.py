@@ -26,8 +26,8 @@ def remote_inference(
 ) -> InferenceProcess:
     """Return the learner's server for workers without weights, not started yet.
 
-    It is a process, which reads the weights that `policies` shares. Raises EndpointError, and SetupError where
-    memory cannot be shared.
+    It is a process that reads the weights shared by `policies`. Raises EndpointError, and SetupError if memory
+    cannot be shared.
     """
     endpoint, keys = context.endpoint, curve_keys.learner_keys(context)
     settings, proof = context.settings, _proof(context)
@@ -39,7 +39,7 @@ def remote_inference(
         threads=context.threads,
         max_rows=settings.copies,
     )
-    address_of(endpoint)  # what cannot be listened at is an error here, and not in the process
+    address_of(endpoint)  # raises an address error here and not in the process
     try:
         weights = policies.share(plan.shape.size)
     except SharedMemoryError as error:
@@ -53,12 +53,12 @@ def remote_inference(
 
 
 def remote_policy(context: Context, plan: Plan, name: bytes) -> RemotePolicy:
-    """Return a worker's connection to the policy at its learner; `name` as in the exchange."""
+    """Return a worker's connection to its learner's policy; `name` is the same as in the exchange."""
     shapes = shapes_of(plan.shape, context.settings.copies)
     channel = QuestionChannel(context.endpoint, name, shapes.answer_bytes, curve_keys.peer_keys(context))
     return RemotePolicy(channel, shapes, _proof(context))
 
 
 def _proof(context: Context) -> bytes:
-    """Return the 16 bytes that show that a question belongs to this run."""
+    """Return the 16 bytes that prove that a question belongs to this run."""
     return proof_of(context.token, context.run_id)

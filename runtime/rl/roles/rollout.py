@@ -1,4 +1,4 @@
-"""Rollout of one worker: step the copies of an environment and gather transitions into arenas."""
+"""Rollout of one worker: steps the copies of an environment and gathers transitions into arenas."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
 Act = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float32] | None]]
-"""Observations (B, width) → actions (B, size), and the log probability (B,) of each if the method asks for it."""
+"""(observations (B, width)) → actions (B, size), and the log probability (B,) of each if the method needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedSegment:
-    """Full segment; its memory is not written any more."""
+    """Full segment; its memory is not modified any more."""
 
     segment: Trajectory
     memory: SegmentArena
 
 
 class Rollout:
-    """Collector of segments of `steps` steps of every copy; `step` returns one when it is full.
+    """Collects segments of `steps` steps of every copy; `step` returns a segment when it is full.
 
-    With `n_step` above 1, each transition sums the rewards of as many steps, discounted by `gamma`. Workers do this
-    and not the learner: they have the successive steps at hand and share the work (Horgan et al. 2018, Ape-X).
+    With `n_step` above 1, each transition sums the rewards of that many steps, discounted by `gamma`. Workers do
+    this, not the learner, because they have the successive steps and share the work (Horgan et al. 2018, Ape-X).
     `step` raises NotFiniteError if the environment returned infinite numbers or NaN.
 
-    The arena has each observation once (`runtime.rl.buffers.successors`): those that steps began with, and in the
-    tail the last one of every copy and the final one of every truncated episode, whose next step began anew.
+    The arena contains each observation once (`runtime.rl.buffers.successors`): those that steps started with, and
+    in the tail the last one of every copy and the final one of every truncated episode.
 
-    A `recorder` gets each step as it was; rewards are bounded by `clip_rewards` on both sides where that is given.
+    A `recorder` gets each step unmodified; `clip_rewards`, if given, limits the absolute value of rewards.
 
-    With `states`, which `act` reads, it advances them step by step, and a segment has those that it began with.
+    `states`, which `act` reads, are advanced step by step; a segment stores those at its start.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Rollout:
         self._last = self.obs
         """(B, width) observations after the latest step, before any reset."""
         self._discounted = np.zeros(env.num_envs, dtype=np.float32)
-        """Discounted return of each copy's present episode, for methods that normalise returns."""
+        """Discounted return of each copy's current episode, for methods that normalise returns."""
         self._ended = np.zeros(self._count, dtype=np.uint8)
-        """For each transition 0 if the episode goes on, TERMINATED, TRUNCATED or ABSENT."""
-        # Room for a truncation at every step: what is not used is cut off, and its pages are never touched.
+        """For each transition 0 if the episode goes on, else TERMINATED, TRUNCATED or ABSENT."""
+        # Room for a truncation at every step: unused room is cut off, and its pages are never touched.
         self._most_tail = env.num_envs + self._count
         self._arenas = SegmentAllocator(layout.segment_bytes(self._count, self._most_tail))
         self._begin()
 
     def _begin(self) -> None:
-        """Allocate a new arena: the last one may still be in flight to the learner."""
+        """Allocate a new arena: the last one may still be in transit to the learner."""
         self._arena = self._arenas.allocate()
         *columns, self._tail = self._layout.columns(self._arena.view, self._count, self._most_tail)
         self._columns = dict(zip(self._layout.names, columns, strict=True))
@@ -95,14 +95,14 @@ class Rollout:
         self._episodes: list[EpisodeSummary] = []
 
     def _advance(self, action: NDArray[Any]) -> StepResult:
-        """Step the environment, and record it where it is recorded."""
+        """Step the environment, and record the step if there is a recorder."""
         result = self._env.step(action)
         if self._recorder is not None:
             self._recorder.add(self.obs, action, result)
         return result
 
     def _clipped(self, reward: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return rewards that are learned from (Mnih et al. 2015, Methods: clipped)."""
+        """Return the rewards to learn from, clipped if configured (Mnih et al. 2015, Methods)."""
         bound = self._clip_rewards
         return reward if bound is None else reward.clip(-bound, bound)
 
@@ -118,7 +118,7 @@ class Rollout:
             self._discounted[:] = 0.0
             if self._states is not None:
                 self._states.reset()
-            # The simulator lost these steps. What was recorded before has no successor, so it counts as truncated.
+            # The simulator lost these steps. Earlier recorded steps have no successor, so they count as truncated.
             if first:
                 before = first - env.num_envs
                 self._truncate(before, np.flatnonzero(self._ended[before:first] == 0))
@@ -137,14 +137,15 @@ class Rollout:
             if first == 0 and STATE in columns:
                 spread_states(self._states.state, columns[STATE])
             self._states.advance(result.terminated | result.truncated)
-        # Not result.obs: where an episode ended that is already the first observation of the next one.
+        # Not result.obs: after an episode's end it is already the first observation of the next episode.
         self._last = result.final_obs
         padding = result.absent
         self._ended[first:last] = (
             result.terminated if padding is None else np.where(padding, ABSENT, result.terminated)
         )
         if result.truncated.any():
-            # An environment may say both: then no reward can follow, whatever the limit of time.
+            # An environment may report both: termination wins, because no reward can follow, whatever the time
+            # limit.
             self._truncate(first, np.flatnonzero(result.truncated & ~result.terminated))
         self.obs = result.obs
         if result.episodes:
@@ -155,25 +156,25 @@ class Rollout:
         return self._finish() if last == self._count else None
 
     def _truncate(self, first: int, copies: NDArray[np.intp]) -> None:
-        """Mark the step of `copies` that begins at row `first` as truncated, with `_last` as final observations."""
+        """Mark the step of `copies` that starts at row `first` as truncated, with `_last` as final observations."""
         start = self._env.num_envs + len(self._truncated)
         self._tail[start : start + len(copies)] = self._last[copies]
         self._truncated.extend((first + copies).tolist())
         self._ended[first + copies] = TRUNCATED
 
     def _finished_tail(self) -> NDArray[Any]:
-        """Return the rows of the tail in their order: the last of every copy, the final ones by row."""
+        """Return the tail's rows in order: the last observation of every copy, then the final ones by row."""
         copies = self._env.num_envs
         tail = self._tail[: copies + len(self._truncated)]
         tail[:copies] = self._last
         order = np.argsort(self._truncated)
-        if (np.diff(order) < 0).any():  # a simulator was lost at a step at which another episode had been truncated
+        if (np.diff(order) < 0).any():  # a simulator was lost when another episode was truncated
             tail[copies:] = tail[copies:][order]
         return tail
 
     def _finish(self) -> FinishedSegment:
         columns, tail = self._columns, self._finished_tail()
-        # Once a segment, not once a step: the check costs one pass over memory that is in the cache anyway.
+        # Per segment, not per step: the check is one pass over memory that is in the cache anyway.
         if not is_finite((*columns.values(), tail)):
             raise NotFiniteError(
                 "the environment gave observations or rewards that are not finite; they are not used"
@@ -199,10 +200,10 @@ class Rollout:
     def _sum_n_steps(self) -> None:
         """Sum rewards over up to `n_step` steps of the same episode, fewer at the end of a segment.
 
-        `steps` is the number of summed rewards; the learner finds the last of them by it, and what came after.
+        `steps` is the number of summed rewards; the learner uses it to find the last one and the next observation.
         """
         columns, copies = self._columns, self._env.num_envs
-        # Copy c at time t is in row t * copies + c, so the next step of the same copy is `copies` rows further on.
+        # Copy c at time t is in row t * copies + c, so the next step of the same copy is `copies` rows further.
         reward, ended = columns["reward"].copy(), self._ended
         columns["steps"][:] = 1
         continues = ended == 0

@@ -1,7 +1,7 @@
-"""Limits and alerts of a run, watched by its learner: what it has used, when that ends it, and who is told.
+"""Limits and alerts of a run, watched by its learner: tracks usage, ends the run at a limit, and sends alerts.
 
-The loop calls ``update`` with each record. Whatever takes time runs in threads of its own, so that a target that
-hangs delays nothing, and a loop that hangs is told as stalled.
+The loop calls ``update`` with each record. Slow work runs in separate threads, so that a hanging alert target
+delays nothing, and a hanging loop is reported as stalled.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from runtime.base.return_trend import FALLEN_SECONDS, ReturnTrend
 
 STATE_FILE: Final = "watch.json"
 TERMINATION_LOG: Final = Path("/dev/termination-log")
-"""File whose text Kubernetes shows as the message of an ended container."""
+"""File whose text Kubernetes shows as the message of a terminated container."""
 FAREWELL_SECONDS: Final = 5.0
 """Longest wait of an ending learner for the delivery of its last alerts."""
 TICK_SECONDS: Final = 5.0
-"""Period at which the watch looks by itself, so that a loop that hangs is noticed."""
+"""Interval of the watch's own checks, which detect a hanging loop."""
 HANG_SECONDS: Final = 60.0
-"""Time for which a loop that is over a limit may be silent; until then it may be writing a checkpoint."""
+"""How long a loop over a limit may be silent; until then it may be writing a checkpoint."""
 DIED: Final = "its learner ended without a word and begins again"
 
 
@@ -45,9 +45,9 @@ class WatchState:
     """State of a watch that outlives its process: ``watch.json``.
 
     Attributes:
-        used: Of each limit, in its unit.
-        best_return: Highest yet; None before the first.
-        is_running: A learner has begun and has not ended in order.
+        used: Usage of each limit, in the limit's unit.
+        best_return: Highest so far; None before the first.
+        is_running: A learner has started and has not ended normally.
     """
 
     run_id: str
@@ -57,7 +57,7 @@ class WatchState:
     ledger: AlertLedger
 
     def write(self, folder: Path) -> None:
-        """Replace the file. A full disk ends no run: then a restart counts from what was written before."""
+        """Replace the file. A full disk does not end a run: a restart then counts from the last written state."""
         usage = {name: round(getattr(self.used, name), 6) for name in ("wall", "idle", "no_progress", "gpu_hours")}
         fields = {
             "run_id": self.run_id,
@@ -71,7 +71,7 @@ class WatchState:
 
     @classmethod
     def read(cls, folder: Path, run_id: str) -> WatchState:
-        """Return the state of this launch; a new one where the file is of another launch, or cannot be read."""
+        """Return the state of this launch; a new one if the file is from another launch or cannot be read."""
         fresh = cls(run_id, Usage(), None, is_running=False, ledger=AlertLedger())
         try:
             fields: dict[str, Any] = bounded_json.loads((folder / STATE_FILE).read_bytes())
@@ -86,11 +86,11 @@ class WatchState:
 
 
 class RunWatch:
-    """Watch of one learner process over its run; without limits and alerts it does nothing and writes nothing.
+    """Watch of one learner process; without limits and alerts it does nothing and writes nothing.
 
     Args:
-        say: Console of the process; any thread.
-        clock: Seconds that no change of the date moves.
+        say: Prints to the process's console; from any thread.
+        clock: Seconds that changes of the date do not affect.
         end_process: Ends the process at once with an exit code.
     """
 
@@ -114,9 +114,9 @@ class RunWatch:
         self._notice: LimitNotice | None = None
         self._spoken: set[tuple[str, bool]] = set()
         self._problems: set[str] = set()
-        """Sentences on errors of the watch itself that were said."""
+        """Sentences about errors of the watch itself that were already printed."""
         sender = Sender(context.run, context.run_id, context.seed)
-        # A thread for each rule: a webhook that hangs must not delay a mail.
+        # One thread per rule: a webhook that hangs must not delay an e-mail.
         self._senders = {rule: AlertSender(sender, environ, say) for rule in dict.fromkeys(self._rules)}
         self._closing = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -133,12 +133,12 @@ class RunWatch:
 
     @property
     def is_idle(self) -> bool:
-        """True where there is nothing to watch."""
+        """True if there is nothing to watch."""
         return self._limits == Limits() and not self._rules
 
     @property
     def ended(self) -> str | None:
-        """Reason for which a limit has ended the run; None while none has."""
+        """Reason why a limit ended the run; None if none did."""
         notice = self._notice
         return notice.label if notice is not None and notice.is_reached else None
 
@@ -147,10 +147,10 @@ class RunWatch:
         return {} if self._notice is None else {"limit": self._notice.sentence}
 
     def update(self, env_steps: int, updates: int, value: float | None) -> None:
-        """Take in the progress of the learner.
+        """Record the learner's progress.
 
         Args:
-            value: Its latest return: of evaluations where there are any, else of training episodes.
+            value: Its latest return: of evaluations if there are any, else of training episodes.
         """
         if self.is_idle:
             return
@@ -185,24 +185,24 @@ class RunWatch:
         return f"its return fell from {trend.best or 0.0:.4g} to {trend.level:.4g}"
 
     def _warn(self) -> None:
-        """Say once that a limit is near."""
+        """Warn once that a limit is near."""
         notice = self._notice
         if notice is not None and (key := (notice.name, notice.is_reached)) not in self._spoken:
             self._spoken.add(key)
             self._say(notice.sentence)
 
     def finish(self, reason: str, facts: Mapping[str, Any]) -> str:
-        """Note that the run is complete, and return the metric record that says so.
+        """Record that the run is complete, and return the metric record of the end.
 
         Args:
-            facts: Counters and figures of the end.
+            facts: Counters and figures at the end.
         """
         by_limit = f"ended by {reason}" if reason == self.ended else ""
         fields = {"run_id": self._state.run_id, "reason": by_limit or reason, "limit": bool(by_limit)}
         line = record("end", fields | dict(facts))
         with contextlib.suppress(OSError):
             write_atomic(self._folder / contract.END_FILE, line.encode() + b"\n", is_durable=False)
-        # Only where the kubelet has put it: elsewhere the folder /dev is not ours to write in.
+        # Only if the kubelet created it: elsewhere this program must not write to /dev.
         if by_limit and TERMINATION_LOG.is_file():
             with contextlib.suppress(OSError):
                 TERMINATION_LOG.write_text(by_limit)
@@ -213,7 +213,7 @@ class RunWatch:
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Tell of an error that ends the block, and raise it on."""
+        """Report an error that ends the block, and re-raise it."""
         try:
             yield
         except Exception as error:
@@ -224,7 +224,7 @@ class RunWatch:
             raise
 
     def close(self) -> None:
-        """End the threads; wait a moment for the delivery of what is under way."""
+        """Stop the threads; wait briefly for deliveries in progress."""
         self._closing.set()
         if self._ticker is not None:
             self._ticker.join(FAREWELL_SECONDS)
@@ -236,7 +236,7 @@ class RunWatch:
             self._state.write(self._folder)
 
     def _tell(self) -> None:
-        """Send what is due, and write down that it was sent."""
+        """Send due alerts, and record that they were sent."""
         if self.is_idle:
             return
         with self._lock:
@@ -244,18 +244,19 @@ class RunWatch:
             if self._counts[1] > 0 and not facts.done:
                 facts = replace(facts, stalled_seconds=self._clock() - self._updated_at)
             messages: list[AlertMessage] = self._state.ledger.due(self._rules, facts, time.time())
-            # Before they are sent: a crash in between loses a message, the other order would send it twice.
+            # Recorded before they are sent: a crash in between loses a message; the other order would send it
+            # twice.
             self._state.write(self._folder)
         for message in messages:
             self._senders[message.rule].send(message)
 
     def _tick(self) -> None:
-        """Look again and again, so that a loop that hangs is told as stalled."""
+        """Check repeatedly, so that a hanging loop is reported as stalled."""
         while not self._closing.wait(TICK_SECONDS):
             self.look()
 
     def look(self) -> None:
-        """Tell what is due, and end a process whose loop hangs while a limit passes; errors are said."""
+        """Send due alerts, and end a process whose loop hangs past a limit; print errors."""
         with self._going_on("could not send its alerts"):
             self._tell()
         with self._going_on("could not see whether its loop hangs"):
@@ -265,7 +266,7 @@ class RunWatch:
     def _going_on(
         self, problem: str, next_step: str = f"it tries again every {TICK_SECONDS:g} s"
     ) -> Iterator[None]:
-        """Say once that the block failed: a watch that ended with it would leave a loop that hangs to itself."""
+        """Print once that the block failed and continue: without the watch nothing would end a hanging loop."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -280,13 +281,13 @@ class RunWatch:
             notice = worst_notice(self._limits, self._state.used.after(silent, self._gpus))
             if notice is None or not notice.is_reached or self.ended or silent < HANG_SECONDS:
                 return
-            # The next process finds the limit reached: it loads the checkpoint and ends the run in order.
+            # The next process finds the limit reached: it loads the checkpoint and ends the run normally.
             self._state.used = self._state.used.after(silent, self._gpus)
             self._state.is_running = False
             self._notice = notice
             self._facts = replace(self._facts, done=notice.sentence, limit=notice)
             self._state.write(self._folder)
-        # It is killed whatever fails here: the limit counts as reached by now, so no later look would do it.
+        # Kill it whatever fails here: the limit now counts as reached, so no later check would do it.
         with self._going_on("could not send its last alerts", "it is killed all the same"):
             self._say(f"{notice.sentence}; its loop has not moved for {duration_text(silent)}, so it is killed")
             self._tell()
@@ -310,5 +311,5 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Limits, int, tuple[Ale
 
 
 def watch_of(context: LaunchContext, folder: Path, say: Callable[[str], None]) -> RunWatch:
-    """Return the watch that this process's variables state. Raises SetupError."""
+    """Return the watch configured by this process's variables. Raises SetupError."""
     return RunWatch(context, os.environ, folder, say)

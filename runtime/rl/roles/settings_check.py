@@ -1,7 +1,7 @@
-"""Check of training settings before a launch: what a learner would refuse at its start, found without starting one.
+"""Checks training settings before a launch: finds errors that a learner would report, without starting one.
 
-It opens no socket, starts no simulator and makes no environment of Gymnasium: an id is looked up only. A class of
-one's own is made, as its learner would make it.
+It opens no socket, starts no simulator and creates no Gymnasium environment: ids are only looked up. A user-defined
+class is created, as its learner would do.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 
 
 def check_settings(training: Settings) -> None:
-    """Raise SetupError for an environment, an option or a method's setting that cannot be."""
+    """Raise SetupError for an invalid environment, option or method setting."""
     from runtime.rl.algos.plan import make_plan, method_of
     from runtime.rl.encoders.encoder import EncoderSetting, tuned_encoder
 
     try:
-        method_of(training)  # also where only the environment itself knows whether the plan fits it
+        method_of(training)  # also if only the environment itself knows whether the plan fits
         encoding = EncoderSetting.of(training.encoder)
         spaces = _spaces(training)
         if spaces is not None and encoding is not None:
             obs, action = spaces
             if not obs.images:
-                encoding.load(())  # says that there are no pictures
-            # The weights may be readable in the workers alone; how many latents there are makes no plan impossible.
+                encoding.load(())  # reports that there are no images
+            # The weights may be readable only in the workers; the number of latents does not affect the plan's
+            # validity.
             if encoding.is_frozen:
                 spaces = ObsSpace(obs.vector + 1), action
             elif not Path(str(encoding.options["weights"])).is_file():
                 training = replace(training, encoder=None, convolutions=((1, 1, 1),))
         if spaces is not None:
             layers = tuned_encoder(training.encoder, spaces[0].images)
-            # How many latents a network sees is known where their encoder is.
+            # The number of latents in a network's input is only known where the encoder runs.
             network = network_of(training, spaces[0]) if encoding is None else None
             make_plan(training, *spaces, layers, network)
     except (TypeError, ValueError) as error:
@@ -44,7 +45,7 @@ def check_settings(training: Settings) -> None:
 
 
 def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
-    """Return the spaces of the environment; None where only the environment itself knows them."""
+    """Return the spaces of the environment; None if only the environment itself knows them."""
     name, options = training.environment, training.environment_options
     if not environments.is_possible(name):
         raise ValueError(f"there is no environment {name!r}. {environments.suggestion(name)}")
@@ -52,7 +53,7 @@ def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
         from runtime.rl.envs.l2r_options import L2ROptions
         from runtime.rl.envs.racing_rules import RacingRules
 
-        # Making one starts its simulators.
+        # Creating one would start its simulators.
         return L2ROptions.from_mapping(options).obs_space, ActionSpace(RacingRules.act_dim)
     is_ours = name in environments.BUILT_IN or (name in environments.CLASSIC and not options)
     if is_ours or (training.collect == "device" and environments.may_be_class(name)):
@@ -66,8 +67,8 @@ def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
 
 def _look_up(name: str) -> None:
     """Raise ValueError for an id that Gymnasium does not know."""
-    # Looking up an id with a module would import it, which may do anything; one without a version stands for the
-    # newest, which only making it finds.
+    # Looking up an id with a module would import it, which runs arbitrary code; an id without a version means the
+    # newest one, which only its creation finds.
     if ":" in name or "-v" not in name:
         return
     import gymnasium

@@ -16,12 +16,12 @@ from runtime.base.metrics import AppendFile
 class TensorBoardCurves:
     """Event file with every number of a record as a scalar over env steps.
 
-    The file (TFRecords of `Event` messages) is written here because tensorboardX's own writer leaves that to a
-    thread: when a full disk ends the thread, adding the next points blocks for ever.
+    The file (TFRecords of `Event` messages) is written here because tensorboardX's writer uses a thread: when a
+    full disk ends that thread, adding further points blocks forever.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ImportError where tensorboardX, which defines the messages, is not installed."""
+        """Raises ImportError if tensorboardX, which defines the messages, is not installed."""
         from tensorboardX.proto.event_pb2 import Event
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class TensorBoardCurves:
         self._file.close()
 
     def _append(self, event: Any) -> None:
-        """Add an Event as a TFRecord: its length, its bytes, each followed by its masked CRC-32C."""
+        """Append an Event as a TFRecord: its length and its bytes, each followed by its masked CRC-32C."""
         from tensorboardX.record_writer import masked_crc32c
 
         parts = struct.pack("<Q", event.ByteSize()), event.SerializeToString()

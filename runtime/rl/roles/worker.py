@@ -1,6 +1,6 @@
-"""Worker: fetch the policy, roll out, send. It steps only when it has credit for the segment that results.
+"""Worker: fetches the policy, rolls out, sends. It steps only if it has credit for the resulting segment.
 
-It acts in NumPy: importing torch here would cost every worker seconds and 200 MB.
+It acts in NumPy: importing torch would cost every worker seconds and 200 MB.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from runtime.rl.roles.worker_gradients import ExampleGradients, HasExamples, Rol
 
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for messages of the learner, and so for the reaction to a signal."""
+"""Longest wait for messages of the learner, and therefore for the reaction to a signal."""
 WORKER_SEEDS: Final = 1
-"""Separates a worker's random numbers from those of other roles with the same run seed and index."""
+"""Distinguishes a worker's random numbers from those of other roles with the same run seed and index."""
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:
-    """Collect until the learner says that the run is done or `stop` is set. Raises PeerRefusedError."""
+    """Collect until the learner reports that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
@@ -66,11 +66,11 @@ def run(context: Context, stop: Stop, console: Console) -> None:
 
 
 class _OvertakenError(Exception):
-    """The learner overwrote the weights while they were used."""
+    """The learner overwrote the weights while they were in use."""
 
 
 class RolloutWorker:
-    """Loop of one worker process."""
+    """Main loop of a worker process."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class RolloutWorker:
         remote: RemotePolicy | None = None,
         recorder: EpisodeRecorder | None = None,
     ) -> None:
-        # Two independent streams: for the actions here, and for the environment.
+        # Two independent streams: for the actions, and for the environment.
         seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
         self._rng = np.random.default_rng(seeds[0])
         self._env = env
         self._plan = plan
         self._peer = peer
         self._remote = remote
-        """Policy at the learner; None where this worker has the weights."""
+        """Policy at the learner; None if this worker has the weights."""
         self._remote_outputs: NDArray[np.float32] | None = None
-        """Its outputs for the present observations."""
+        """Its outputs for the current observations."""
         self._states = CopyStates(peer.actor, env.num_envs)
         self._rollout: Rollout | None = None
         self._clip_rewards = context.settings.clip_rewards
@@ -108,10 +108,10 @@ class RolloutWorker:
         peer = self._peer
         while not stop.is_set() and peer.session.done is None:
             is_too_old = self._remote is None and peer.is_too_old
-            # Without credit the worker waits instead of stepping: a segment that has to wait would only get stale.
+            # Without credit the worker waits instead of stepping: a waiting segment would only become stale.
             may_step = peer.session.has_credit and not is_too_old and self._has_policy
             peer.exchange(0.0 if may_step else WAIT_SECONDS)
-            # Gradients take so long that the learner would often overwrite shared weights before they are done.
+            # Gradients take so long that the learner would often overwrite shared weights during the computation.
             peer.use_newest_weights(in_place=self._rollout is not None)
             if may_step:
                 self._step(stop)
@@ -130,7 +130,7 @@ class RolloutWorker:
         try:
             finished = self._collect(self._peer.policy_version)
         except _OvertakenError:
-            return  # the environment was not stepped; the loop fetches the newest weights and tries again
+            return  # not stepped; the loop fetches the newest weights and tries again
         self._peer.env_steps += self._steps_each
         if finished is not None:
             self._peer.session.queue_segment(finished.segment, finished.memory)
@@ -139,7 +139,7 @@ class RolloutWorker:
                 self._returns.append((finished.segment.episodes, finished.segment.return_sum))
 
     def _collector(self, steps: int, seed: int) -> Callable[[int], FinishedSegment | None]:
-        """Return the function that does one step with the policy of a version; it returns full segments."""
+        """Return a function that takes one step with the policy of a version, and returns full segments."""
         plan, env = self._plan, self._env
         self._steps_each = env.num_envs
         if isinstance(plan.config, SGDConfig):
@@ -170,12 +170,12 @@ class RolloutWorker:
 
     @property
     def _has_policy(self) -> bool:
-        """True if there is a policy to act by. Off-policy workers begin with random actions and need none."""
+        """True if there is a policy to act with. Off-policy workers start with random actions and need none."""
         version = self._peer.policy_version if self._remote is None else self._peer.session.policy_version
         return bool(version) or not self._plan.is_on_policy
 
     def _may_wait(self, stop: Stop) -> bool:
-        """Serve the session while no answer comes; return false once the process is to end."""
+        """Serve the session while no answer arrives; return False once the process must end."""
         self._peer.exchange(0.0)
         return not stop.is_set() and self._peer.session.done is None
 
@@ -187,7 +187,7 @@ class RolloutWorker:
             outputs, self._remote_outputs = self._remote_outputs, None
             return self._draw(outputs)
         outputs = self._states.outputs(obs)
-        # After the use and not before: only then is it certain that all of them came from one version.
+        # After the use, not before: only then is it certain that all weights came from one version.
         if self._peer.is_overtaken:
             raise _OvertakenError
         return self._draw(outputs)

@@ -1,6 +1,7 @@
 """Worker's half of a distributed update: gradients on examples, or on rollouts of an environment.
 
-The first kind is computed in NumPy. The second imports torch, so such a worker needs as much memory as a learner.
+Example gradients are computed in NumPy. Rollout gradients import torch, so such a worker needs as much memory as a
+learner.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class HasExamples(Protocol):
     """Environment with labelled examples, for supervised learning."""
 
     def examples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Draw `count` training observations, (count, width), and the label of each."""
+        """Draw `count` training observations, (count, width), and their labels."""
 
 
 class ExampleGradients:
-    """Source of gradients of the cross entropy on examples, computed in NumPy."""
+    """Computes gradients of the cross entropy on examples, in NumPy."""
 
     def __init__(self, env: HasExamples, batch_size: int, seed: int) -> None:
         self._env = env
@@ -40,7 +41,7 @@ class ExampleGradients:
         self._rng = np.random.default_rng(seed)
 
     def step(self, actor: NumpyActor, version: int) -> FinishedSegment:
-        """Compute one gradient at the weights of `version`."""
+        """Compute one gradient with the weights of `version`."""
         obs, labels = self._env.examples(self._count, self._rng)
         gradient, num_correct, _ = cross_entropy_gradient(actor, obs, labels)
         # Each example counts as an episode and its correctness as the return, so the mean return is the accuracy.
@@ -48,7 +49,7 @@ class ExampleGradients:
 
 
 class RolloutGradients:
-    """Source of gradients of IMPALA's losses on rollouts, which never leave the worker."""
+    """Computes gradients of IMPALA's losses on rollouts, which never leave the worker."""
 
     def __init__(self, env: VectorEnv, layout: Layout, steps: int, seed: int, method: Impala) -> None:
         self._rollout = Rollout(env, layout, steps, seed)
@@ -71,7 +72,7 @@ class RolloutGradients:
 
 
 def _finite(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return `gradient`. Raises NotFiniteError if it holds infinite numbers or NaN."""
+    """Return `gradient`. Raises NotFiniteError if it contains infinite numbers or NaN."""
     if not np.isfinite(gradient).all():
         raise NotFiniteError(
             "the gradient holds values that are not finite; lower the step size or bound the rewards"
@@ -82,7 +83,7 @@ def _finite(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
 def gradient_segment(
     gradient: NDArray[np.float32], version: int, episodes: int, return_sum: float
 ) -> FinishedSegment:
-    """Return a segment of one item, the gradient at the weights of `version`."""
+    """Return a segment with one item, the gradient with the weights of `version`."""
     raw = np.ascontiguousarray(gradient, dtype=np.float32)
     return FinishedSegment(Trajectory(1, version, version, episodes, return_sum, 0.0), SegmentArena.of(raw.data))
 
@@ -90,9 +91,9 @@ def gradient_segment(
 def cross_entropy_gradient(
     actor: NumpyActor, obs: NDArray[np.float32], labels: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], int, float]:
-    """Return gradient in all weights, number of correct predictions, and value of the mean cross entropy.
+    """Return the gradient for all weights, the number of correct predictions, and the mean cross entropy.
 
-    For networks of dense layers with ReLU between them whose outputs are the logits of one choice.
+    For networks of dense layers with ReLU in between, whose outputs are the logits of one choice.
 
     Args:
         obs: (B, width) inputs. labels: (B,) correct choices.
@@ -105,12 +106,12 @@ def cross_entropy_gradient(
     logits -= logits.max(axis=1, keepdims=True)  # softmax is invariant to it, and exp cannot overflow
     probs = np.exp(logits)
     totals = probs.sum(axis=1, keepdims=True)
-    # Not the logarithm of a probability: that of an unlikely label may be 0 in float32.
+    # Not the logarithm of a probability, because the probability of an unlikely label may be 0 in float32.
     loss = float((np.log(totals[:, 0]) - logits[np.arange(len(labels)), labels]).mean())
     probs /= totals
     num_correct = int((logits.argmax(axis=1) == labels).sum())
 
-    # d loss / d logits = (probs - onehot(labels)) / B; backpropagation then goes from the last layer to the first.
+    # d loss / d logits = (probs - onehot(labels)) / B; backpropagation then goes from the last to the first layer.
     gradient = probs
     gradient[np.arange(len(labels)), labels] -= 1.0
     gradient /= len(labels)

@@ -1,7 +1,7 @@
 """`l2r-runtime simulators`: status, restart, signal and camera image, from another process of the worker's pod.
 
-It runs in the pod, started by `l2rtui exec` or `kubectl exec`, so it is the same on every backend. This process
-reads the camera itself, so that an image costs the worker no step of training.
+It runs in the pod, started by `l2rtui exec` or `kubectl exec`, so it works the same on every backend. This process
+reads the camera itself, so that an image does not cost the worker a training step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_parser(roles: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the subcommand; return the exit code."""
+    """Run the subcommand; return the exit code."""
     from runtime.sim.control import control_socket
     from runtime.sim.wire.errors import SimulatorError
 
@@ -77,7 +77,9 @@ def frame(pod_id: str, index: int, camera: str, width: int) -> None:
 
 
 def picture(facts: dict[str, Any], camera: str) -> Image:
-    """Return an image, (height, width, 3) in BGR, uint8. A camera that the worker does not use is on meanwhile."""
+    """Return an image, (height, width, 3) in BGR, uint8. A camera that the worker does not use is enabled
+    meanwhile.
+    """
     from runtime.sim.control.control_socket import ControlSocketError
     from runtime.sim.wire import rpc_methods
     from runtime.sim.wire.camera import CameraReceiver, Cameras
@@ -91,7 +93,7 @@ def picture(facts: dict[str, Any], camera: str) -> Image:
         cameras = Cameras()
         receiver = CameraReceiver(cameras, f"tcp://{facts['host']}:{port}")
         try:
-            # In lock-step a frame comes only with an action, so an idle worker sends none.
+            # In lock-step a frame only follows an action, so an idle worker sends none.
             deadline = time.monotonic() + FRAME_SECONDS
             while not receiver.receive():
                 if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """Control socket of a worker's simulators, for other processes of the same pod: status, restart, signal.
 
-The worker listens on a Unix socket named after its pod, in a folder that only its user can enter. So a process that
-may run commands in the pod can use it, on every backend, and no other can. A request is one line of JSON, and so is
-its response. Restarts are left to the driver of the simulator: a request only marks its simulator as lost.
+The worker listens on a Unix socket named after its pod, in a folder that only its user can enter. So only a process
+that may run commands in the pod can use it, on every backend. A request is one line of JSON, and so is its
+response. The simulator's driver restarts it: a request only marks its simulator as lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from runtime.sim.control.simulator_session import SimulatorSession
 
 SAMPLE_SECONDS: Final = 0.5
-"""Poses are counted for so long to give a rate."""
+"""Time for which poses are counted to compute a rate."""
 SLOW_SECONDS: Final = 5.0
-"""Longest wait for a client's request, and for it to read the response."""
+"""Longest wait for a client to send its request and to read the response."""
 MAX_LINE: Final = 65_536
 TAIL_LINES: Final = 5
 
@@ -41,13 +41,13 @@ class ControlSocketError(Exception):
 
 def folder() -> Path:
     """Return the folder with the sockets of this user's workers."""
-    # Not tempfile.gettempdir(): TMPDIR of a command in the pod may differ from that of the worker.
-    return Path("/tmp") / f"l2r-{os.getuid()}"  # noqa: S108  (its owner and mode are looked at)
+    # Not tempfile.gettempdir(): TMPDIR of a command in the pod may differ from the worker's.
+    return Path("/tmp") / f"l2r-{os.getuid()}"  # noqa: S108  (its owner and mode are checked)
 
 
 def path_of(pod_id: str) -> Path:
     """Return the path of the socket of a pod's worker."""
-    # A hash: a path of a Unix socket has 107 bytes at most (unix(7)), and names of pods may have 253.
+    # A hash: a path of a Unix socket has at most 107 bytes (unix(7)), and pod names may have 253.
     return folder() / f"{hashlib.sha256(pod_id.encode()).hexdigest()[:24]}.sock"
 
 
@@ -72,7 +72,7 @@ def serve_sessions(
 
 
 def send_request(request: Mapping[str, Any], pod_id: str, seconds: float = 30.0) -> dict[str, Any]:
-    """Return the response of a pod's worker to a request. Raises ControlSocketError: none listens or it refuses."""
+    """Send a request to a pod's worker. Raises ControlSocketError if no worker listens, or if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(seconds)
@@ -132,7 +132,7 @@ class _ControlSocketServer:
         self._path.unlink(missing_ok=True)
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out a request and return its response. Raises ControlSocketError, SimulatorError."""
+        """Execute a request and return its response. Raises ControlSocketError, SimulatorError."""
         match request.get("do"):
             case "status":
                 return {"simulators": self._status()}
@@ -156,7 +156,7 @@ class _ControlSocketServer:
         return sessions[number]
 
     def _status(self) -> list[dict[str, Any]]:
-        # A copy: environments may come and go while the poses are counted.
+        # A copy: environments may be added and removed while the poses are counted.
         sessions = list(self.sessions)
         before, began = [session.poses for session in sessions], time.monotonic()
         time.sleep(SAMPLE_SECONDS)
@@ -178,7 +178,7 @@ def _facts(number: int, session: SimulatorSession, rate: float) -> dict[str, Any
         "cameras": list(session.cameras),
         "tail": supervisor.tail(TAIL_LINES),
     }
-    with contextlib.suppress(SimulatorError):  # it is not running: it has no addresses
+    with contextlib.suppress(SimulatorError):  # it is not running, so it has no addresses
         at = supervisor.addresses
         facts |= {"host": at.host, "ports": dict(at.ports), "camera_base": at.camera_base}
     return facts
@@ -225,7 +225,7 @@ def _signal_number(value: object) -> int:
 
 
 def _make_private(path: Path) -> None:
-    """Create a folder that only this user can enter. Raises OSError where another user owns its name."""
+    """Create a folder that only this user can enter. Raises OSError if another user owns that name."""
     path.mkdir(mode=0o700, exist_ok=True)
     # lstat: in /tmp another user may have put a symbolic link under this name.
     status = path.lstat()

@@ -17,9 +17,9 @@ class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
     LOST = "lost"
-    """It crashed, exited or hangs, and will be started again."""
+    """It crashed, exited or hangs, and will be restarted."""
     GIVEN_UP = "given up"
-    """Its budget of restarts is spent."""
+    """Its restart budget is exhausted."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,17 +29,17 @@ class LivenessMonitor:
     heartbeat_seconds: float
     """Longest time without a response on the control port."""
     pose_seconds: float
-    """Longest time without a pose, once there was one since poses were expected."""
+    """Longest time between poses, after the first expected one."""
     _answered: float | None = field(default=None, init=False)
     _posed: float | None = field(default=None, init=False)
 
     def answered(self, at: float) -> None:
-        """Note that the control port responded, last at ``at``."""
-        # max: a response that was waited for may be noted after a later one.
+        """Record that the control port responded, last at ``at``."""
+        # max: an awaited response may be recorded after a later one.
         self._answered = at if self._answered is None else max(at, self._answered)
 
     def posed(self, at: float) -> None:
-        """Note that the newest pose came at ``at``."""
+        """Record that the newest pose arrived at ``at``."""
         self._posed = at if self._posed is None else max(at, self._posed)
 
     def no_pose_expected(self) -> None:
@@ -48,7 +48,7 @@ class LivenessMonitor:
 
     def check(self, now: float) -> Failure | None:
         """Return the failure at ``now``; None while both signs of life are recent."""
-        # Before the first response or pose nothing is missing: the start has a deadline of its own.
+        # Before the first response or pose nothing is missing: the start has its own deadline.
         deaf = 0.0 if self._answered is None else now - self._answered
         still = 0.0 if self._posed is None else now - self._posed
         signs = []
@@ -72,7 +72,9 @@ class Budget:
     _failed: deque[float] = field(default_factory=deque, init=False)
 
     def failed(self, now: float) -> float | None:
-        """Note a failure at ``now``; return the seconds before the next start, None where the budget is spent."""
+        """Record a failure at ``now``; return the seconds before the next start, None if the budget is
+        exhausted.
+        """
         self._failed.append(now)
         while self._failed and now - self._failed[0] > self.window_seconds:
             self._failed.popleft()
@@ -82,5 +84,5 @@ class Budget:
 
     @property
     def sentence(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         return f"more than {self.restarts} failures within {self.window_seconds:g} s"

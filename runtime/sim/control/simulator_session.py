@@ -1,7 +1,7 @@
-"""One car in one simulator: process, control port, actions and observations together.
+"""One car in one simulator: combines process, control port, actions and observations.
 
 The driver starts an episode (`begin`), sends an action (`act`) and waits for its observation (`observe`). `begin`
-restarts a simulator that failed; `act` and `observe` raise LostError then, since the episode is over.
+restarts a failed simulator; `act` and `observe` raise LostError instead, since the episode has ended.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_POSE_SECONDS: Final = 10.0
-"""From the start of an episode to its first pose."""
+"""Timeout from the start of an episode to its first pose."""
 CHECK_SECONDS: Final = 0.25
-"""While a pose is awaited, the simulator is checked this often."""
+"""Interval at which the simulator is checked while a pose is awaited."""
 STALE_SECONDS: Final = 0.02
-"""A pose that comes so soon after a change of position may have been sent before it."""
+"""A pose that arrives this soon after a change of position may have been sent before it."""
 NEWS_SECONDS: Final = 2.0
-"""Longest wait, after a connection broke, for the cause of the end; that of a container comes late."""
+"""Longest wait for the cause after a connection broke; a container's end is reported late."""
 OBSERVE_SECONDS: Final = 0.1
-"""From an action to its observation, as Learn-to-Race has it."""
+"""Time from an action to its observation, as in Learn-to-Race."""
 
 
 def starter(folder: Path | None = None) -> Callable[[SimulatorSpec], SimulatorHandle]:
@@ -63,8 +63,8 @@ def starter(folder: Path | None = None) -> Callable[[SimulatorSpec], SimulatorHa
 class SimulatorSession:
     """One simulator with one car that this process drives.
 
-    ``cameras`` are the names of those to switch on, with parameters to set; the ``receiver``, the thread that
-    reads, is shared by all sessions of a process.
+    ``cameras`` are the names of the cameras to enable, with parameters to set. All sessions of a process share the
+    ``receiver``, the thread that reads.
     """
 
     def __init__(
@@ -92,39 +92,39 @@ class SimulatorSession:
         self._began = 0.0
         self._due = 0.0
         self._steps = 0
-        """Actions in this episode."""
+        """Number of actions in this episode."""
         self._poses_before = 0
-        """Poses received before the last restart."""
+        """Number of poses received before the last restart."""
 
     @property
     def is_lockstep(self) -> bool:
-        """True where simulated time advances by our actions alone."""
+        """True if only our actions advance simulated time."""
         return self._spec.lockstep or (self._spec.is_reference and self._spec.fast)
 
     @property
     def observations(self) -> Observations:
-        """Newest pose and images. LostError while there is no simulator."""
+        """Newest pose and images. Raises LostError while no simulator is running."""
         if self._observations is None:
             raise LostError("the simulator is not running")
         return self._observations
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras that are switched on."""
+        """Names of the enabled cameras."""
         return tuple(self._cameras)
 
     @property
     def poses(self) -> int:
-        """Poses received, over all restarts."""
+        """Number of poses received, over all restarts."""
         pose = self._pose()
         return self._poses_before + (pose.sequence if pose is not None else 0)
 
     def begin(self, place: tuple[float, float, float] | None) -> Pose:
         """Start an episode and return its first pose.
 
-        A simulator that does not run, fails or hangs is restarted within its budget. ``place`` is east and north in
-        m, and yaw in degrees from the north; None for the starting grid. Raises BudgetError where the restart
-        budget is spent, StartError where this process is asked to stop.
+        A simulator that is not running, fails or hangs is restarted within its budget. ``place`` is east and north
+        in m, and yaw in degrees from north; None for the starting grid. Raises BudgetError if the restart budget is
+        exhausted, StartError if this process is asked to stop.
         """
         limit = 60.0 * self._spec.restart_minutes
         if limit and self.supervisor.uptime_seconds > limit:
@@ -135,7 +135,7 @@ class SimulatorSession:
                 self._connect()
                 return self._place(place)
             except CallRefusedError:
-                raise  # the simulator is healthy and refuses the call: no restart will help
+                raise  # the simulator is healthy and refuses the call: a restart would not help
             except (LostError, CallError, OSError) as error:
                 failure = Failure(Cause.HUNG, f"the simulator does not begin an episode: {error}")
                 self.supervisor.lose(failure, news_seconds=NEWS_SECONDS)
@@ -154,7 +154,7 @@ class SimulatorSession:
             raise self.supervisor.lose(failure, news_seconds=NEWS_SECONDS) from error
         self._steps += 1
         now = self._acted = time.monotonic()
-        # A tenth of a second after the last observation was due; a driver that is late is not hurried.
+        # A tenth of a second after the last observation was due; a late driver does not catch up.
         self._due = max(self._due + OBSERVE_SECONDS, now)
 
     def observe(self) -> Pose:
@@ -166,10 +166,12 @@ class SimulatorSession:
         return self._await(lambda pose: pose.received >= self._acted, self._spec.pose_seconds)
 
     def images(self) -> dict[str, Frame]:
-        """Return the newest frame of every camera: in lock-step, those after the last action. Raises LostError."""
+        """Return the newest frame of every camera; in lock-step, the frames after the last action. Raises
+        LostError.
+        """
         if not self._cameras:
             return {}
-        # Half a step of tolerance: times of frames are floats of the simulation, rounded to nanoseconds.
+        # Half a step of tolerance: frame times are floats of the simulation, rounded to nanoseconds.
         earliest_ns = round((self._steps - 0.5) * OBSERVE_SECONDS * 1e9) if self.is_lockstep else 0
         deadline = time.monotonic() + self._spec.pose_seconds
         while time.monotonic() < deadline:
@@ -191,7 +193,7 @@ class SimulatorSession:
         return not self.is_stopping()
 
     def _check(self) -> None:
-        """Raise LostError where the simulator has ended or hangs, or cannot be read any more."""
+        """Raise LostError if the simulator has ended, hangs, or can no longer be read."""
         self.supervisor.check()
         if problem := self.observations.problem:
             raise self.supervisor.lose(Failure(Cause.UNWATCHED, problem))
@@ -224,7 +226,7 @@ class SimulatorSession:
         return result
 
     def _connect(self) -> None:
-        """Start the simulator where needed, open the level, and switch on the driver and the cameras."""
+        """Start the simulator if necessary, open the level, and enable the driver and the cameras."""
         if self._controller is not None:
             self.supervisor.check()
             return
@@ -252,7 +254,7 @@ class SimulatorSession:
             self._call(rpc_methods.set_vehicle_position(x, y, 0.0, yaw=yaw))
         placed = time.monotonic() + STALE_SECONDS
         # A neutral action is echoed in the poses, which proves that the observed car is the driven one. Every
-        # client of the protocol begins an episode so.
+        # client of the protocol starts an episode like this.
         if self._sender is not None:
             self._sender.begin()
         self._steps, self._began = 0, time.monotonic()

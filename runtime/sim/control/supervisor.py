@@ -1,7 +1,7 @@
 """Supervisor of one simulator: ready within a deadline, watched while it runs, restarted within a budget.
 
 The driver calls `start`, `check` before each use, `restart` after a failure, and `stop`. Meanwhile a thread sends
-heartbeats and notices the end. Only the driver restarts, since it alone knows where an episode can end.
+heartbeats and notices the simulator's end. Only the driver restarts, since only it knows where an episode can end.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from runtime.sim.wire.errors import (
 )
 
 POLL_SECONDS: Final = 0.1
-"""Between two checks for its end."""
+"""Interval of checks for its end."""
 FIRST_ANSWER_SECONDS: Final = 2.0
-"""Timeout of the first call; each further attempt has twice the time."""
+"""Timeout of the first call; each further attempt has twice the timeout."""
 Starter = Callable[[SimulatorSpec], SimulatorHandle]
 
 
 class SimulatorSupervisor:
-    """One simulator over its restarts.
+    """One simulator across its restarts.
 
-    ``start`` starts one, or raises SimulatorError or OSError. ``pose_time`` gives the time of the newest pose
+    ``start`` starts one, or raises SimulatorError or OSError. ``pose_time`` returns the time of the newest pose
     (monotonic seconds), None before the first.
     """
 
@@ -51,7 +51,7 @@ class SimulatorSupervisor:
         """Number of starts after the first."""
         self.last_failure: Failure | None = None
         self.left = 0
-        """Processes that could not be ended; 0 unless they hang in the kernel."""
+        """Number of processes that could not be ended; 0 unless they hang in the kernel."""
         self._start = start
         self._pose_time = pose_time
         self._budget = Budget(
@@ -69,18 +69,18 @@ class SimulatorSupervisor:
 
     @property
     def state(self) -> State:
-        """Present state."""
-        # The watching thread notes a failure; only the driver's own calls change the state.
+        """Current state."""
+        # The watching thread records a failure; only the driver's own calls change the state.
         return State.LOST if self._failure is not None and self._state is State.READY else self._state
 
     @property
     def addresses(self) -> Addresses:
-        """Addresses of its channels. LostError while it does not run."""
+        """Addresses of its channels. Raises LostError while it is not running."""
         return self._running().addresses
 
     @property
     def uptime_seconds(self) -> float:
-        """Seconds since it was ready; 0 while it is not."""
+        """Seconds since it became ready; 0 while it is not."""
         return time.monotonic() - self._ready_since if self._state is State.READY else 0.0
 
     @property
@@ -91,7 +91,7 @@ class SimulatorSupervisor:
     def start(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Start it and wait until it is ready, with further attempts within the budget.
 
-        Raises BudgetError where that is spent, StartError where ``is_wanted`` has turned false.
+        Raises BudgetError if the budget is exhausted, StartError if ``is_wanted`` has become false.
         """
         while True:
             if (failure := self._try_start(is_wanted)) is None:
@@ -99,14 +99,14 @@ class SimulatorSupervisor:
             self._failed(failure, is_wanted)
 
     def check(self) -> None:
-        """Raise LostError where it has ended or hangs. Does not wait."""
+        """Raise LostError if it has ended or hangs. Does not wait."""
         handle = self._running()
         if (failure := self._failure or handle.ended()) is not None:
             self._failure = self.last_failure = failure
             raise LostError(failure.sentence)
 
     def lose(self, failure: Failure, *, news_seconds: float = 0.0) -> LostError:
-        """Note that the driver has lost it; return the error to raise, with the true cause where there is one.
+        """Record that the driver has lost it; return the error to raise, with the true cause if known.
 
         Waits up to ``news_seconds`` for the cause: a connection breaks before the end of its process is reported.
         """
@@ -119,7 +119,7 @@ class SimulatorSupervisor:
         return LostError(self._failure.sentence)
 
     def restart(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """End it and start another: after a failure with the budget's delay, else at once. See start."""
+        """Stop it and start another: after a failure with the budget's delay, otherwise immediately. See start."""
         failure = self._failure
         self._end()
         self.restarts += 1
@@ -128,7 +128,7 @@ class SimulatorSupervisor:
         self.start(is_wanted)
 
     def request_restart(self) -> None:
-        """Mark it as lost, so that the driver restarts it, outside its budget. Any thread. Raises LostError."""
+        """Mark it as lost, so that the driver restarts it outside of its budget. Any thread. Raises LostError."""
         self._running()
         if self._failure is None:
             self._failure = self.last_failure = Failure(Cause.ASKED, "the simulator was restarted by request")
@@ -168,7 +168,7 @@ class SimulatorSupervisor:
         self._state, self._failure = State.STARTING, None
         try:
             self._handle = self._start(self.spec)
-        except (StartError, OSError) as error:  # a wrong spec is raised: another attempt cannot help
+        except (StartError, OSError) as error:  # an invalid spec is raised: another attempt cannot help
             self._state = State.LOST
             return Failure(Cause.CANNOT_START, str(error))
         try:
@@ -188,7 +188,7 @@ class SimulatorSupervisor:
         return None
 
     def _await_ready(self, handle: SimulatorHandle, is_wanted: Callable[[], bool]) -> Failure | None:
-        """Wait for the first response of the control port; return the failure where none comes."""
+        """Wait for the first response of the control port; return the failure if none comes."""
         deadline = time.monotonic() + self.spec.start_seconds
         pause, problem, patience = 0.01, "it was not asked", FIRST_ANSWER_SECONDS
         with Controller(handle.addresses.host, handle.addresses.control) as controller:
@@ -202,7 +202,7 @@ class SimulatorSupervisor:
                 except (CallRefusedError, BadReplyError) as error:
                     return Failure(Cause.NOT_READY, f"the simulator is no simulator: {error}")
                 except CallTimeoutError as error:
-                    problem, patience = str(error), 2 * patience  # while a level loads, responses are slow
+                    problem, patience = str(error), 2 * patience  # responses are slow while a level loads
                 except CallError as error:
                     problem = str(error)
                 else:
@@ -214,10 +214,10 @@ class SimulatorSupervisor:
         return Failure(Cause.NOT_READY, f"{sentence}; its last words: {tail}" if tail else sentence)
 
     def _watch_process(self, handle: SimulatorHandle, unwatch: threading.Event) -> None:
-        """Watch one process of the simulator until it fails or `unwatch` is set; note the failure."""
+        """Watch one process of the simulator until it fails or `unwatch` is set; record the failure."""
         try:
             failure = self._await_failure(handle, unwatch)
-        # A loss too: nobody would notice when it hangs, and the driver starts another with a watch of its own.
+        # Counts as a loss too: otherwise a hang would go unnoticed. The driver starts another with its own watch.
         except Exception as error:  # noqa: BLE001
             failure = Failure(Cause.UNWATCHED, f"the watch of the simulator failed: {unexpected_reason(error)}")
         if failure is not None and not unwatch.is_set():
@@ -235,7 +235,7 @@ class SimulatorSupervisor:
                 failure = handle.ended()
                 now = time.monotonic()
                 if failure is None and now >= due:
-                    # One missing response is no hang: the monitor counts how long there was none; late ones count.
+                    # One missing response is not a hang: the monitor checks the time without any; late ones count.
                     with contextlib.suppress(CallError):
                         controller.call(rpc_methods.get_level(), timeout_seconds=spec.heartbeat_seconds)
                     if controller.heard is not None:
@@ -248,14 +248,14 @@ class SimulatorSupervisor:
         return None
 
     def _end(self) -> None:
-        """End the present process and its watch."""
+        """End the current process and its watch."""
         self._unwatch.set()
         handle, self._handle = self._handle, None
         if handle is not None:
             # A process that hangs does not handle SIGTERM, so a grace would only delay the restart.
             hung = self._failure is not None and self._failure.cause is Cause.HUNG
             self.left = handle.stop(0.0 if hung else self.spec.grace_seconds)
-        if self._watch is not None:  # short: its heartbeat fails at once, now that the process is gone
+        if self._watch is not None:  # short: its heartbeat fails immediately, as the process is gone
             self._watch.join()
             self._watch = None
         if self._state is State.READY:

@@ -1,8 +1,8 @@
 """Simulator as a sibling container on a Docker Engine, with the interface of a subprocess.
 
-The container is a child of the Engine, so it would survive the worker. Two things prevent that: a reaper process
-waits for the worker's end and removes the container, and the container carries the run's labels, by which
-`l2rtui leaks` finds it, should both be killed.
+The container is a child of the Engine, so it would survive the worker. Two mechanisms prevent that: a reaper
+process waits for the worker's end and removes the container, and the container has the run's labels, by which
+`l2rtui leaks` finds it if both are killed.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ LABEL_SIMULATOR: Final = LABEL_PREFIX + "simulator"
 """Its value identifies one start."""
 _RUN_LABELS: Final = {"run": contract.ENV_RUN, "run-id": contract.ENV_RUN_ID, "pod": contract.ENV_POD}
 INSPECT_SECONDS: Final = 0.5
-"""Between two requests for the container's state."""
+"""Interval of requests for the container's state."""
 
 
 class SimulatorContainer(SimulatorHandle):
     """One started container."""
 
     def __init__(self, spec: SimulatorSpec) -> None:
-        """Start it. Raises StartError, and PortsError where no ports are free."""
+        """Start it. Raises StartError, or PortsError if no ports are free."""
         self.mark = uuid.uuid4().hex
         self.name = f"l2r-simulator-{self.mark[:12]}"
         self._socket = spec.socket.removeprefix("unix://")
-        # Always the socket that the spec names: whoever may use an Engine is root on its node, so it is never taken
-        # from DOCKER_HOST or a context.
+        # Always the socket that the spec names, never DOCKER_HOST or a context: access to an Engine means root on
+        # its node.
         self._engine = DockerClient(DockerEndpoint(f"unix://{self._socket}"))
         self._shares_network = spec.network == "host"
-        # Leased even where the container has a network of its own: all simulators' poses come to this process.
+        # Leased even if the container has its own network: all simulators' poses come to this process.
         self._lease = PortLease() if spec.fixed_ports else PortLease.acquire()
         self._inspected = float("-inf")
         self._failure: Failure | None = None
@@ -55,7 +55,7 @@ class SimulatorContainer(SimulatorHandle):
         self._last_words: list[str] = []
         try:
             self.addresses = Addresses.of(self._lease.ports)
-            # Before the container: should this process die in between, the reaper finds nothing and ends.
+            # Before the container: if this process dies in between, the reaper finds nothing and ends.
             self._reaper = self._start_reaper()
             try:
                 body = self._body(spec)
@@ -99,9 +99,9 @@ class SimulatorContainer(SimulatorHandle):
             self._engine.request("POST", f"{self._path}/kill", signal=number)
 
     def stop(self, grace_seconds: float) -> int:
-        """Stop and remove it; return 1 where the Engine could not."""
+        """Stop and remove it; return 1 if the Engine could not."""
         self._is_stopping = True
-        # The log goes with the container, and the last lines are wanted afterwards.
+        # The log is deleted with the container, and the last lines are needed afterwards.
         if not self._last_words:
             self._last_words = self._read_tail(20)
         with contextlib.suppress(EngineError):
@@ -136,7 +136,7 @@ class SimulatorContainer(SimulatorHandle):
             "Init": True,  # the Engine's own init reaps zombies and passes signals on to a program that is pid 1
             "LogConfig": {"Type": "json-file", "Config": {"max-size": str(spec.log_bytes), "max-file": "1"}},
             "SecurityOpt": ["no-new-privileges"],
-            "PidsLimit": 4096,  # a bound against fork bombs
+            "PidsLimit": 4096,  # a limit against fork bombs
         }
         if spec.gpu:
             request = {"Driver": "nvidia", "DeviceIDs": spec.gpu.split(","), "Capabilities": [["gpu"]]}
@@ -155,7 +155,7 @@ class SimulatorContainer(SimulatorHandle):
         }
 
     def _own_addresses(self) -> Addresses:
-        """Return the addresses of a container with a network of its own."""
+        """Return the addresses of a container with its own network."""
         networks = self._inspect()["NetworkSettings"]["Networks"]
         address = next((str(network["IPAddress"]) for network in networks.values() if network.get("IPAddress")), "")
         if not address:
@@ -166,7 +166,7 @@ class SimulatorContainer(SimulatorHandle):
         """Start the process that removes the container after this one has ended."""
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(container_reaper.__file__)), self._socket, self.name],
-            stdin=subprocess.PIPE,  # its end is the end of this process
+            stdin=subprocess.PIPE,  # its end means the end of this process
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -174,12 +174,12 @@ class SimulatorContainer(SimulatorHandle):
         )
 
     def _remove(self) -> int:
-        """Remove the container. The reaper does it once more, which also covers a kill in the middle of this."""
+        """Remove the container. The reaper repeats that, which also covers a kill in the middle of this."""
         left = 0
         try:
             self._engine.request("DELETE", f"/containers/{self.name}", force=1, v=1)
         except EngineError as error:
-            left = int(error.status not in (404, CONFLICT))  # gone, or being removed by the Engine itself
+            left = int(error.status not in (404, CONFLICT))  # removed, or the Engine is removing it
         self._engine.close()
         if self._reaper.stdin is not None:
             self._reaper.stdin.close()

@@ -1,8 +1,8 @@
-"""Process that removes a simulator's container when the worker that started it has ended, however it ended.
+"""Process that removes a simulator's container when the worker that started it has ended for any reason.
 
-A script of the standard library alone, since one runs for every container and mostly waits: a client library would
-only cost memory. Its standard input comes from the worker, so its end is the end of the worker. Called as
-``container_reaper.py SOCKET NAME``.
+A script that only uses the standard library, since one runs for every container and mostly waits: a client library
+would only cost memory. Its standard input comes from the worker, so end of file means the end of the worker. Called
+as ``container_reaper.py SOCKET NAME``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 import time
 
 REMOVE_SECONDS = 20.0
-"""Time for its attempts; a busy Engine may take seconds."""
+"""Timeout of an attempt; a busy Engine may take seconds."""
 
 
 def remove(path: str, name: str) -> bool:
-    """Ask the Engine to remove a container; return True when it is gone."""
+    """Ask the Engine to remove a container; return True if it is gone."""
     # HTTP/1.0: the Engine closes the connection after its response, which saves parsing lengths.
     request = f"DELETE /containers/{name}?force=1&v=1 HTTP/1.0\r\nHost: docker\r\n\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -35,7 +35,7 @@ def remove(path: str, name: str) -> bool:
 
 def main() -> None:
     """Wait for the worker's end, then remove the container."""
-    # Whoever ends the worker by its process group or session must not end this with it.
+    # A signal that ends the worker's process group or session must not end this process too.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     path, name = sys.argv[1:]

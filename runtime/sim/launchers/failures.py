@@ -1,4 +1,4 @@
-"""Loss of a simulator as a value: its cause, a sentence for people, and the end of a process that leads to it."""
+"""Loss of a simulator as a value: its cause, a sentence for display, and the end of a process that caused it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Cause(StrEnum):
     CANNOT_START = "cannot start"
     SUPERVISOR_LOST = "supervisor lost"
     UNWATCHED = "unwatched"
-    """This process cannot watch or read it any more: an error of ours, and it may run well."""
+    """This process can no longer watch or read it: an error of our own, and the simulator may be fine."""
     ASKED = "asked"
-    """A restart was requested: no failure of the simulator, so it costs nothing of its budget."""
+    """A restart was requested: not a failure of the simulator, so it does not use its budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One loss, with its cause and a sentence for people."""
+    """One loss, with its cause and a sentence for display."""
 
     cause: Cause
     sentence: str
@@ -45,13 +45,13 @@ class ProcessEnd:
 
     @classmethod
     def of_code(cls, code: int, *, out_of_memory: bool = False) -> ProcessEnd:
-        """Decode an exit status of a shell or a container: 128 plus the number of a signal, or a code."""
+        """Decode an exit status of a shell or a container: 128 plus a signal number, or an exit code."""
         if code > 128 and code - 128 <= signal.NSIG:
             return cls(signal=code - 128, out_of_memory=out_of_memory)
         return cls(code=code, out_of_memory=out_of_memory)
 
     def failure(self) -> Failure:
-        """Return the failure that this is: a simulator never ends by itself, so even code 0 is one."""
+        """Convert to a failure: a simulator should never end, so even exit code 0 is one."""
         if self.out_of_memory:
             return Failure(Cause.OUT_OF_MEMORY, "the simulator ran out of memory: the kernel ended it")
         if self.signal is None:

@@ -1,9 +1,9 @@
 """Port sets for many simulators on one node: each leased once, and free again when its owner dies.
 
-A lease is a bound TCP socket: the last port of its set, which nothing else uses. Its owner and the simulator's shim
-hold the descriptor, and the kernel lets go of it when the last of them has ended, however it ended. That needs no
-files and no clean-up, and it counts in exactly the network namespace in which ports can clash, whoever the users
-and containers are.
+A lease is a bound TCP socket: the last port of its set, which has no other use. Its owner and the simulator's shim
+hold the descriptor, and the kernel releases it when the last of them has ended for any reason. That needs no files
+and no clean-up, and it works in exactly the network namespace in which ports can clash, across users and
+containers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 
 FIRST_PORT: Final = 20_000
 END_PORT: Final = 32_000
-"""Sets lie between these: above the services, below the ports that Linux hands out by itself (from 32768)."""
+"""Range of the sets: above common services, below the ports that Linux assigns automatically (from 32768)."""
 SET_SIZE: Final = 80
 VEHICLES: Final = 4
-"""Cars that a set has ports for; action and pose ports lie 10 apart, cameras 8 a car."""
+"""Number of cars per set; action and pose ports are 10 apart, and each car has 8 cameras."""
 
 
 class PortsError(OSError):
-    """There is no free port set on this node."""
+    """No port set is free on this node."""
 
 
 class PortSet:
@@ -38,7 +38,7 @@ class PortSet:
         self.pose = base + 2
         """UDP, of the first car; bound by the client."""
         self.camera = base + 40
-        """TCP, the first of 8 a car."""
+        """TCP, the first of 8 per car."""
         self.lock = base + SET_SIZE - 1
         """TCP, held by the lease."""
 
@@ -46,7 +46,7 @@ class PortSet:
 class PortLease:
     """Lease of a port set; held while this socket or an inherited copy of it is open.
 
-    Without a set it stands for the lab's own ports, which cannot be chosen and are not leased: a second simulator
+    Without a set it represents the lab's own ports, which cannot be chosen and are not leased: a second simulator
     fails to bind them.
     """
 
@@ -56,15 +56,15 @@ class PortLease:
 
     @classmethod
     def acquire(cls, choose: Callable[[int], int] = random.randrange) -> PortLease:
-        """Lease a free set; ``choose`` gives the number of the first one to try. Raises PortsError."""
-        # From a random one on: many workers that start together would otherwise all try the same sets in turn.
+        """Lease a free set; ``choose`` returns the index of the first one to try. Raises PortsError."""
+        # Start at a random set: many workers that start together would otherwise all try the same sets in turn.
         count = (END_PORT - FIRST_PORT) // SET_SIZE
         first = choose(count)
         for number in range(count):
             ports = PortSet(FIRST_PORT + SET_SIZE * ((first + number) % count))
             if (lock := _bound(socket.SOCK_STREAM, ports.lock)) is None:
                 continue
-            # The lock alone is not enough: a program without a lease may use a port of the set.
+            # The lock is not enough: a program without a lease may use a port of the set.
             if _are_free(ports):
                 return cls(ports, lock)
             lock.close()
@@ -82,7 +82,7 @@ class PortLease:
 
 
 def _bound(kind: socket.SocketKind, port: int) -> socket.socket | None:
-    """Return a socket bound to a port on all addresses, or None where the port is in use."""
+    """Return a socket bound to a port on all addresses; None if the port is in use."""
     sock = socket.socket(socket.AF_INET, kind)
     try:
         sock.bind(("", port))

@@ -39,15 +39,15 @@ class SimulatorProcess(SimulatorHandle):
     """One started simulator and its shim; ``mark`` is the value of ``L2R_SIM`` in its processes' environment."""
 
     def __init__(self, spec: SimulatorSpec, folder: Path) -> None:
-        """Start it. Raises SimulatorSpecError, StartError, and PortsError where no ports are free."""
+        """Start it. Raises SimulatorSpecError, StartError, or PortsError if no ports are free."""
         self.mark = uuid.uuid4().hex
         self.pid: int | None = None
-        """Of the simulator; None before it is started and where it could not be."""
+        """Pid of the simulator; None before it is started or if it could not be."""
         self._lease = PortLease() if spec.fixed_ports else PortLease.acquire()
         self._number = _take_number()
         pod = os.environ.get(contract.ENV_POD) or str(os.getpid())
         self.log = folder / f"{pod.replace('/', '-')}-simulator-{self._number}.log"
-        """Restarted simulators continue the same file, so that many restarts fill no disk."""
+        """Restarted simulators continue the same file, so that many restarts do not fill the disk."""
         self._ended: Failure | None = None
         self._left: int | None = None
         self._buffer = b""
@@ -63,7 +63,7 @@ class SimulatorProcess(SimulatorHandle):
             raise
 
     def _spawn(self, spec: SimulatorSpec, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        # A simulator is somebody else's program: it gets no token of the exchange and no cloud credentials.
+        # A simulator is a third-party program: it gets neither the exchange's token nor cloud credentials.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_SECRETS)}
         environ.update(spec.env)
         if spec.kind == "reference":
@@ -85,13 +85,14 @@ class SimulatorProcess(SimulatorHandle):
         }
         try:
             started = subprocess.Popen(
-                # Isolated and without site: the shim is ready within milliseconds, whatever the environment holds.
+                # Isolated and without site: the shim is ready within milliseconds, whatever the environment
+                # contains.
                 [sys.executable, "-I", "-S", str(Path(shim.__file__))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={**environ, shim.MARK: self.mark},
-                start_new_session=True,  # Ctrl-C at the worker's terminal is the worker's to handle
+                start_new_session=True,  # only the worker handles Ctrl-C at its terminal
                 pass_fds=self._lease.descriptors,
                 bufsize=0,
             )
@@ -100,7 +101,7 @@ class SimulatorProcess(SimulatorHandle):
         assert started.stdin is not None  # noqa: S101  (asked for above)
         assert started.stdout is not None  # noqa: S101
         os.set_blocking(started.stdout.fileno(), False)
-        with contextlib.suppress(OSError):  # it has died already; `ended` will say so
+        with contextlib.suppress(OSError):  # it has already died; `ended` will report it
             started.stdin.write(json.dumps(settings).encode() + b"\n")
         return started
 
@@ -119,7 +120,7 @@ class SimulatorProcess(SimulatorHandle):
         self._await_end(time.monotonic() + grace_seconds + CLEANUP_SECONDS)
         left = self._left
         self._close_pipes()
-        # The shim was killed, or hangs: its guard cleans up. So do we: nobody tells us when the guard is done.
+        # The shim was killed or hangs. Its guard cleans up, and so do we, as the guard does not report completion.
         if left is None:
             with contextlib.suppress(ProcessLookupError):
                 self._shim.kill()
@@ -144,7 +145,7 @@ class SimulatorProcess(SimulatorHandle):
                 self._shim.stdin.write(line.encode() + b"\n")
 
     def _read_events(self) -> bool:
-        """Read the events that the shim has sent; False at their end. Any thread may call it."""
+        """Read the events that the shim has sent; return False at their end. Any thread may call it."""
         with self._listening:
             if self._shim.stdout is None or self._shim.stdout.closed:
                 return False
@@ -153,7 +154,7 @@ class SimulatorProcess(SimulatorHandle):
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
                 self._apply_event(bounded_json.loads(line))
-            is_over = chunk == b""  # None where the pipe is empty, since it does not block
+            is_over = chunk == b""  # None if the pipe is empty, since it does not block
             if is_over and self._left is None and self._ended is None:
                 sentence = "the simulator's supervisor was killed, and the simulator with it"
                 self._ended = Failure(Cause.SUPERVISOR_LOST, sentence)
@@ -193,7 +194,7 @@ class SimulatorProcess(SimulatorHandle):
 
 
 def log_folder() -> Path:
-    """Return the folder for logs of simulators: the run's, else a temporary one."""
+    """Return the folder for logs of simulators: the run's, otherwise a temporary one."""
     run_folder = os.environ.get(contract.ENV_DIR)
     return Path(run_folder) / "simulators" if run_folder else Path(tempfile.gettempdir()) / "l2r-simulators"
 

@@ -1,17 +1,18 @@
-"""Process between a worker and its simulator: it starts it, writes its log, and ends all its descendants.
+"""Process between a worker and its simulator: it starts the simulator, writes its log, and ends all its
+descendants.
 
-It is run as a script and needs the standard library alone, so that it starts within milliseconds. Three mechanisms
-make sure that nothing survives the worker, however it dies:
+It is run as a script and only needs the standard library, so that it starts within milliseconds. Three mechanisms
+make sure that no process survives the worker, however it dies:
 
 - *The pipe*: our standard input comes from the worker, and its end means that the worker has ended.
 - *The parent's death signal* (prctl(2), PR_SET_PDEATHSIG), for when another process holds the other end of the
   pipe. It is sent when the *thread* that started us ends, so it counts only where our parent has really changed.
 - *The guard*: a forked copy of this process that waits for its end, and cleans up where it could not.
 
-The simulator gets a session of its own and a mark in its environment, the variable L2R_SIM. Processes of its
-session, orphaned descendants of this process, and processes that carry the mark are ended with it.
+The simulator gets its own session and a mark in its environment, the variable L2R_SIM. Processes of its session,
+orphaned descendants of this process, and processes with the mark are ended with it.
 
-Input, a line each: first the settings as JSON, then ``stop SECONDS`` or ``signal NUMBER``. Output: JSON lines
+Input, one per line: first the settings as JSON, then ``stop SECONDS`` or ``signal NUMBER``. Output: JSON lines
 ``started``, ``failed``, ``ended`` and ``done``.
 """
 
@@ -32,26 +33,26 @@ from typing import Any
 MARK = "L2R_SIM"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ORPHAN_GRACE_SECONDS = 1.0
-"""From the worker's death to SIGKILL."""
+"""Time from the worker's death to SIGKILL."""
 CLEANUP_SECONDS = 5.0
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process as Linux has them; other systems have none, and go without."""
+    """Set an attribute of this process on Linux; without effect on other systems."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def marked(mark: str) -> list[int]:
-    """Return the pids of the living processes that carry this mark, without this one."""
+    """Return the pids of the living processes with this mark, except this one."""
     return [pid for pid in _pids() if _carries(pid, mark)]
 
 
 def _pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
-    except OSError:  # no such folder: not Linux
+    except OSError:  # the folder does not exist: not Linux
         return []
 
 
@@ -69,7 +70,7 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:
-    """Return state, parent and session of a process; None when it has ended."""
+    """Return state, parent and session of a process; None if it has ended."""
     stat = _read(f"/proc/{pid}/stat")
     if b")" not in stat:
         return None
@@ -80,7 +81,7 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
 
 def members(mark: str, session: int, ancestor: int, spared: int) -> list[int]:
     """Return the pids of a simulator: its session, the descendants of ``ancestor``, and the marked processes."""
-    # Three criteria, since a process can leave each one: setsid(2) leaves the session, a double fork the tree (but
+    # Three criteria, since a process can escape each one: setsid(2) leaves the session, a double fork the tree (but
     # as a subreaper we inherit it), and a cleared environment the mark.
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None and stat[0] not in "ZX"}
     family = {ancestor}
@@ -101,8 +102,8 @@ def send(pids: list[int], number: int) -> None:
 
 
 def oom_kills() -> int:
-    """Return how many processes of our control group the kernel has killed for memory."""
-    # Version 2 of control groups has the number 0 and its count in another file than version 1.
+    """Return how many processes of our control group the kernel has killed for lack of memory."""
+    # Version 2 of control groups has the number 0 and a different file for the count than version 1.
     for line in _read("/proc/self/cgroup").decode().splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
@@ -119,7 +120,7 @@ def oom_kills() -> int:
 
 
 class Log:
-    """Log file of bounded size, rotated once: at least the newest half is always there."""
+    """Log file of bounded size, rotated once: at least the newest half is always available."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         self._path = path
@@ -130,7 +131,7 @@ class Log:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, chunk: bytes) -> None:
-        """Append output; on a full disk it is dropped, since the simulator must not stop for its log."""
+        """Append output; on a full disk it is dropped, since the simulator must not stop because of its log."""
         with contextlib.suppress(OSError):
             if os.fstat(self._file).st_size + len(chunk) > self._half:
                 os.replace(self._path, self._path + ".1")  # noqa: PTH105
@@ -147,7 +148,7 @@ class Shim:
         self._mark = settings["mark"]
         self._log = Log(settings["log"], settings["log_bytes"])
         self._parent = os.getppid()
-        # A signal writes a byte into this pipe, so that select() wakes up for it: no handler runs code of ours.
+        # A signal writes a byte into this pipe, so that select() wakes up for it: no handler runs our code.
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         os.set_blocking(self._wake, False)
@@ -155,13 +156,13 @@ class Shim:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
         prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
-        # Orphaned descendants of the simulator become our children, not those of pid 1: we can find and reap them.
+        # Orphaned descendants of the simulator become our children, not pid 1's: we can find and reap them.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._guard, self._to_guard = self._fork_guard()
         self._ooms = oom_kills()
         self._input = b""
         self._deadline: float | None = None
-        """Time of SIGKILL; set once the simulator was sent SIGTERM."""
+        """Time of SIGKILL; set once SIGTERM was sent to the simulator."""
         self._simulator, self._output = -1, -1
 
     def run(self) -> None:
@@ -174,7 +175,7 @@ class Shim:
             self._send_event(
                 "ended",
                 status=status,
-                # SIGKILL that we did not send, while the kernel counted one more kill for memory.
+                # A SIGKILL that we did not send, while the kernel counted one more kill for lack of memory.
                 oom=os.WIFSIGNALED(status)
                 and os.WTERMSIG(status) == signal.SIGKILL
                 and self._deadline is None
@@ -195,7 +196,7 @@ class Shim:
             signal.set_wakeup_fd(-1)
             for number in set(_SIGNALS) - {signal.SIGCHLD}:
                 signal.signal(number, signal.SIG_IGN)
-            # A session of its own: a kill of the worker's process group must not end the guard.
+            # Its own session: a kill of the worker's process group must not end the guard.
             os.setsid()
             prctl(PR_SET_PDEATHSIG, 0)
             null = os.open(os.devnull, os.O_RDWR)
@@ -203,7 +204,7 @@ class Shim:
                 os.dup2(null, descriptor)
             for descriptor in (tell, self._wake, self._waker):
                 os.close(descriptor)
-            # A byte means that we have cleaned up ourselves, the end of the pipe that we were killed.
+            # A byte means that we have cleaned up ourselves; end of file means that we were killed.
             if not os.read(listen, 1):
                 deadline = time.monotonic() + CLEANUP_SECONDS
                 while time.monotonic() < deadline:
@@ -215,14 +216,14 @@ class Shim:
         os._exit(0)
 
     def _start(self) -> str:
-        """Fork and exec the simulator; return the problem, empty where there is none."""
+        """Fork and exec the simulator; return the problem, empty on success."""
         settings, us = self._settings, os.getpid()
         try:
             user = pwd.getpwnam(settings["user"]) if settings["user"] else None
         except KeyError:
             return f"there is no user {settings['user']!r} here"
         read_output, write_output = os.pipe()
-        # Closed by a successful exec (pipes are not inheritable): the end without a text means that it runs.
+        # Closed by a successful exec (pipes are not inheritable): end of file without a text means that it runs.
         read_error, write_error = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -247,7 +248,7 @@ class Shim:
         return ""
 
     def _become(self, user: pwd.struct_passwd | None, parent: int, output: int) -> None:
-        """Turn this fork into the simulator. Returns only by raising OSError."""
+        """Turn this fork into the simulator. Only returns by raising OSError."""
         settings = self._settings
         os.setsid()
         environ = dict(settings["env"])
@@ -271,7 +272,7 @@ class Shim:
         os.execvpe(settings["argv"][0], settings["argv"], environ)  # noqa: S606  (that is what this file is for)
 
     def _watch(self) -> int:
-        """Write the log and carry out commands; return the simulator's wait status when it has ended."""
+        """Write the log and execute commands; return the simulator's wait status when it has ended."""
         sources = {0, self._wake, self._output}
         while True:
             left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -314,7 +315,7 @@ class Shim:
         return bool(chunk)
 
     def _read_commands(self) -> bool:
-        """Carry out the worker's commands; False when it has ended."""
+        """Execute the worker's commands; return False when it has ended."""
         chunk = os.read(0, 4096)
         self._input += chunk
         *lines, self._input = self._input.split(b"\n")
@@ -345,19 +346,19 @@ class Shim:
             time.sleep(0.01)
             self._reap()
         if self._output >= 0:
-            # What was written before the end is still in the pipe.
+            # Output written before the end is still in the pipe.
             while select.select([self._output], [], [], 0)[0] and self._copy_output():
                 pass
         self._send_event("done", left=len(left))
 
     def _send_event(self, event: str, **fields: Any) -> None:
-        """Send an event to the worker, which may be gone."""
+        """Send an event to the worker, which may have ended."""
         with contextlib.suppress(OSError):
             os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def _first_line() -> bytes:
-    """Read the settings byte by byte: the commands behind them must stay in the pipe."""
+    """Read the settings byte by byte: the commands after them must stay in the pipe."""
     line = b""
     while not line.endswith(b"\n"):
         if not (byte := os.read(0, 1)):

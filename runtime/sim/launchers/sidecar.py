@@ -1,9 +1,9 @@
 """Simulator in a second container of the same pod, with the interface of a subprocess.
 
 Neither container can signal the other's processes, and the kubelet restarts a container that ends but does not
-notice one that hangs. So a small shell loop runs the simulator (``l2rtui`` writes it into the pod), and both sides
+notice a hang. So a small shell loop runs the simulator (``l2rtui`` writes it into the pod), and both sides
 communicate through files of a folder that both mount: we write ``want``, the loop writes ``state``. Starts are
-numbered, so that an old message is never taken for a new one.
+numbered, so that an old message is never mistaken for a new one.
 
 ======== ================================================================================
 file     one line
@@ -29,23 +29,23 @@ from runtime.sim.wire.errors import StartError
 
 _POLL_SECONDS: Final = 0.05
 _LOOP_SECONDS: Final = 15.0
-"""For the loop to read a message and to respond, in addition to the grace."""
+"""Time for the loop to read a message and to respond, in addition to the grace."""
 _LONGEST_LINE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Newest message of the loop; ``code`` is None while the simulator runs."""
+    """Newest message of the loop; ``code`` is None while the simulator is running."""
 
     number: int = 0
     code: int | None = None
 
 
 class SimulatorSidecar(SimulatorHandle):
-    """One start of the simulator in this pod: the running one if no worker has driven it yet, else a new one.
+    """One start of the simulator in this pod: the running one if no worker has driven it yet, otherwise a new one.
 
-    ``folder`` is the one that both containers mount; None for that in the environment. Its output is the log of its
-    own container. Raises StartError where the pod has no simulator container.
+    ``folder`` is mounted by both containers; None for the folder that the environment names. Its output is its own
+    container's log. Raises StartError if the pod has no simulator container.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -61,14 +61,14 @@ class SimulatorSidecar(SimulatorHandle):
         self._is_stopping = False
         state = self._state()
         self._number = max(1, state.number)  # no state yet: its container is not up, and begins with start 1
-        # A worker that the kubelet restarted finds the simulator of its predecessor in the middle of an episode.
+        # A worker that the kubelet restarted finds its predecessor's simulator in the middle of an episode.
         if state.code is not None or self._read("taken") == [str(self._number)]:
             self._number += 1
             self._write("want", f"start {self._number}")
         self._write("taken", str(self._number))
 
     def ended(self) -> Failure | None:
-        """Return its end as a failure; None before and while it runs, and after our own stop."""
+        """Return its end as a failure; None before and while it is running, and after our own stop."""
         if self._failure is None and not self._is_stopping:
             self._failure = self._ended()
         return self._failure
@@ -82,11 +82,11 @@ class SimulatorSidecar(SimulatorHandle):
         return None
 
     def signal(self, number: int) -> None:
-        """Let the loop in its container signal it."""
+        """Make the loop in its container signal it."""
         self._write("want", f"signal {self._number} {number}")
 
     def stop(self, grace_seconds: float) -> int:
-        """Stop it; return 1 where the loop does not report its end."""
+        """Stop it; return 1 if the loop does not report its end."""
         if self.ended() is not None:
             return 0
         self._is_stopping = True
@@ -99,7 +99,7 @@ class SimulatorSidecar(SimulatorHandle):
         return 1
 
     def _state(self) -> _State:
-        """Read ``state``; a line that is missing or malformed counts as no start at all."""
+        """Read ``state``; a missing or malformed line counts as no start."""
         match self._read("state"):
             case [number, "running"] if number.isdigit():
                 return _State(int(number))
@@ -108,7 +108,7 @@ class SimulatorSidecar(SimulatorHandle):
         return _State()
 
     def _read(self, name: str) -> list[str]:
-        """Return the words of a file; none where it does not exist."""
+        """Return the words of a file; empty if it does not exist."""
         try:
             with (self._folder / name).open(encoding="ascii", errors="replace") as file:
                 return file.read(_LONGEST_LINE).split()
@@ -116,7 +116,7 @@ class SimulatorSidecar(SimulatorHandle):
             return []
 
     def _write(self, name: str, line: str) -> None:
-        """Replace a file; the other container never sees a part of it."""
+        """Replace a file atomically for the other container."""
         new = self._folder / f".{name}"
         try:
             new.write_text(f"{line}\n", encoding="ascii")

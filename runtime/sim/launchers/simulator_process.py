@@ -18,10 +18,10 @@ class Addresses:
     action: int
     pose: int
     camera_base: int | None
-    """Port of the first camera, the others follow; None for the lab's own ports."""
+    """Port of the first camera, followed by the others; None for the lab's own ports."""
     host: str = "127.0.0.1"
     pose_target: str = "127.0.0.1"
-    """Address for its poses: that of this process, as the simulator reaches it."""
+    """Target address of its poses: the address of this process from the simulator's side."""
 
     @classmethod
     def of(cls, ports: PortSet | None, host: str = "127.0.0.1", pose_target: str = "127.0.0.1") -> Addresses:
@@ -42,12 +42,12 @@ class Addresses:
 
 
 class SimulatorHandle:
-    """One started simulator. The methods here are those of one whose process is not ours: they do nothing."""
+    """One started simulator. The defaults are for a simulator whose process is not ours: they do nothing."""
 
     addresses: Addresses
 
     def ended(self) -> Failure | None:
-        """Return its end as a failure; None while it runs. Does not wait."""
+        """Return its end as a failure; None while it is running. Does not wait."""
         return None
 
     def signal(self, number: int) -> None:
@@ -58,12 +58,12 @@ class SimulatorHandle:
         return 0
 
     def tail(self, lines: int = 20) -> list[str]:  # noqa: ARG002  (there are none)
-        """Return the last lines of its output; none where that goes elsewhere."""
+        """Return the last lines of its output; empty if the output goes elsewhere."""
         return []
 
 
 class ExternalSimulator(SimulatorHandle):
-    """Simulator that is started and supervised elsewhere; its end shows on the wire alone."""
+    """Simulator that is started and supervised elsewhere; its end is only noticed on the wire."""
 
     def __init__(self, host: str) -> None:
         target = "127.0.0.1" if host in ("127.0.0.1", "localhost") else own_address(host)

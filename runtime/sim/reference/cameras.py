@@ -16,7 +16,7 @@ GARBAGE: Final = b"\xff" * 57
 
 
 class CameraRig:
-    """Publishers and renderers of the enabled cameras. Created with the first enabled camera, not before."""
+    """Publishers and renderers of the enabled cameras. Created with the first enabled camera."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
@@ -32,14 +32,14 @@ class CameraRig:
         return bool(self._publishers)
 
     def follow(self, sensors: list[dict[str, Sensor]]) -> None:
-        """Apply the sensors' settings to the publishers. Raises ParameterError where an address cannot be bound."""
+        """Apply the sensors' settings to the publishers. Raises ParameterError if an address cannot be bound."""
         enabled = {
             (number, sensor.name): sensor
             for number, of_car in enumerate(sensors)
             for sensor in of_car.values()
             if sensor.is_camera and sensor.enabled
         }
-        # Closed before others are bound: a camera may take over the address of another.
+        # Closed before others are bound: a camera may take over another's address.
         for key, publisher in list(self._publishers.items()):
             if key not in enabled or enabled[key].parameters[protocol.CAMERA_ADDRESS] != publisher.address:
                 self._publishers.pop(key).close()
@@ -73,7 +73,7 @@ class CameraRig:
         self._context.close()
 
     def _build(self, key: Key, sensor: Sensor) -> None:
-        """Create a camera's renderer, where level, size or format have changed."""
+        """Create a camera's renderer, if level, size or format have changed."""
         if (here := self._world.map) is None:
             self._cameras.pop(key, None)
             return
@@ -84,7 +84,7 @@ class CameraRig:
             return
         plan = (here.track.name, segmented)
         if plan not in self._grounds:
-            # Maps of another level go: each holds up to 24 MB.
+            # Maps of other levels are dropped: each takes up to 24 MB.
             self._grounds = {at: ground for at, ground in self._grounds.items() if at[0] == plan[0]}
             self._grounds[plan] = paint(here.track, segmented=segmented, seed=self._seed)
         width, height, angle = settings

@@ -16,7 +16,7 @@ from runtime.tracks.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
 WHEEL_RADIUS: Final = 0.33
 """m"""
 MASS: Final = 1150.0
-"""kg; only torque readings need it, the motion does not."""
+"""kg; only used for torque readings, not for the motion."""
 REVERSE_SPEED: Final = 6.0
 """m/s"""
 PARK_BRAKE: Final = -8.0
@@ -39,7 +39,7 @@ class Car:
         self.set_pose(0.0, 0.0, 0.0)
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Reset the action; ``rng`` gives the noise of the sensors."""
+        """Reset the action; ``rng`` generates the sensor noise."""
         self.action = protocol.Action(0.0, 0.0)
         self._rng = rng
 
@@ -53,7 +53,7 @@ class Car:
         self._pedal_acceleration = 0.0
 
     def advance(self, seconds: float, substeps: int) -> None:
-        """Simulate the given time under the present action."""
+        """Simulate the given time with the current action."""
         state = self._state
         acceleration = self._pedal()
         before = state.forward[0], state.sideways[0]
@@ -62,7 +62,7 @@ class Car:
         else:
             steering = np.array([self.action.steering])
             self._vehicle.advance(state, steering, np.array([acceleration]), seconds, substeps)
-        # Accelerations in the frame of the car, which turns: dv/dt plus omega times v.
+        # Accelerations in the rotating frame of the car: dv/dt plus omega times v.
         turning = state.yaw_rate[0]
         self._pedal_acceleration = acceleration
         self._measured = (
@@ -79,7 +79,7 @@ class Car:
         return min(acceleration, 0.0) if gear != protocol.DRIVE else acceleration
 
     def _reverse(self, seconds: float) -> None:
-        """Drive backwards by a kinematic bicycle model: at 6 m/s tyres hardly slip."""
+        """Drive backwards with a kinematic bicycle model: at 6 m/s tyres hardly slip."""
         state, params = self._state, self._vehicle.params
         acceleration = self.action.acceleration if self.action.gear == protocol.REVERSE else PARK_BRAKE
         self._backwards = min(REVERSE_SPEED, max(0.0, self._backwards + min(acceleration, 3.0) * seconds))
@@ -109,7 +109,7 @@ class Car:
         x, y, _ = self.position
         forward = float(state.forward[0]) - self._backwards
         latitude, longitude, altitude = frame.to_geodetic(x, y, 0.0)
-        # In every case three numbers: the sequence of noise must not depend on the motion.
+        # Always three numbers: the noise sequence must not depend on the motion.
         noise = self._rng.normal(0.0, IMU_NOISE, 3).tolist()
         brake = max(0.0, -self._pedal_acceleration) / params.max_brake
         torque = max(0.0, self._pedal_acceleration) * MASS * WHEEL_RADIUS / 2
@@ -129,11 +129,11 @@ class Car:
         )
 
     def parameters(self) -> dict[str, Any]:
-        """Return every parameter by name: those of the dynamics, and others that a client has set."""
+        """Return every parameter by name: parameters of the dynamics, and others that a client has set."""
         return {**{name: getattr(self._vehicle.params, name) for name in _SETTABLE}, **self._extra}
 
     def set_parameter(self, name: str, value: Any) -> None:
-        """Set a parameter; an unknown name is only stored. Raises ParameterError where a value is not positive."""
+        """Set a parameter; an unknown name is only stored. Raises ParameterError if a value is not positive."""
         if name not in _SETTABLE:
             self._extra[name] = value
             return

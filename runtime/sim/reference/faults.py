@@ -23,7 +23,9 @@ KINDS: Final = {
     "ignore-sigterm": "goes on at SIGTERM, from the start on",
     "grandchild": "leaves behind a process in a session of its own that ignores SIGTERM, from the start on",
 }
-"""Description of each kind. Without "from the start on" it begins some seconds after a level was opened."""
+"""Description of each kind. Unless it says "from the start on", a fault begins some seconds after a level was
+opened.
+"""
 _AT_START: Final = frozenset({"refuse", "ignore-sigterm", "grandchild"})
 DEFAULT_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 3.0
@@ -60,11 +62,11 @@ class Faults:
         self._present = {fault.kind for fault in faults if fault.kind in _AT_START}
 
     def has(self, kind: str) -> bool:
-        """Return True when a fault has begun."""
+        """Return True if a fault has begun."""
         return kind in self._present
 
     def begin(self) -> None:
-        """Begin the faults of the start of the process."""
+        """Begin the faults of the process start."""
         if self.has("grandchild"):
             _leave_grandchild()
 

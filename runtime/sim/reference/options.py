@@ -51,7 +51,7 @@ def add_parser(roles: Commands) -> None:
 
 
 def start(options: argparse.Namespace) -> None:
-    """Run the simulator to its end. Raises ValueError for wrong options, OSError where an address is in use."""
+    """Run the simulator until it ends. Raises ValueError for invalid options, OSError if an address is in use."""
     import gc
 
     from runtime.sim.reference.faults import Fault
@@ -77,5 +77,5 @@ def start(options: argparse.Namespace) -> None:
     addresses = WireAddresses(
         options.host, options.port, options.action_port, options.pose_host, options.pose_port, options.camera_port
     )
-    gc.freeze()  # modules stay for good, and every full collection would walk them
+    gc.freeze()  # modules stay permanently, and every full collection would walk them
     run(SimulatorOptions(addresses, options.vehicles, options.fast, options.fps, options.seed, maps, level, faults))

@@ -1,8 +1,8 @@
 """Camera images of a course: ground looked up in a map from above for every pixel, and boxes of other cars.
 
-The ground is flat, so the ray of each pixel meets it at a point that is fixed in the car's frame. A frame is one
-rotation of that table of points and one lookup, about a millisecond for 512 by 384. Colour and segmentation images
-differ in the map alone.
+The ground is flat, so the ray of each pixel meets it at a fixed point in the car's frame. A frame is one rotation
+of that table of points and one lookup, about a millisecond for 512 by 384. Colour and segmentation images only
+differ in the map.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARGIN: Final = 40.0
 """Metres of grass around the course on the map."""
 MAX_CELLS: Final = 6_000_000
 SIGHT: Final = 400.0
-"""Metres; beyond it the ground has the colour of the sky."""
+"""Metres; beyond this distance the ground has the colour of the sky."""
 CAR_LENGTH: Final = 3.0
 CAR_WIDTH: Final = 1.68
 """m, Learn-to-Race's box of a car"""
@@ -70,7 +70,7 @@ class GroundMap:
     west: float
     south: float
     size: float
-    """Metres in a cell."""
+    """Metres per cell."""
 
 
 def paint(track: Track, *, segmented: bool, seed: int = 0) -> GroundMap:
@@ -81,7 +81,7 @@ def paint(track: Track, *, segmented: bool, seed: int = 0) -> GroundMap:
     size = max(0.2, math.sqrt(float(np.prod(high - low)) / MAX_CELLS))
     columns, rows = (int(extent / size) + 1 for extent in (high - low).tolist())
     classes = np.full((rows, columns), GRASS, dtype=np.uint8)
-    # Points every half cell along the course and 0.6 of a cell across it leave no hole in a curve.
+    # Points every half cell along the course and 0.6 of a cell across it leave no holes in a curve.
     along = np.arange(0.0, len(track.heading), 0.5 * size / track.step)
     before = along.astype(np.intp)
     share = (along - before)[:, None]
@@ -101,7 +101,7 @@ def paint(track: Track, *, segmented: bool, seed: int = 0) -> GroundMap:
     palette = np.zeros((len(_COLOUR), 4), dtype=np.uint8)
     palette[:, :3] = _SEGMENT if segmented else _COLOUR
     cells = palette[classes]
-    if not segmented:  # a grain on grass and asphalt, without which motion would not show in the image
+    if not segmented:  # texture on grass and asphalt, without which motion would not be visible in the image
         grain = np.random.default_rng(seed).integers(-9, 10, classes.shape, dtype=np.int16)[..., None]
         cells[..., :3] = np.clip(cells[..., :3] + grain, 0, 255).astype(np.uint8)
     return GroundMap(cells.view(np.uint32)[..., 0].copy(), float(low[0]), float(low[1]), size)
@@ -151,7 +151,7 @@ class Camera:
         north += np.float32((y - ground.south) / ground.size)
         np.clip(east, 0, columns - 1, out=east)
         np.clip(north, 0, rows - 1, out=north)
-        # One flat index and ndarray.take: faster than an index of rows and columns.
+        # One flat index and ndarray.take: faster than separate row and column indices.
         at = north.astype(np.int32)
         at *= columns
         at += east.astype(np.int32)

@@ -27,9 +27,9 @@ class RpcRefusal(Exception):  # noqa: N818  (a response, not a fault of the prog
 
 
 class ControlMethods:
-    """Methods of the control port over one world; a ParameterError in one of them is the client's response.
+    """Methods of the control port for one world; a ParameterError becomes an error response to the client.
 
-    ``changed`` is called after a call that may have changed sensors or cars.
+    ``changed`` is called after calls that may have changed sensors or cars.
     """
 
     def __init__(self, world: World, addresses: WireAddresses, changed: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class ControlMethods:
         }
 
     def respond(self, text: str | bytes) -> str | None:
-        """Carry out a request and return the response; None for a notification, which has none (JSON-RPC 2.0)."""
+        """Execute a request and return the response; None for a notification, which has none (JSON-RPC 2.0)."""
         try:
             request = bounded_json.loads(text)
         except ValueError as error:
@@ -124,7 +124,7 @@ class ControlMethods:
             raise ParameterError("location {x, y, z} and rotation {yaw, pitch, roll} are needed") from error
         if not all(map(math.isfinite, (x, y, yaw))):
             raise ParameterError("a position of numbers that are not finite")
-        self._car(params).set_pose(x, y, yaw + math.pi / 2)  # from the north to from the east
+        self._car(params).set_pose(x, y, yaw + math.pi / 2)  # converts from "from north" to "from east"
         self._apply()
 
     def _set_vehicle_params(self, params: Mapping[str, Any]) -> None:
@@ -149,7 +149,7 @@ class ControlMethods:
 
     def _set_sensor_params(self, params: Mapping[str, Any]) -> int:
         sensor = self._sensor(params)
-        # All or nothing: when the new settings cannot be applied, the old ones are.
+        # All or nothing: if the new settings cannot be applied, the old ones are restored.
         before = dict(sensor.parameters)
         set_all(sensor, params.get("parameters"))
         try:

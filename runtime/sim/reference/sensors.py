@@ -11,13 +11,13 @@ from runtime.sim.wire import protocol
 MAX_SIDE: Final = 2048
 """Largest width and height of an image, pixels."""
 VEHICLE_PORT_STEP: Final = 10
-"""Between the action and pose ports of one car and those of the next."""
+"""Distance between the action and pose ports of one car and the next."""
 VEHICLE_CAMERA_STEP: Final = 100
-"""Between the default camera ports of one car and those of the next."""
+"""Distance between the default camera ports of one car and the next."""
 
 
 class ParameterError(ValueError):
-    """A parameter cannot take this value; the sentence names both."""
+    """A parameter cannot have this value; the sentence names both."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,9 @@ class Sensor:
         return self.name in protocol.CAMERA_PORTS
 
     def set(self, name: str, value: Any) -> None:
-        """Set a parameter; numbers may come as text. Raises ParameterError for a wrong value of a known one."""
+        """Set a parameter; numbers may be given as text. Raises ParameterError for an invalid value of a known
+        one.
+        """
         # Unknown ones are stored: clients of other versions set some that have no effect here.
         if self.is_camera and name in ("Width", "Height", "FOVAngle"):
             value = _number(name, value, low=1, high=170 if name == "FOVAngle" else MAX_SIDE)
@@ -75,7 +77,7 @@ class WireAddresses:
     pose_host: str = "127.0.0.1"
     pose: int = protocol.POSE_PORT
     cameras: int | None = None
-    """Port of the first camera, the others follow; None for the lab's own ports."""
+    """Port of the first camera, followed by the others; None for the lab's own ports."""
 
     def camera(self, vehicle: int, name: str) -> str:
         """Return the ZeroMQ address of a camera of the car ``vehicle``."""
@@ -84,7 +86,7 @@ class WireAddresses:
 
 
 def sensors_of(vehicle: int, addresses: WireAddresses) -> dict[str, Sensor]:
-    """Return the sensors of a car after the start: an enabled driver, disabled cameras."""
+    """Return the initial sensors of a car: an enabled driver, disabled cameras."""
     driver: Mapping[str, Any] = {
         "DriverAPIClass": "VApiUdp",
         "DriverAPI_UDP_SendAddress": addresses.pose_host,
@@ -106,9 +108,9 @@ def sensors_of(vehicle: int, addresses: WireAddresses) -> dict[str, Sensor]:
 
 
 def set_all(sensor: Sensor, parameters: Any) -> None:
-    """Set parameters from ``[{name, value}, ...]`` or an object, all of them or none. Raises ParameterError."""
+    """Set parameters from ``[{name, value}, ...]`` or an object, all or none. Raises ParameterError."""
     try:
-        # Pairs and not a dict: each value is checked, also where a name comes twice.
+        # Pairs, not a dict: each value is checked, even if a name occurs twice.
         pairs = (
             list(parameters.items())
             if isinstance(parameters, dict)
@@ -116,7 +118,7 @@ def set_all(sensor: Sensor, parameters: Any) -> None:
         )
     except (TypeError, KeyError) as error:
         raise ParameterError("parameters must be a list of {name, value}") from error
-    # On a copy: a wrong value in the middle must not leave the ones before it set.
+    # On a copy: an invalid value must not leave earlier ones set.
     trial = Sensor(sensor.name, sensor.enabled, dict(sensor.parameters))
     for name, value in pairs:
         trial.set(str(name), value)

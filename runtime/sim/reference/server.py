@@ -1,8 +1,8 @@
 """Sockets and clock of the reference simulator, in one asyncio loop.
 
-In real time the world advances by 10 ms a hundred times a second. With ``--fast`` it runs in lock-step: each action
-for the first car advances it by 0.1 s at once, and the pose follows. So it is as fast as both sides can be, and the
-same actions give the same poses.
+In real time the world advances by 10 ms a hundred times per second. With ``--fast`` it runs in lock-step: each
+action for the first car advances the world by 0.1 s, and the pose follows immediately. So it runs as fast as both
+sides allow, and the same actions give the same poses.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 TICK_SECONDS: Final = 0.01
 STEP_SECONDS: Final = 0.1
-"""Simulated time of one action in lock-step; with the substeps of the racing environment."""
+"""Simulated time of one action in lock-step, with the substeps of the racing environment."""
 SUBSTEPS: Final = 5
 IDLE_SECONDS: Final = 0.25
-"""In lock-step, the last pose is sent again this often, as a sign of life."""
+"""Interval at which the last pose is repeated in lock-step, as a sign of life."""
 LATE_SECONDS: Final = 0.25
-"""A clock that is further behind skips the missed ticks: a burst of poses would help nobody."""
+"""A clock that is further behind skips the missed ticks: a burst of poses would be useless."""
 MAX_REQUEST_BYTES: Final = 1 << 20
 
 
@@ -49,11 +49,11 @@ class SimulatorOptions:
     vehicles: int = 1
     fast: bool = False
     fps: float = 30.0
-    """Frames of each camera in a second of simulated time."""
+    """Frames per camera and second of simulated time."""
     seed: int = 0
     maps: Mapping[str, TrackMap] = field(default_factory=dict)
     level: str = ""
-    """Opened at the start; empty for the main menu."""
+    """Level to open at the start; empty for the main menu."""
     faults: Sequence[Fault] = ()
 
 
@@ -92,7 +92,7 @@ class ReferenceSimulator:
         self._sensors_changed()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set. Raises OSError where an address is in use."""
+        """Serve until ``stop`` is set. Raises OSError if an address is in use."""
         self._faults.begin()
         addresses = self._options.addresses
         try:
@@ -125,7 +125,7 @@ class ReferenceSimulator:
             self._sender.close()
 
     def apply_action(self, number: int, action: protocol.Action) -> None:
-        """Apply an action to a car; in lock-step that of the first car advances the world."""
+        """Apply an action to a car; in lock-step an action of the first car advances the world."""
         if self.world.map is None or not self.world.cars[number].is_ai:
             return
         self.world.cars[number].action = action
@@ -159,7 +159,7 @@ class ReferenceSimulator:
             self._faults.begin_due(self._loop.time() - self._opened)
 
     def _send(self, *, again: bool = False) -> None:
-        """Send the pose of every car, and the frames that are due; with ``again`` repeat all of them."""
+        """Send the pose of every car, and due frames; with ``again`` repeat all of them."""
         self._posed = self._loop.time()
         if not self._faults.has("freeze"):
             garbage = self._faults.has("garbage")
@@ -180,18 +180,18 @@ class ReferenceSimulator:
         for number, sensors in enumerate(self.methods.sensors):
             address_text = str(sensors[protocol.DRIVER].parameters["DriverAPI_UDP_SendAddress"])
             host, colon, port = address_text.rpartition(":")
-            # Clients give the address at which they listen; "all addresses" of theirs is this machine for us.
+            # Clients give the address at which they listen; for us their "all addresses" means this machine.
             host = (host if colon else address_text).replace("0.0.0.0", "127.0.0.1") or "127.0.0.1"  # noqa: S104
             default = self._options.addresses.pose + VEHICLE_PORT_STEP * number
             try:
-                address = socket.gethostbyname(host)  # once, since each pose would wait for the name server
+                address = socket.gethostbyname(host)  # once: each pose would wait for the name server
             except (OSError, UnicodeError) as error:
                 raise ParameterError(f"poses cannot be sent to {host!r}: {error}") from error
             targets.append((address, int(port) if colon and port.isdigit() else default))
         self._targets = targets
         cameras = (sensor for of_car in self.methods.sensors for sensor in of_car.values() if sensor.is_camera)
         if self._cameras is None and any(camera.enabled for camera in cameras):
-            from runtime.sim.reference.cameras import CameraRig  # its libraries only where there are images
+            from runtime.sim.reference.cameras import CameraRig  # its libraries are only needed for images
 
             self._cameras = CameraRig(self.world, self._options.seed)
         if self._cameras is not None:
@@ -217,7 +217,7 @@ class ReferenceSimulator:
 
 
 async def _first(clock: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Wait for ``stop``; raise a failure of the clock, which would otherwise stop in silence."""
+    """Wait for ``stop``; raise a failure of the clock, which would otherwise stop silently."""
     waiter = asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait({clock, waiter}, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
@@ -226,7 +226,7 @@ async def _first(clock: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 def run(options: SimulatorOptions) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError where an address is in use."""
+    """Serve until SIGTERM or SIGINT. Raises OSError if an address is in use."""
 
     async def serve_until_signalled() -> None:
         stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""World of the reference simulator: levels, the open one, its cars and the starting grid."""
+"""World of the reference simulator: levels, the open level, its cars and the starting grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.tracks.track import COURSES
 GRID_GAP: Final = 8.0
 """Metres between two cars on the starting grid."""
 GRID_OFFSET: Final = 2.0
-"""Metres from the centre line; alternating sides. A single car stands on the line."""
+"""Metres from the centre line, on alternating sides. A single car starts on the line."""
 
 
 class World:
@@ -40,18 +40,20 @@ class World:
         return [*self._maps, *(name for name in names if plain_name(name) not in self._maps)]
 
     def _is_offered(self, level: str) -> bool:
-        """Say whether one of the lab's levels can be opened: from a file, or a course where no file was named."""
+        """Return whether one of the lab's levels can be opened: from a file, or as a course if no file was
+        given.
+        """
         return not self._maps or self._from_file(level) is not None
 
     def _from_file(self, level: str) -> TrackMap | None:
-        """Return the map from the file of a level, or from one whose name says that it is of that level."""
+        """Return the map from the file of a level, or from a file whose name contains the level."""
         if level in self._maps or level not in FILE_FAMILIES:
             return self._maps.get(level)
         family = FILE_FAMILIES[level]
         return next((track_map for name, track_map in self._maps.items() if name.startswith(family)), None)
 
     def open(self, level: str) -> None:
-        """Open a level and put all cars on its grid. Raises KeyError for an unknown one."""
+        """Open a level and put all cars on its grid. Raises KeyError for an unknown level."""
         plain = plain_name(level)
         if (track_map := self._from_file(plain)) is not None:
             self.map = track_map
@@ -68,11 +70,11 @@ class World:
         self.reset()
 
     def _new_cars(self) -> list[Car]:
-        """Create cars with default parameters and noise that depends on the seed alone: runs repeat exactly."""
+        """Create cars with default parameters and noise that only depends on the seed: runs repeat exactly."""
         return [Car(np.random.default_rng([self._seed, number])) for number in range(self._count)]
 
     def reset(self) -> None:
-        """Put all cars back on the grid; parameters stay, and the noise restarts."""
+        """Put all cars back on the grid; parameters are kept, and the noise restarts."""
         self.seconds = 0.0
         if self.map is None:
             return

@@ -1,7 +1,7 @@
 """Camera images over ZeroMQ: publisher and receiver.
 
-The protocol of the lab prescribes a PUB socket at the simulator. Besides the learner's channels this is the only
-use of ZeroMQ.
+The lab's protocol prescribes a PUB socket at the simulator. Besides the learner's channels this is the only use of
+ZeroMQ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from runtime.sim.wire.protocol import CAMERA_HEADER_BYTES, DEPTH_UINT8, FrameHeader, WireError
 
 _BIND_SECONDS = 1.0
-"""Longest wait for an address: ZeroMQ releases it in a thread of its own, a moment after its socket was closed."""
+"""Longest wait for an address: ZeroMQ releases it in a separate thread, shortly after its socket was closed."""
 
 Image = NDArray[np.uint8]
 
@@ -28,9 +28,9 @@ class Frame:
     image: Image
     """(height, width, channels), BGR, read-only."""
     sequence: int
-    """The sender's number, where it sends one, else the count of received frames."""
+    """The sender's sequence number, if it sends one, otherwise the count of received frames."""
     time_ns: int
-    """Simulated time, where the sender sends it; else 0."""
+    """Simulated time, if the sender sends it; otherwise 0."""
     received: float
     """Seconds, monotonic clock."""
 
@@ -42,12 +42,12 @@ class Cameras:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def close(self) -> None:
-        """End the context. Close its publishers and receivers first, or this waits for ever."""
+        """End the context. Close its publishers and receivers first; otherwise this waits forever."""
         self.context.term()
 
 
 class CameraPublisher:
-    """Publisher of frames at one address. Raises OSError where it cannot be bound."""
+    """Publisher of frames at one address. Raises OSError if it cannot be bound."""
 
     def __init__(self, cameras: Cameras, address: str) -> None:
         self.address = address
@@ -83,18 +83,18 @@ class CameraPublisher:
 
 
 class CameraReceiver:
-    """Receiver of one camera's newest frame, which replaces an unread one. The publisher may come later."""
+    """Receiver of one camera's newest frame, which replaces an unread one. The publisher may start later."""
 
     def __init__(self, cameras: Cameras, address: str) -> None:
         self.garbage = 0
-        """Number of messages that were no frame."""
+        """Number of messages that were not a frame."""
         self.frames = 0
         self.newest: Frame | None = None
         self._socket = cameras.context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
-        # One message of queue, the newest: an agent acts on the present.
+        # A queue of one message, the newest: an agent acts on the current state.
         self._socket.setsockopt(zmq.CONFLATE, 1)
-        # Milliseconds. A simulator that was restarted binds the same port again within seconds.
+        # Milliseconds. A restarted simulator binds the same port again within seconds.
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
@@ -105,7 +105,7 @@ class CameraReceiver:
         return int(self._socket.getsockopt(zmq.FD))
 
     def receive(self) -> bool:
-        """Read a message without waiting; True where it was a frame."""
+        """Read a message without waiting; return True if it was a frame."""
         try:
             message = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -118,7 +118,7 @@ class CameraReceiver:
             self.garbage += 1
             return False
         self.frames += 1
-        # No copy: the array holds the message, and is read-only since bytes are.
+        # No copy: the array refers to the message, and is read-only since bytes are.
         pixels = np.frombuffer(message, np.uint8, offset=CAMERA_HEADER_BYTES)
         image = pixels.reshape(header.height, header.width, header.channels)
         self.newest = Frame(image, header.sequence or self.frames, header.time_ns, time.monotonic())

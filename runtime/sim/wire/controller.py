@@ -1,8 +1,8 @@
 """Client of the simulator's control port.
 
 A call fails within its timeout, whatever the simulator does, with an error that names the method and its params
-(``errors``). A late response is skipped by its id when the next call waits for its own. The next call opens a
-broken connection again; a call that may have been carried out is not repeated.
+(``errors``). The next call skips a late response by its id, and reopens a broken connection; a call that may have
+been executed is not repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 CALL_SECONDS: Final = 10.0
 """Default timeout of a call."""
 MAX_STRAY_REPLIES: Final = 1000
-"""Limit for responses to other calls during one call; more means that the peer is no simulator."""
+"""Limit for responses to other calls during one call; more means that the peer is not a simulator."""
 
 
 class Controller:
@@ -44,7 +44,7 @@ class Controller:
         self._numbers = itertools.count(1)
 
     def call(self, call: Call[T], *, timeout_seconds: float | None = None) -> T:
-        """Make a call, on a new connection where there is none. Raises CallError within the timeout."""
+        """Make a call, opening a connection if necessary. Raises CallError within the timeout."""
         deadline = time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
         number = next(self._numbers)
         try:

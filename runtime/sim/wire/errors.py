@@ -1,4 +1,4 @@
-"""Errors of simulators: code reacts to the type, people read the sentence."""
+"""Errors of simulators: code reacts to the type, people read the message."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class SimulatorError(Exception):
-    """The simulator cannot be used; the sentence names the reason."""
+    """The simulator cannot be used; the message has the reason."""
 
 
 class SimulatorSpecError(SimulatorError, ValueError):
-    """Wrong settings of a simulator; the sentence names the option."""
+    """Invalid settings of a simulator; the message names the option."""
 
 
 class StartError(SimulatorError):
@@ -27,7 +27,7 @@ class BudgetError(SimulatorError):
 
 
 class CallError(SimulatorError):
-    """A call to the control port failed; ``method`` and ``params`` are those of the call."""
+    """A call to the control port failed; ``method`` and ``params`` belong to the call."""
 
     def __init__(self, method: str, params: Mapping[str, Any], problem: str) -> None:
         self.method = method
@@ -41,7 +41,7 @@ class CallTimeoutError(CallError):
 
 
 class ConnectionLostError(CallError):
-    """No connection to the control port, or one that broke before the response."""
+    """No connection to the control port, or a connection that broke before the response."""
 
 
 class CallRefusedError(CallError):
@@ -49,7 +49,7 @@ class CallRefusedError(CallError):
 
 
 class BadReplyError(CallError):
-    """The simulator's response is not one that the method can have."""
+    """Malformed response."""
 
 
 def _short(value: Any, limit: int = 80) -> str:

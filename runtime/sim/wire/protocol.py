@@ -1,7 +1,7 @@
 """The simulator's wire protocol as bytes and names, for both sides (standard library only).
 
 Taken from Learn-to-Race's public client. Our controller and our reference simulator share this file, so a mistake
-here would go unnoticed between them; the tests therefore implement the protocol a second time (``lab_client``).
+here would go unnoticed between them. The tests therefore implement the protocol a second time (``lab_client``).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CAMERA_ADDRESS: Final = "ColorPublisher : Addr"
 
 
 def camera_port(camera: str, base: int | None) -> int:
-    """Return the port of a camera of the first car: counted from ``base``, or the lab's own where that is None."""
+    """Return the port of a camera of the first car: relative to ``base``, or the lab's own if that is None."""
     return CAMERA_PORTS[camera] if base is None else base + list(CAMERA_PORTS).index(camera)
 
 
 # --- action ---------------------------------------------------------------------------------------------
-# `=`: standard sizes without alignment, as the lab's client packs.
+# `=`: standard sizes without alignment, as in the lab's client.
 _ACTION: Final = struct.Struct("=ffb")
 ACTION_BYTES: Final = _ACTION.size
 MIN_ACCELERATION: Final = -16.0
@@ -80,7 +80,7 @@ class Action:
 
     @classmethod
     def unpack(cls, datagram: bytes) -> Action:
-        """Decode a datagram; values beyond the bounds are clipped. Raises WireError for a wrong size or NaN."""
+        """Decode a datagram; values out of range are clipped. Raises WireError for a wrong size or NaN."""
         if len(datagram) != ACTION_BYTES:
             raise WireError(f"an action has {ACTION_BYTES} bytes, this has {len(datagram)}")
         steering, acceleration, gear = _ACTION.unpack(datagram)
@@ -98,11 +98,11 @@ STEERING, GEAR, MODE = 0, 1, 2
 VELOCITY: Final = slice(3, 6)
 """m/s: forward, left, up"""
 ACCELERATION: Final = slice(6, 9)
-"""m/s^2, as an accelerometer in the car measures it: 9.81 upwards at rest on level ground."""
+"""m/s^2, as measured by an accelerometer in the car: 9.81 upwards at rest on level ground."""
 ANGULAR_VELOCITY: Final = slice(9, 12)
 """rad/s about the forward, left and upward axis"""
 YAW, PITCH, ROLL = 12, 13, 14
-"""rad; yaw is 0 to the north and grows counter-clockwise."""
+"""rad; yaw is 0 to the north and increases counter-clockwise."""
 LONGITUDE, LATITUDE, ALTITUDE = 15, 16, 17
 """degrees, degrees, m"""
 RPM: Final = slice(18, 22)
@@ -133,12 +133,12 @@ CAMERA_HEADER_BYTES: Final = _CAMERA.size
 DEPTH_UINT8: Final = 0
 _DEPTH_BYTES: Final = (1, 1, 2, 2, 4, 4, 8)  # of OpenCV's CV_8U, 8S, 16U, 16S, 32S, 32F, 64F
 MAX_SIDE: Final = 8192
-"""Pixels; a header with more counts as garbage."""
+"""Pixels; a larger header value counts as garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Header before a frame's pixels. The client of the lab reads neither sequence nor time."""
+    """Header before a frame's pixels. The lab's client reads neither sequence nor time."""
 
     height: int
     width: int
@@ -155,7 +155,7 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, message: bytes | memoryview) -> FrameHeader:
-        """Decode the header of a complete message. Raises WireError where header and size do not match."""
+        """Decode the header of a complete message. Raises WireError if header and size do not match."""
         if len(message) < CAMERA_HEADER_BYTES:
             raise WireError(f"a camera message has at least {CAMERA_HEADER_BYTES} bytes, this has {len(message)}")
         _, height, width, channels, depth, sequence, time_ns = _CAMERA.unpack_from(message)
@@ -175,7 +175,7 @@ def request(number: int, method: str, params: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RpcReply:
-    """Response with an id; ``error`` is None where there is a result."""
+    """Response with an id; ``error`` is None if there is a result."""
 
     number: int
     result: Any
@@ -183,7 +183,7 @@ class RpcReply:
 
 
 def reply_of(text: str | bytes) -> RpcReply:
-    """Decode a response. Raises WireError where it is no JSON-RPC response, or has no id of a request."""
+    """Decode a response. Raises WireError if it is not a JSON-RPC response, or lacks the id of a request."""
     try:
         document = bounded_json.loads(text)
     except ValueError as error:

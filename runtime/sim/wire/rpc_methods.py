@@ -24,7 +24,7 @@ class Call(Generic[T]):
     params: Mapping[str, Any]
     read: Callable[[Any], T]
     is_slow: bool = False
-    """The lab's simulator needs about three seconds after it."""
+    """The lab's simulator needs about three seconds after this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def open_level(level: str) -> Call[None]:
 
 
 def reset_level() -> Call[None]:
-    """Put every vehicle back on its grid position; parameters stay."""
+    """Put every vehicle back on its grid position; parameters are kept."""
     return Call("reset_level", {}, _nothing)
 
 
@@ -122,7 +122,7 @@ def get_sensor_param(sensor: str, parameter: str, vehicle: int = 0) -> Call[Any]
 def set_sensor_param(sensor: str, parameter: str, value: Any, vehicle: int = 0) -> Call[None]:
     """Set one parameter of a sensor."""
     params = {"veh_id": vehicle, "sensor_name": sensor, "parameter_name": parameter, "value": value}
-    # The mode takes effect at once.
+    # The mode takes effect immediately.
     return Call("set_sensor_param", params, _zero, is_slow=parameter != DRIVER_MODE)
 
 
@@ -133,12 +133,12 @@ def set_sensor_params(sensor: str, parameters: Mapping[str, Any], vehicle: int =
 
 
 def enable_sensor(sensor: str, vehicle: int = 0) -> Call[None]:
-    """Switch a sensor on; clients do so before they set its parameters."""
+    """Enable a sensor; clients do so before they set its parameters."""
     return Call("enable_sensor", {"veh_id": vehicle, "sensor_name": sensor}, _zero)
 
 
 def disable_sensor(sensor: str, vehicle: int = 0) -> Call[None]:
-    """Switch a sensor off."""
+    """Disable a sensor."""
     return Call("disable_sensor", {"veh_id": vehicle, "sensor_name": sensor}, _zero)
 
 
@@ -177,7 +177,7 @@ def _list(result: Any) -> list[Any]:
 
 
 def _mapping(result: Any) -> Mapping[str, Any]:
-    # Parameters of vehicles are an object, those of sensors a list of {name, value}.
+    # Parameters of vehicles are an object, parameters of sensors a list of {name, value}.
     if isinstance(result, list):
         return {_text(pair["name"]): pair.get("value") for pair in result}
     if not isinstance(result, dict):

@@ -1,7 +1,7 @@
-"""Actions out, poses and images in: the newest of each, with its number and its time of arrival.
+"""Sends actions, receives poses and images: the newest of each, with its number and time of arrival.
 
 One thread of the process reads the pose sockets and cameras of all its simulators. So the newest value is always
-there, old ones do not fill the kernel's buffers during an update of the policy, and times of arrival are exact.
+available, old ones do not fill the kernel's buffers during an update of the policy, and times of arrival are exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORD: Final = struct.Struct("=I")
 _TAG_MASK: Final = (1 << 6) - 1
 _MIN_STEERING: Final = 1e-6
 CAMERA_POLL_SECONDS: Final = 0.05
-"""Cameras are polled this often even without an event: ZeroMQ's descriptor is edge-triggered."""
+"""Interval at which cameras are polled even without an event: ZeroMQ's descriptor is edge-triggered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Pose:
     values: tuple[float, ...]
     """The 30 values of the protocol."""
     sequence: int
-    """Count of poses received on this socket."""
+    """Number of poses received on this socket."""
     received: float
     """Seconds, monotonic clock."""
 
@@ -52,7 +52,7 @@ class Pose:
 class Receiver:
     """Thread that reads all sockets. A source is added with a callback that reads without waiting.
 
-    An error of a callback ends the reading of its source alone, one of the thread itself that of all.
+    An error of a callback only ends the reading of its source; an error of the thread itself ends all.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Receiver:
         self._lock = threading.Lock()
         self._edges: dict[int, Callable[[], None]] = {}
         self._on_error: dict[int, Callable[[Exception], None]] = {}
-        """Of each source that is read."""
+        """Error callback of each source that is read."""
         self._problem = ""
         """Error that has ended the thread."""
         self._waker, self._wake = os.pipe()
@@ -80,8 +80,9 @@ class Receiver:
     ) -> None:
         """Call ``on_ready`` in the reading thread whenever ``fileno`` is readable, up to its first error.
 
-        With ``edge`` its readiness is edge-triggered: also call it regularly without an event. ``on_error`` gets
-        the error that ends the reading. Raises SimulatorError where the thread itself has ended with one.
+        With ``edge``, readiness is edge-triggered: the callback is also called regularly without an event.
+        ``on_error`` gets the error that ends the reading. Raises SimulatorError if the thread itself has ended with
+        an error.
         """
 
         def read() -> None:
@@ -100,7 +101,7 @@ class Receiver:
         self._wake_thread()
 
     def remove(self, fileno: int) -> None:
-        """Stop reading a source; after this returns, its callback does not run any more."""
+        """Stop reading a source; after this returns, its callback no longer runs."""
         with self._lock:
             self._forget(fileno)
         self._wake_thread()
@@ -124,13 +125,15 @@ class Receiver:
             os.read(self._waker, 4096)
 
     def _forget(self, fileno: int) -> None:
-        """Stop reading a source, unless an error has done so; with the lock."""
+        """Stop reading a source, unless an error already did; call it with the lock held."""
         if self._on_error.pop(fileno, None) is not None:
             self._selector.unregister(fileno)
             self._edges.pop(fileno, None)
 
     def _fail(self, fileno: int, error: Exception) -> None:
-        """Stop reading a source, which would be ready for ever, and tell its owner; with the lock."""
+        """Stop reading a failed source, which would stay ready, and notify its owner; call it with the lock
+        held.
+        """
         on_error = self._on_error[fileno]
         self._forget(fileno)
         on_error(error)
@@ -159,7 +162,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class ActionBounds:
-    """Bounds of an agent's actions, within those of the protocol. Raises SimulatorSpecError beyond them."""
+    """Limits of an agent's actions, within the protocol's limits. Raises SimulatorSpecError beyond them."""
 
     min_steering: float = -1.0
     max_steering: float = 1.0
@@ -178,7 +181,7 @@ class ActionBounds:
             )
 
     def scaled(self, steering: float, acceleration: float) -> tuple[float, float]:
-        """Scale an agent's action in [-1, 1] to the protocol's units, each sign to its own bound."""
+        """Scale an agent's action in [-1, 1] to the protocol's units; each sign has its own limit."""
         steering, acceleration = (max(-1.0, min(1.0, value)) for value in (steering, acceleration))
         return (
             steering * (self.max_steering if steering > 0 else -self.min_steering),
@@ -189,9 +192,9 @@ class ActionBounds:
 class ActionSender:
     """Sender of one car's actions.
 
-    The lowest 6 bits of the steering's mantissa carry a running number, which changes the value by less than 1e-5
-    of itself. The simulator echoes the steering in its poses, so a pose identifies the action that it follows,
-    without a change of the protocol.
+    The lowest 6 bits of the steering's mantissa carry a sequence number, which changes the value by a relative
+    error below 1e-5. The simulator echoes the steering in its poses, so a pose identifies the action that it
+    follows, without a change of the protocol.
     """
 
     def __init__(self, host: str, port: int, bounds: ActionBounds | None = None) -> None:
@@ -201,13 +204,13 @@ class ActionSender:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def begin(self) -> None:
-        """Restart the numbers: with the same actions, an episode sends the same bytes."""
+        """Restart the sequence numbers: with the same actions, an episode sends the same bytes."""
         self._number = 0
 
     def send(self, steering: float, acceleration: float, gear: int = protocol.DRIVE) -> float:
         """Send an action in the protocol's units; return the steering that poses will echo.
 
-        Raises WireError for a value outside the protocol's bounds, OSError where it cannot be sent.
+        Raises WireError for a value outside the protocol's limits, OSError if it cannot be sent.
         """
         self._number = (self._number + 1) & _TAG_MASK
         tagged = _tagged(steering, self._number)
@@ -228,13 +231,13 @@ def untagged(steering: float) -> float:
 
 def _tagged(steering: float, number: int) -> float:
     """Write ``number`` into the last bits of a steering; the result stays within [-1, 1]."""
-    # At 0 the number alone would make a denormal float, which many programs flush to 0.
+    # At 0 the number would make a denormal float, which many programs flush to 0.
     if abs(steering) < _MIN_STEERING:
         steering = _MIN_STEERING
     packed = _FLOAT.pack(steering)
     (rounded,) = _FLOAT.unpack(packed)
     (word,) = _WORD.unpack(packed)
-    if abs(rounded) >= 1.0:  # 1.0 has no larger neighbour in bounds: take the bits of the next smaller floats
+    if abs(rounded) >= 1.0:  # 1.0 has no larger neighbour in range: take the bits of the next smaller floats
         word -= _TAG_MASK + 1
     (tagged,) = _FLOAT.unpack(_WORD.pack((word & ~_TAG_MASK) | number))
     return float(tagged)
@@ -250,9 +253,9 @@ class Observations:
         self, receiver: Receiver, *, pose_port: int, pose_host: str = "", cameras: Mapping[str, str] | None = None
     ) -> None:
         self.garbage = 0
-        """Number of datagrams that were no pose."""
+        """Number of datagrams that were not a pose."""
         self.problem = ""
-        """Sentence on the error that has ended the reading of poses or images; empty while they are read."""
+        """Sentence on the error that has ended the reading of poses or images; otherwise empty."""
         self._receiver = receiver
         self._changed = threading.Condition()
         self._pose: Pose | None = None
@@ -324,7 +327,7 @@ class Observations:
             self._receiver.add(camera.fileno(), on_ready, on_error, edge=True)
 
     def _note(self, source: str, error: Exception) -> None:
-        """Note that a source is not read any more: its newest value would stay what it is for ever."""
+        """Record that a source can no longer be read: its newest value would never change again."""
         self.problem = (
             self.problem or f"the simulator's {source} cannot be read any more: {unexpected_reason(error)}"
         )
@@ -336,7 +339,7 @@ class Observations:
 
     def _read_poses(self) -> None:
         newest, now = None, time.monotonic()
-        # To the end of the queue, and only the last one counts: an agent acts on the present.
+        # Read the whole queue and use only the last pose: an agent acts on the current state.
         with contextlib.suppress(BlockingIOError):
             while True:
                 datagram = self._socket.recv(2048)

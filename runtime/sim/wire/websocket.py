@@ -1,8 +1,9 @@
 """WebSocket client without threads, where each call has a deadline.
 
-Handshake and frames come from the library `websockets`, whose protocol core does no I/O. Socket and clock are here:
-a simulator may hang in the middle of a handshake or a frame, and its client must not hang with it. The library's
-synchronous client will not do: its ``send`` has no deadline, and it starts a thread for each connection.
+The library `websockets` provides handshake and frames; its protocol core does no I/O. This module adds socket and
+clock: a simulator may hang in the middle of a handshake or a frame, and its client must not hang with it. The
+library's synchronous client is unsuitable: its ``send`` has no deadline, and it starts a thread for each
+connection.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ MAX_MESSAGE_BYTES: Final = 4 << 20
 
 
 class WebSocketError(OSError):
-    """The connection cannot be made or has broken."""
+    """The connection cannot be opened or has broken."""
 
 
 class WebSocketTimeoutError(WebSocketError):
-    """Nothing arrived before the deadline."""
+    """No data arrived before the deadline."""
 
 
 class WebSocket:
-    """One connection to ``ws://host:port``. Raises WebSocketError where it cannot be made within the time."""
+    """One connection to ``ws://host:port``. Raises WebSocketError if it cannot be opened within the timeout."""
 
     def __init__(self, host: str, port: int, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
@@ -68,7 +69,7 @@ class WebSocket:
         self._flush(deadline)
 
     def receive(self, deadline: float) -> bytes:
-        """Return the next message, waiting until ``deadline`` at most. Raises WebSocketError."""
+        """Return the next message, waiting at most until ``deadline``. Raises WebSocketError."""
         while not self._messages:
             self._receive(deadline)
         return self._messages.popleft()
@@ -80,7 +81,7 @@ class WebSocket:
             try:
                 self._flush(time.monotonic() + 0.05)
             except WebSocketError:
-                pass  # the connection is gone already
+                pass  # the connection is already closed
         self._socket.close()
 
     def _flush(self, deadline: float) -> None:

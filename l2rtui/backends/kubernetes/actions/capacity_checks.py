@@ -1,4 +1,4 @@
-"""Capacity checks of a plan: quotas, CPU and memory of nodes; and the Secrets, accounts and claims it refers to."""
+"""Capacity checks of a plan: quotas, CPU and memory of nodes; and referenced Secrets, accounts and claims."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def secrets_and_accounts(api: Api, objects: Sequence[Manifest], namespace:
 
 
 def _named(spec: Manifest) -> dict[tuple[str, str], str]:
-    """Return kind and name of the objects that a pod refers to, and their purpose."""
+    """Return kind and name of the objects that a pod refers to, with their purpose."""
     references = {
         ("Secret", str(reference.get("name"))): "to pull its image"
         for reference in spec.get("imagePullSecrets") or ()
@@ -62,7 +62,7 @@ async def _named_object(api: Api, namespace: str, kind: str, name: str, why: str
 
 
 async def _read(api: Api, namespace: str, kind: str, name: str, missing: Finding) -> Manifest | Finding:
-    """Return an object, ``missing`` where there is none, or a warning where the user may not read it."""
+    """Return an object, ``missing`` if it does not exist, or a warning if the user may not read it."""
     try:
         return await api.read(kind, namespace, name)
     except ApiError as error:
@@ -75,7 +75,7 @@ async def _read(api: Api, namespace: str, kind: str, name: str, missing: Finding
 
 
 async def volumes(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
-    """Check that volume claims exist, are bound, and allow as many nodes and pods as would use them."""
+    """Check that volume claims exist, are bound, and allow the planned number of nodes and pods."""
     users: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for manifest, spec in _templates(objects):
         node = str((spec.get("nodeSelector") or {}).get(labels.HOSTNAME, ""))
@@ -120,7 +120,7 @@ async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Itera
     for quota in items:
         name, status = quota["metadata"]["name"], quota.get("status") or {}
         if _is_scoped(quota):
-            continue  # for some pods only: the dry run of a pod is refused if it applies
+            continue  # for some pods only: the server's dry run of a pod reports it if it applies
         hard, used = status.get("hard") or {}, status.get("used") or {}
         for resource, limit in hard.items():
             left = parse_quantity(limit) - parse_quantity(used.get(resource, 0))
@@ -135,7 +135,7 @@ async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Itera
 
 
 async def quota_usage(api: Api, namespace: str) -> list[Finding]:
-    """Return what is used of each quota of the namespace; empty where they may not be read."""
+    """Return the usage of each quota of the namespace; empty if quotas may not be read."""
     findings = []
     for quota in await _quotas_of(api, namespace) or ():
         status = quota.get("status") or {}
@@ -144,7 +144,7 @@ async def quota_usage(api: Api, namespace: str) -> list[Finding]:
         for resource, limit in sorted(hard.items()):
             most, amount = parse_quantity(limit), parse_quantity(used.get(resource, 0))
             parts.append(f"{resource} {_shown(resource, amount)} of {_shown(resource, most)}")
-            if 0 < most <= amount:  # a limit of 0 forbids a resource, which was not used up
+            if 0 < most <= amount:  # a limit of 0 forbids a resource, so it is not used up
                 full.append(resource)
         for_some = ", for some pods only" if _is_scoped(quota) else ""
         sentence = f"{', '.join(parts)} used in {namespace}{for_some}" if parts else "limits nothing yet"
@@ -155,7 +155,7 @@ async def quota_usage(api: Api, namespace: str) -> list[Finding]:
 
 
 async def _quotas_of(api: Api, namespace: str) -> list[Manifest] | None:
-    """Return the ResourceQuotas of the namespace; None where they may not be listed."""
+    """Return the ResourceQuotas of the namespace; None if they may not be listed."""
     try:
         return list(await api.list("ResourceQuota", namespace))
     except ApiError as error:
@@ -165,13 +165,13 @@ async def _quotas_of(api: Api, namespace: str) -> list[Manifest] | None:
 
 
 def _is_scoped(quota: Manifest) -> bool:
-    """Return True for a quota of some pods only."""
+    """Return True for a quota that applies to some pods only."""
     spec = quota.get("spec") or {}
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
 def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
-    """Sum up what the objects count for in a quota, under every name that a quota may use for it."""
+    """Sum up the amounts that the objects count for in a quota, under every name that a quota may use."""
     needed: defaultdict[str, float] = defaultdict(float)
     for manifest in objects:
         if plural := _COUNTED.get(manifest["kind"]):
@@ -196,7 +196,7 @@ def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
 
 
 async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    """Check that nodes have the CPU and memory left that the pods request, counted as the scheduler counts."""
+    """Check that nodes have enough CPU and memory left for the pods' requests, counted as the scheduler does."""
     cores: defaultdict[str, float] = defaultdict(float)
     memory: defaultdict[str, int] = defaultdict(int)
     for run in plan.runs:
@@ -206,7 +206,7 @@ async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterabl
                 cores[pod.node] += (own.cpu_cores or 0.0) + (sidecar.cpu_cores or 0.0)
                 memory[pod.node] += (own.memory_bytes or 0) + (sidecar.memory_bytes or 0)
     names = [name for name in sorted(cores) if (cores[name] or memory[name]) and name in snapshot.nodes]
-    # Without the pods of all namespaces the sum would be too small, and a wrong OK is worse than none.
+    # Without the pods of all namespaces the sum would be too small, and a wrong OK is worse than no result.
     if not names or not await api.can("list", "Pod", None):
         return []
     requested = await asyncio.gather(*(_requested(api, name) for name in names))
@@ -230,7 +230,7 @@ def _no_room(node: str, sentence: str) -> Finding:
 
 
 async def _requested(api: Api, node: str) -> tuple[float, float]:
-    # Ended pods keep their requests in the spec but hold nothing; the scheduler skips them as well.
+    # Ended pods keep their requests in the spec but use nothing; the scheduler skips them as well.
     fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     cores = memory = 0.0
     for pod in await api.list("Pod", None, fields=fields):
@@ -242,7 +242,7 @@ async def _requested(api: Api, node: str) -> tuple[float, float]:
 
 
 def _running(spec: Manifest) -> list[Manifest]:
-    """Return the containers that run at the same time: those of the pod, and its sidecars."""
+    """Return the containers that run at the same time: the pod's containers and its sidecars."""
     first = spec.get("initContainers") or ()
     sidecars = (container for container in first if container.get("restartPolicy") == "Always")
     return [*(spec.get("containers") or ()), *sidecars]

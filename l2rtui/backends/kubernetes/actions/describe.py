@@ -39,7 +39,7 @@ MAX_EVENTS = 300
 
 
 async def describe(api: Api, target: PodView | RunView | Node) -> tuple[str, ...]:
-    """Return the description of one object, its events last; NotFoundError when it is gone."""
+    """Return the description of one object, its events last; NotFoundError if it is gone."""
     match target:
         case PodView():
             lines = await _pod(api, target)
@@ -54,7 +54,8 @@ async def _event_lines(api: Api, target: PodView | RunView | Node) -> list[str]:
     try:
         object_events = await events(api, target)
     except ApiError as error:
-        # Events of nodes need a right in all namespaces, which few have; the rest is of use without them.
+        # Events of nodes need a permission in all namespaces, which few users have; the rest is useful without
+        # them.
         if isinstance(target, Node) and error.is_forbidden:
             return [f"unknown: {error.message}"]
         raise
@@ -62,9 +63,9 @@ async def _event_lines(api: Api, target: PodView | RunView | Node) -> list[str]:
 
 
 async def events(api: Api, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-    """Return events of an object, or of all that can be seen; newest last, at most MAX_EVENTS.
+    """Return events of one object, or of all visible objects; newest last, at most MAX_EVENTS.
 
-    A run's events are those of all its objects: why a pod was never created is an event of its controller.
+    A run's events include all its objects: the reason why a pod was never created is an event of its controller.
     """
     match target:
         case PodView():
@@ -81,7 +82,7 @@ async def events(api: Api, target: PodView | RunView | Node | None = None) -> tu
 
 
 async def explained(api: Api, pod: PodStruct, *, now: float) -> pod_reason.PodReason:
-    """Return why a pod does not run, by its events, its node and the last line of its log."""
+    """Return why a pod does not run, from its events, its node and the last line of its log."""
     namespace = pod.metadata.namespace
     pod_events = await _of(api, namespace, {"involvedObject.uid": pod.metadata.uid})
     reason = pod_reason.explain(pod, pod_events, now, node=await _node_of(api, pod.spec.node_name or ""))
@@ -92,7 +93,7 @@ async def explained(api: Api, pod: PodStruct, *, now: float) -> pod_reason.PodRe
 
 
 async def last_line(api: Api, namespace: str, pod: str, container: str) -> str:
-    """Return the last line that the newest process of a container has written; empty when it cannot be read."""
+    """Return the last line that the newest process of a container has written; empty if it cannot be read."""
     # limitBytes: one "line" of a progress bar can be megabytes long.
     query = {"tailLines": "1", "limitBytes": "4096"} | ({"container": container} if container else {})
     try:
@@ -237,7 +238,7 @@ async def _read(api: Api, kind: str, namespace: str | None, name: str, struct: t
 
 
 async def _node_of(api: Api, name: str) -> NodeStruct | None:
-    """Return the node; None where the user may not read it."""
+    """Return the node; None if the user may not read it."""
     if not name:
         return None
     try:
@@ -252,7 +253,7 @@ def _is_looping(status: ContainerStatus) -> bool:
 
 
 async def _of(api: Api, namespace: str | None, fields: dict[str, str]) -> list[EventStruct]:
-    """List events; one that cannot be decoded is left out."""
+    """List events; an event that cannot be decoded is left out."""
     selector = ",".join(f"{key}={value}" for key, value in fields.items() if value)
     structs = []
     for raw in await api.list("Event", namespace, fields=selector):
@@ -270,7 +271,7 @@ async def _of_run(api: Api, run: RunView) -> list[EventStruct]:
     for kind in ("Pod", "Job", "ReplicaSet", "StatefulSet", "ConfigMap", "Service"):
         uids |= {str(item["metadata"]["uid"]) for item in await api.list(kind, namespace, labels=selector)}
     prefix = f"{run.name}-"
-    # Pods that are deleted have no uid to compare, but their events remain for an hour: matched by name.
+    # Deleted pods have no uid to compare, but their events remain for an hour: matched by name.
     return [
         event
         for event in await _of(api, namespace, {})

@@ -1,12 +1,13 @@
-"""Destroy: controllers first, then pods, then all else, the run's ConfigMap last; then count what is left.
+"""Destroy: delete controllers, then pods, then the rest, the run's ConfigMap last; then count the remaining
+objects.
 
-An accepted deletion does not count as done. Every round lists the objects anew and deletes whatever is still there,
-so a lost answer, a race with a launch that is still creating, or a destroy that was killed need no handling of
-their own: the next round goes on. The ConfigMap stays until all it owns is gone, so in between everybody sees a run
+An accepted deletion does not count as done. Every round lists the objects again and deletes those that still exist.
+A lost response, a race with a launch that is still creating, or a killed destroy therefore needs no special
+handling: the next round continues. The ConfigMap stays until all it owns is gone, so meanwhile everyone sees a run
 that is being destroyed.
 
-The proof in the receipt is two full counts in a row that find nothing. A list that failed proves nothing, nor does
-a pod that left the API while its node did not answer.
+The proof in the receipt is two consecutive full counts that find nothing. A failed list proves nothing, and neither
+does a pod that left the API while its node did not respond.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import NotFoundError
 
 Numbers = tuple[tuple[str, int], ...]
-"""Kind and number of objects, as the progress of a destroy shows them."""
+"""Kind and number of objects, as shown in the progress of a destroy."""
 
 OVERTIME_SECONDS: Final = 75.0
-"""Time beyond its grace that a pod may stay before the receipt lists it: the kubelet collects ended containers once
-a minute (its ``ContainerGCPeriod``), and keeps their pod until then."""
+"""Time beyond its grace after which the receipt lists a pod: the kubelet collects ended containers once a minute
+(its ``ContainerGCPeriod``), and keeps their pod until then.
+"""
 REST_SECONDS: Final = 30.0
-"""Time that objects without processes may take to go, counted from the last one that went."""
+"""Time that objects without processes may take to disappear, counted from the last one that did."""
 FORCED_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 1.0
 """Pause between the two last counts: a controller that was about to create one more pod has done so by then."""
@@ -69,13 +71,14 @@ async def destroy(
     """Remove a run; see ``Backend.destroy``.
 
     Args:
-        purge: Also delete volume claims that the run itself made; others are kept either way.
-        force: Remove pods from the API that outlast their grace. Their processes may live on; the receipt says so.
-        overtime_seconds: Time beyond the grace after which pods that are still there are listed in the receipt.
+        purge: Also delete volume claims that the run itself created; others are always kept.
+        force: Remove pods from the API that exceed their grace. Their processes may survive, as the receipt
+            reports.
+        overtime_seconds: Time beyond the grace after which the receipt lists remaining pods.
 
     Raises:
-        NotFoundError: there is nothing of this run.
-        ApiError: the server does not answer.
+        NotFoundError: No object of this run exists.
+        ApiError: The server does not respond.
     """
     work = _Destroy(context, run, grace_seconds, overtime_seconds, purge=purge, force=force)
     began = time.monotonic()
@@ -90,7 +93,7 @@ async def destroy(
 
 
 class _Destroy:
-    """One destroy while it is under way; ``kept`` says for the receipt where results of the run remain."""
+    """One destroy in progress; ``kept`` tells the receipt where the results of the run remain."""
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class _Destroy:
         self._api = context.api
         self._run = run
         self._namespace = run.namespace or context.namespace
-        # A grace of 0 removes a pod from the API at once, before its process has ended ("force deletion").
+        # A grace of 0 removes a pod from the API immediately, before its process has ended ("force deletion").
         self._grace = None if grace_seconds is None else max(1, math.ceil(grace_seconds))
         self._overtime = overtime_seconds
         self._is_purging = purge
@@ -121,11 +124,11 @@ class _Destroy:
 
     @property
     def objects(self) -> int:
-        """Number of objects that the run had, its claims on slots included."""
+        """Number of objects that the run had, including its claims on slots."""
         return len(self._inventory.history) + self._claims.number
 
     async def rounds(self) -> AsyncGenerator[Numbers, None]:
-        """Delete and count until nothing is left or nothing more goes; yield the numbers of each count."""
+        """Delete and count until nothing is left or no progress is made; yield the numbers of each count."""
         count = await self._inventory.in_full()
         claims = await self._claims.count()
         if count.is_empty and not claims and not self._claims.trouble:
@@ -145,7 +148,7 @@ class _Destroy:
                 yield numbers
 
     async def left(self) -> tuple[Leftover, ...]:
-        """Return what is left, each with its reason; an empty result is the proof."""
+        """Return the remaining objects, each with its reason; an empty result is the proof."""
         pods = [item.pod for item in self._inventory.history.values() if item.pod is not None]
         troubles = await node_troubles(self._api, (pod.spec.node_name or "" for pod in pods))
         now = time.time()
@@ -177,20 +180,20 @@ class _Destroy:
             count = await self._inventory.by_label()
             yield count.numbers
             targets = count.of(*CONTROLLERS, "Pod")
-            # A kind that may never be listed is in the receipt; waiting for it helps nobody.
+            # A kind that may never be listed is reported in the receipt; waiting for it is useless.
             if (not targets and not count.open_gaps) or self._is_refused or time.monotonic() > until:
                 return
             await self._delete(targets)
             await asyncio.sleep(next(pauses))
 
     async def _finish(self) -> AsyncGenerator[Numbers, None]:
-        """Delete all else, the run's ConfigMap last, until two full counts in a row find nothing."""
+        """Delete the rest, the run's ConfigMap last, until two consecutive full counts find nothing."""
         until, pauses, empty, is_released = 0.0, _pauses(), 0, False
         # Progress, compared as a tuple: first that claims are released, then that fewer objects are left.
         best: tuple[bool, float] = False, -math.inf
         while True:
             count = await self._inventory.by_label()
-            # The cheap count by label guides the deletions; only the full one can prove that nothing is left.
+            # The cheap count by label guides the deletions; only the full count can prove that nothing is left.
             if not count.gaps and not self._rest(count):
                 count = await self._inventory.in_full()
             yield count.numbers
@@ -198,7 +201,7 @@ class _Destroy:
             has_pods = any(item.kind == "Pod" for item in rest) or "Pod" in count.gaps
             # Claims are released only when no pod is left: until then the slots are in use.
             is_released = is_released or (not has_pods and await self._claims.release())
-            if (step := (is_released, -len(count.items))) > best:  # the deadline moves while objects go
+            if (step := (is_released, -len(count.items))) > best:  # the deadline moves while objects disappear
                 best, until = step, time.monotonic() + REST_SECONDS
             if rest or count.gaps or not is_released:
                 empty = 0
@@ -207,7 +210,7 @@ class _Destroy:
                 await self._delete(own)
             else:
                 empty += 1
-            # Pods had their time in _until_gone(); if only they are left, waiting longer does not help.
+            # Pods had their time in _until_gone(); if only pods are left, waiting longer does not help.
             is_stuck = bool(rest) and all(item.is_going and item.kind in (*CONTROLLERS, "Pod") for item in rest)
             if empty == 2 or is_stuck or self._is_refused or time.monotonic() > until:
                 break
@@ -217,12 +220,16 @@ class _Destroy:
         self._final = count if empty == 2 else await self._inventory.in_full()
 
     def _is_hopeless(self, count: OwnedObjects, rest: Iterable[OwnedObject]) -> bool:
-        """Return whether only rights are missing for the end; followers are going to go with their Service."""
+        """Return whether only missing permissions prevent completion; followers will be removed with their
+        Service.
+        """
         are_refused = bool(count.gaps or self._claims.refusal) and not count.open_gaps
         return are_refused and all(item.kind in FOLLOWERS for item in rest)
 
     def _rest(self, count: OwnedObjects) -> tuple[OwnedObject, ...]:
-        """Return all that must go before the run's ConfigMap may; volume claims hold results and are kept."""
+        """Return all objects that must be gone before the run's ConfigMap may be deleted; volume claims hold
+        results and are kept.
+        """
         name = labels.run_object(self._run.name)
         return tuple(
             item
@@ -232,7 +239,7 @@ class _Destroy:
         )
 
     async def _delete(self, targets: Iterable[OwnedObject]) -> None:
-        """Delete what is not being deleted yet, or only with a longer grace than is asked for now."""
+        """Delete objects that are not being deleted yet, or with a longer grace than requested now."""
         targets = tuple(targets)
         standing = {item.meta.uid for item in targets if item.kind in CONTROLLERS and not item.is_going}
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -263,12 +270,12 @@ class _Destroy:
                 grace_seconds=grace if is_pod else None,
             )
         except ApiError as error:
-            if error.is_not_found or error.is_conflict:  # gone, or another of that name: the next count tells
+            if error.is_not_found or error.is_conflict:  # gone, or replaced: the next count shows it
                 return
-            if item.kind in FOLLOWERS and error.is_final:  # it goes with its Service
+            if item.kind in FOLLOWERS and error.is_final:  # it is removed with its Service
                 return
             self._refusals[item.key] = error.reason_left
-            # Without the right to delete, no later round can succeed.
+            # Without the permission to delete, no later round can succeed.
             self._is_refused = self._is_refused or error.is_final
 
     async def _force(self) -> None:
@@ -278,7 +285,7 @@ class _Destroy:
 
     # --- before and after -----------------------------------------------------------------------------------
     async def _mark(self, count: OwnedObjects) -> None:
-        """Mark the run as being destroyed, for everybody who lists it, and remember where its results are."""
+        """Mark the run as being destroyed, visible to everyone who lists it, and remember where its results are."""
         name = labels.run_object(self._run.name)
         own = next((item for item in count.of("ConfigMap") if item.meta.name == name), None)
         if own is None:
@@ -291,7 +298,7 @@ class _Destroy:
                 config_map = await self._api.patch("ConfigMap", self._namespace, name, body)
             except ApiError as error:
                 if error.is_not_found or error.is_conflict or error.is_final:
-                    return  # the deletions themselves tell what is wrong
+                    return  # the deletions themselves report the problem
                 await pauses.wait()
             else:
                 self.kept = results_location(spec_text(config_map))

@@ -1,8 +1,8 @@
-"""Diagnosis of a cluster: rights, slot Leases, quotas, and whether a pod pinned by variables gets its GPU.
+"""Diagnosis of a cluster: permissions, slot Leases, quotas, and whether a pod pinned by variables gets its GPU.
 
 An administrator can disable the variables (``accept-nvidia-visible-devices-envvar-when-unprivileged`` of NVIDIA's
-container runtime); pods then run without a GPU and without an error. Only a pod can find that out, so a probe is
-created with the image of the settings on a node with GPUs, and deleted whatever happens.
+container runtime); pods then run without a GPU and without an error. Only a pod can detect that, so a probe pod
+with the configured image is created on a node with GPUs, and always deleted afterwards.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ _SCRIPT: Final = (
 _OF_RUNS: Final = (RoleScope.VIEWER, RoleScope.RESEARCHER)
 _WIDER: Final = (Right("list", "Node"), Right("list", "Pod"))
 _OWN_FINDING: Final = ("Lease",)
-"""Kinds whose missing rights are a finding of their own."""
+"""Kinds whose missing permissions are reported as separate findings."""
 
 
 async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
-    """Return what works in this cluster, what does not, and what to do; ApiError when the server is silent."""
+    """Return findings on working and broken parts of this cluster, with remedies; ApiError if the server does not
+    respond.
+    """
     api, namespace, leases = context.api, context.namespace, context.lease_namespace
     nodes = (await context.snapshot()).nodes.values()
     major, minor = api.server_version
@@ -66,7 +68,7 @@ async def _rights(api: Api, namespace: str) -> list[Finding]:
     else:
         findings = [Finding(Severity.OK, "rights", f"all that runs need in {namespace}")]
     findings += await _optional_rights(api, namespace)
-    # Without these the pods of other people are invisible, and their slots would look free.
+    # Without these the pods of other users are invisible, and their slots would look free.
     for right in await missing_rights(api, _WIDER, None):
         sentence = f"you may not {right} of the whole cluster: use by others reads unknown"
         findings.append(Finding(Severity.WARNING, "ledger", sentence, role_hint([right], RoleScope.CLUSTER)))
@@ -74,7 +76,7 @@ async def _rights(api: Api, namespace: str) -> list[Finding]:
 
 
 async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
-    """Return a finding for each thing that is lost with rights that few verbs or few runs need."""
+    """Return a finding for each feature that is lost with permissions that few commands or runs need."""
     by_right: dict[Right, list[RightRow]] = {}
     for row in rows_of(*_OF_RUNS):
         by_right.setdefault(row.right, []).append(row)
@@ -97,12 +99,12 @@ async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
 
 
 async def _is_served(api: Api, kind: str) -> bool:
-    """Return whether the server has a kind that is not on every server, such as that of an add-on."""
+    """Return whether the server has a kind that does not exist on every server, such as the kind of an add-on."""
     path = KINDS[kind]
     try:
         return path.is_everywhere or bool(await api.group_versions(path.group))
     except ApiError as error:
-        if error.is_forbidden:  # a hardened server hides its groups: the right is asked for all the same
+        if error.is_forbidden:  # a hardened server hides its groups: the permission is checked anyway
             return True
         raise
 
@@ -122,10 +124,10 @@ async def _binding(api: Api, namespace: str, nodes: tuple[Node, ...], image: str
 
 
 async def probe_binding(api: Api, namespace: str, gpu: Gpu, image: str) -> Finding:
-    """Start a pod that is pinned to a GPU by its variables, and read which devices it sees.
+    """Start a pod that is pinned to a GPU by its variables, and read the devices that it sees.
 
     Raises:
-        ApiError: the server does not answer.
+        ApiError: The server does not respond.
     """
     subject, name = "binding env", f"{_MARK}-{uuid.uuid4().hex[:8]}"
     try:
@@ -139,7 +141,7 @@ async def probe_binding(api: Api, namespace: str, gpu: Gpu, image: str) -> Findi
             raise
         return Finding(Severity.WARNING, subject, f"not known: {error.message.rstrip('.')}", error.hint)
     finally:
-        # Shielded: a check that is cancelled must not leave its probe behind.
+        # Shielded: a cancelled check must not leave its probe behind.
         with suppress(ApiError):
             await asyncio.shield(asyncio.ensure_future(api.delete("Pod", namespace, name, grace_seconds=0)))
     return interpret_probe(raw.decode("utf-8", "replace"), gpu)
@@ -149,7 +151,7 @@ def interpret_probe(log: str, gpu: Gpu) -> Finding:
     """Interpret the output of the probe."""
     subject, probe = "binding env", f"a pod with {NVIDIA}={gpu.uuid or gpu.index} on {gpu.node}"
     lines = [line.split(maxsplit=2)[1:] for line in log.splitlines() if line.startswith(f"{_MARK} ")]
-    # The last line is missing where the log was cut or the image has no shell.
+    # The last line is missing if the log was cut or the image has no shell.
     if ["end"] not in lines:
         return Finding(Severity.WARNING, subject, f"not known: {probe} gave no answer that can be read")
     paths = (rest[0] for kind, *rest in lines if kind == "device")
@@ -181,7 +183,7 @@ def _probe_pod(name: str, namespace: str, gpu: Gpu, image: str) -> dict[str, Any
     }
     deadline = int(PROBE_SECONDS)
     pod = helper_pod(name, namespace, "probe", container, user=1000, deadline_seconds=deadline, owns_volumes=False)
-    # Pinned as the pods of a run are, and past the usual taint of GPU nodes.
+    # Pinned like the pods of a run, and tolerating the usual taint of GPU nodes.
     pod["spec"] |= {
         "nodeSelector": {labels.HOSTNAME: gpu.node},
         "tolerations": [{"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}],
@@ -190,7 +192,7 @@ def _probe_pod(name: str, namespace: str, gpu: Gpu, image: str) -> dict[str, Any
 
 
 async def _wait_ended(api: Api, namespace: str, name: str) -> tuple[str, str]:
-    """Wait until the probe has ended or the time is over; return its phase, and why it waits."""
+    """Wait until the probe has ended or timed out; return its phase, and why it waits."""
     until = asyncio.get_running_loop().time() + PROBE_SECONDS
     while True:
         status = (await api.read("Pod", namespace, name)).get("status") or {}

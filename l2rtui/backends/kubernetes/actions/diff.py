@@ -1,4 +1,4 @@
-"""Manifests of a plan for people: printed, or compared with the objects in the cluster."""
+"""Manifests of a plan for display: printed, or compared with the objects in the cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def cluster_manifests(context: ClusterContext, plan: LaunchPlan) -> tuple[
     """Return the objects of a plan in a cluster; see `plan_manifests`.
 
     Raises:
-        RefusedError: a binding mode cannot be had. ApiError: the server does not answer.
+        RefusedError: A binding mode is not available. ApiError: The server does not respond.
     """
     runs = await network_policies.runs_with_policy(context, plan)
     policies = {run.uid: network_policies.policy_of(context, run) for run in runs}
@@ -53,11 +53,11 @@ def plan_manifests(
 ) -> tuple[Manifest, ...]:
     """Return the objects of a plan in the order in which they are created.
 
-    The key of the exchange is left out, since each launch makes its own, and so are owner references, since the
-    server chooses the owner's uid.
+    The exchange key is left out, since each launch generates its own, and so are owner references, since the server
+    chooses the owner's uid.
 
     Raises:
-        RefusedError: a binding mode cannot be had.
+        RefusedError: A binding mode is not available.
 
     Args:
         policies: Network policies by the uid of their run.
@@ -74,12 +74,12 @@ def plan_manifests(
 
 
 async def differences(context: ClusterContext, plan: LaunchPlan) -> tuple[str, ...]:
-    """Return lines of a unified diff from the objects in the cluster to what the server would make of the plan.
+    """Return lines of a unified diff from the objects in the cluster to the result of the plan on the server.
 
-    Before an object with a changed field that is immutable, such as the template of a Job, a line says so.
+    A line before an object says if a changed field is immutable, such as the template of a Job.
 
     Raises:
-        ApiError: the server does not answer, or refuses an object.
+        ApiError: The server does not respond, or refuses an object.
     """
     manifests = await cluster_manifests(context, plan)
     parts = await asyncio.gather(*(_difference(context.api, manifest) for manifest in manifests))
@@ -92,7 +92,7 @@ async def _difference(api: Api, manifest: Manifest) -> list[str]:
     notes: list[str] = []
     name = f"{kind}/{meta['name']}"
     try:
-        # A dry run, so that defaults and admission show in both sides and not as differences.
+        # A dry run, so that defaults and admission changes appear on both sides and not as differences.
         applied = await api.apply(manifest, dry_run=True, force=True)
     except ApiError as error:
         if not live or not error.is_invalid:
@@ -108,13 +108,13 @@ async def _difference(api: Api, manifest: Manifest) -> list[str]:
 
 
 async def _made_anew(api: Api, manifest: Manifest, live: Manifest, refusal: ApiError) -> Manifest:
-    """Return what the server would create in place of an object that it does not let be changed so.
+    """Return the object that the server would create instead of an object that cannot be changed in this way.
 
     Raises:
-        ApiError: the refusal, where the server would not create it either: then the object itself is at fault.
+        ApiError: The refusal, if the server would not create it either: then the object itself is at fault.
     """
     meta = manifest["metadata"]
-    # Under a name of the server's choice, since the object's own is taken. It is cut for names of at most 63.
+    # Under a name of the server's choice, since the object's own name is taken. Truncated for names of at most 63.
     unnamed = {key: value for key, value in meta.items() if key != "name"} | {
         "generateName": f"{meta['name'][:50]}-"
     }
@@ -123,11 +123,11 @@ async def _made_anew(api: Api, manifest: Manifest, live: Manifest, refusal: ApiE
     except ApiError as error:
         raise refusal from error
     drawn = created["metadata"]
-    # Controllers' selectors and labels hold name and uid, which say nothing about the plan.
+    # Controllers' selectors and labels contain name and uid, which say nothing about the plan.
     names = {drawn.get("name"): meta["name"], drawn.get("uid"): live["metadata"]["uid"]}
     made: Manifest = _replaced(created, names)
     there, ours = live["metadata"], made["metadata"]
-    # A change would leave what others have set.
+    # A change would keep fields that others have set.
     foreign = {key: there[key] for key in ("ownerReferences", "finalizers") if key in there}
     annotations = {**(there.get("annotations") or {}), **(ours.get("annotations") or {})}
     made["metadata"] = {**ours, **foreign, **({"annotations": annotations} if annotations else {})}
@@ -135,7 +135,7 @@ async def _made_anew(api: Api, manifest: Manifest, live: Manifest, refusal: ApiE
 
 
 def _replaced(value: Any, texts: Mapping[str | None, str]) -> Any:
-    """Return JSON with some texts replaced by others, wherever they are a value of their own."""
+    """Return JSON with some texts replaced, if they are a complete value."""
     if isinstance(value, dict):
         return {key: _replaced(item, texts) for key, item in value.items()}
     if isinstance(value, list):

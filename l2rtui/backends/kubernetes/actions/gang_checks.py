@@ -1,4 +1,4 @@
-"""Checks of the queue that is to admit a run as a whole."""
+"""Checks of the queue that admits a run as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from l2rtui.domain.workload import Queue, QueueSystem
 
 
 async def check(api: Api, plan: LaunchPlan, namespace: str) -> Iterable[Finding]:
-    """Check that the cluster has the queues that runs name, and that nothing else of the plan contradicts them."""
+    """Check that the cluster has the queues that runs name, and that the rest of the plan does not contradict
+    them.
+    """
     findings: list[Finding] = []
     for queue in dict.fromkeys(run.spec.queue for run in plan.runs if run.spec.queue is not None):
         problem = await _problem(api, queue, namespace)
@@ -27,7 +29,7 @@ async def check(api: Api, plan: LaunchPlan, namespace: str) -> Iterable[Finding]
 
 
 def _not_jobs(run: RunPlan) -> Iterator[Finding]:
-    """Refuse sets of a run with a JobSet that would be no Jobs."""
+    """Refuse the sets of a run with a JobSet that would not be Jobs."""
     if not gang.is_job_set(run.spec):
         return
     for set_spec in run.spec.sets:

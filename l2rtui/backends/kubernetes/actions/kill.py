@@ -1,6 +1,6 @@
 """Kill: delete pods, each by its uid, so that a replacement of the same name is not deleted.
 
-A worker that shares its pod is stopped by the supervisor there, and the others go on.
+A worker that shares its pod is stopped by the supervisor in the pod, and the other workers continue.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ async def kill(api: Api, pods: Sequence[PodView], grace_seconds: float | None = 
     """Stop these pods: SIGTERM, grace, SIGKILL. Returns when the server has accepted each deletion.
 
     Args:
-        grace_seconds: None means the pod's own. Values below 1 become 1: a grace of 0 would remove the pod from
-            the API while its process may live on.
+        grace_seconds: None for the pod's own. Values below 1 become 1: a grace of 0 would remove the pod from the
+            API while its process may survive.
 
     Raises:
-        NotFoundError: some no longer exist; the others are stopped.
-        ApiError: the server refused or failed; names the first pod, the others are stopped where it did not.
+        NotFoundError: Some pods no longer exist; the others are stopped.
+        ApiError: The server refused or failed. The message names the first such pod; the others are stopped.
     """
     grace = None if grace_seconds is None else max(1, math.ceil(grace_seconds))
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -61,7 +61,7 @@ async def kill(api: Api, pods: Sequence[PodView], grace_seconds: float | None = 
 
 
 async def _kill_workers(api: Api, pod: PodView, workers: Sequence[int], grace: int | None) -> bool:
-    """Tell the supervisor in a pod to stop some of its workers; it starts them again."""
+    """Tell the supervisor in a pod to restart some of its workers."""
     numbers = ",".join(map(str, sorted(workers)))
     argv = ["l2r-runtime", "supervise", "--kill", numbers, *([] if grace is None else ["--grace", str(grace)])]
     output = await capture(api, pod, argv)
@@ -72,15 +72,15 @@ async def _kill_workers(api: Api, pod: PodView, workers: Sequence[int], grace: i
 
 
 async def _kill(api: Api, pod: PodView, grace: int | None) -> bool:
-    """Delete a pod; return whether it existed. Lost answers are tried again."""
+    """Delete a pod; return whether it existed. Retried after a lost response."""
     pauses, may_be_deleted = RetryPauses(0.2), False
     for left in reversed(range(_TRIES)):
         try:
             await api.delete("Pod", pod.namespace or api.namespace, pod.name, uid=pod.uid, grace_seconds=grace)
         except ApiError as error:
             if error.is_not_found or error.is_conflict:
-                # After a lost answer "not found" most likely means that our own deletion was carried out; the HTTP
-                # client itself sends a deletion again after a cut, of which nothing but this mark is to be seen.
+                # After a lost response "not found" most likely means that our own deletion was carried out. The
+                # HTTP client itself repeats a deletion after a broken connection; only this flag shows that.
                 return may_be_deleted or error.is_repeated
             if left == 0 or error.is_final or error.is_invalid:
                 raise

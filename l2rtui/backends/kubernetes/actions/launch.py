@@ -1,8 +1,9 @@
-"""Launch: the ConfigMaps of the runs, then the claims on slots, then all other objects at once or in waves.
+"""Launch: create the runs' ConfigMaps, claim slots, then create all other objects together or in waves.
 
 The ConfigMap of a run is created and never merged, so a name can be taken only once. All other objects name it as
-their owner, so deleting it removes the run, whatever else went wrong. An object whose creation got no answer is
-recognised by an annotation of this launch: it is never created twice, and another launch's is never adopted.
+their owner, so deleting it removes the run whatever else went wrong. Each object has an annotation of this launch.
+If a creation got no response, the annotation identifies the object: it is never created twice, and another launch's
+object is never adopted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
 from l2rtui.errors import BackendError, RefusedError
 
 WAVE_SECONDS: Final = 600.0
-"""Time within which the pods of one wave must run: images are pulled in this time."""
+"""Time within which the pods of one wave must run; it includes pulling images."""
 _POLL_SECONDS: Final = 0.4
 
 Manifest = dict[str, Any]
@@ -46,11 +47,11 @@ async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
 
 
 async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
-    """Carry out a plan; yield one StepDone for each of its steps.
+    """Execute a plan; yield one StepDone for each of its steps.
 
     Raises:
-        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
-        ApiError: slots could not be claimed. What was created stays, for destroy().
+        RefusedError: A name or slot is taken, or a run is being destroyed meanwhile; nothing of it is left.
+        ApiError: Slots could not be claimed. Created objects stay, for destroy().
     """
     work = _Launch(context, plan)
     task = asyncio.ensure_future(work.run())
@@ -60,7 +61,7 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
             either: set[asyncio.Future[Any]] = {task, outcome}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not outcome.done():
-                await task  # it raises: otherwise every step would have its outcome
+                await task  # raises: otherwise every step would have its outcome
             yield StepDone(step, outcome.result())
         await task
     finally:
@@ -68,7 +69,7 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
 
 
 def _claims(plan: LaunchPlan, namespace: str) -> dict[Device, dict[int, Claimant]]:
-    """Return the slots to claim, in the order of claiming; without those that are over-committed on purpose."""
+    """Return the slots to claim, in claiming order, without deliberately over-committed slots."""
     overcommitted = set(plan.overcommitted)
     claimants: dict[Claimant, list[SlotId]] = {}
     for run in plan.runs:
@@ -81,7 +82,7 @@ def _claims(plan: LaunchPlan, namespace: str) -> dict[Device, dict[int, Claimant
 
 
 class _Launch:
-    """One launch while it is under way."""
+    """One launch in progress."""
 
     def __init__(self, context: ClusterContext, plan: LaunchPlan) -> None:
         self._context, self._plan = context, plan
@@ -104,7 +105,7 @@ class _Launch:
         return self._future(self._controller_of_pod[step.name] if step.kind == "Pod" else (step.kind, step.name))
 
     async def run(self) -> None:
-        """Carry out the plan; progress shows in the outcomes."""
+        """Execute the plan; the outcomes show its progress."""
         server = await self._context.server_facts()
         rendered = [
             render.sent_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
@@ -115,7 +116,7 @@ class _Launch:
             if run in policed:
                 objects.append(network_policies.policy_of(self._context, run))
         try:
-            # Names first, slots second: a refused name costs one object, a refused slot none that runs.
+            # Names first, slots second: a refused name costs one object, and a refused slot no running object.
             await self._create_runs([objects[0] for objects in rendered])
             await self._claim()
         except RefusedError:
@@ -123,8 +124,8 @@ class _Launch:
             raise
         owned = self._with_owners(rendered)
         controllers = [manifest for manifest in owned if manifest["kind"] in ("JobSet", "Job", "ReplicaSet")]
-        # Services, Secrets and policies come before the controllers: a pod that starts without them restarts,
-        # waits, or is reached by others meanwhile.
+        # Services, Secrets and policies come before the controllers: without them a pod restarts, waits, or is
+        # reachable by others.
         others = [manifest for manifest in owned if manifest not in controllers]
         await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in others))
         await self._refuse_destroyed()
@@ -132,11 +133,11 @@ class _Launch:
             await self._start_waves(controllers)
         else:
             await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in controllers))
-        # Once more at the end: a destroy that counted before the last objects came would miss them.
+        # Checked again at the end: a destroy that counted before the last objects were created would miss them.
         await self._refuse_destroyed()
 
     async def stop(self, task: asyncio.Future[None]) -> None:
-        """End the work; return when no request is under way, so that what was created can be counted."""
+        """Stop the work; return when no request is in flight, so that the created objects can be counted."""
         task.cancel()
         with suppress(BaseException):
             await task
@@ -154,29 +155,31 @@ class _Launch:
             else:
                 self._resolve_manifest(manifest)
 
-        # All of them are waited for before one error is raised: _withdraw() must know every ConfigMap created.
+        # Wait for all of them before raising an error: _withdraw() must know every created ConfigMap.
         created = [create(run, manifest) for run, manifest in zip(self._plan.runs, config_maps, strict=True)]
         for result in await asyncio.gather(*created, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
 
     async def _claim(self) -> None:
-        """Claim the slots, then compare them with what pods hold by now."""
+        """Claim the slots, then compare them with the slots that pods use now."""
         claims = _claims(self._plan, self._namespace)
         steps = [step for step in self._plan.objects if step.kind == "Lease"]
-        # A plan with objects has a step for each Lease if they were permitted; one without objects asks now.
+        # A plan with objects has a step for each Lease if claims are permitted; one without objects checks now.
         if claims and (steps or (not self._plan.objects and await self._leases.is_permitted())):
             await self._leases.claim(claims)
         for step in steps:
             self._resolve((step.kind, step.name), "")
         pods = [pod for run in self._plan.runs for pod in run.pods]
-        # Listed after the claim: a pod that started between plan and claim is in this snapshot, and whoever
+        # Listed after the claim: a pod that started between plan and claim is in this snapshot, and a launch that
         # comes after the claim sees our Lease.
         if any(pod.seat.slots for pod in pods):
             refuse_taken_slots(pods, await self._context.snapshot(), self._plan.overcommitted)
 
     def _with_owners(self, rendered: Sequence[Sequence[Manifest]]) -> list[Manifest]:
-        """Return all objects but the ConfigMaps, each owned by its run; those of a run not created are resolved."""
+        """Return all objects except ConfigMaps, each owned by its run; steps of a run that was not created are
+        resolved.
+        """
         owned: list[Manifest] = []
         for run, objects in zip(self._plan.runs, rendered, strict=True):
             owner = self._owners.get(run.spec.name)
@@ -189,10 +192,10 @@ class _Launch:
         return owned
 
     async def _refuse_destroyed(self) -> None:
-        """Stop when somebody destroys a run meanwhile: nobody would count what is created from now on.
+        """Stop if a run is being destroyed meanwhile: that destroy would not count objects created from now on.
 
         Raises:
-            RefusedError: naming the runs. What this launch has created for them is being deleted.
+            RefusedError: The message names the runs. Their objects from this launch are being deleted.
         """
         names = {run.uid: run.spec.name for run in self._plan.runs if run.spec.name in self._owners}
         try:
@@ -200,7 +203,7 @@ class _Launch:
                 "ConfigMap", self._namespace, labels=f"{labels.RUN_ID} in ({','.join(names)})"
             )
         except ApiError:
-            return  # unknown; whatever is created names its owner, so the garbage collector takes it
+            return  # unknown; every created object names its owner, so the garbage collector removes it
         uids = {item["metadata"]["uid"] for item in config_maps if not is_being_destroyed(item["metadata"])}
         destroyed = [name for name in names.values() if self._owners[name]["metadata"]["uid"] not in uids]
         if not destroyed:
@@ -218,7 +221,7 @@ class _Launch:
         )
 
     async def _withdraw(self) -> None:
-        """Undo the beginning of a refused launch: its own ConfigMaps and claims, and nobody else's."""
+        """Undo the beginning of a refused launch: only its own ConfigMaps and claims."""
         for name, owner in self._owners.items():
             with suppress(ApiError):
                 await self._api.delete(
@@ -239,7 +242,7 @@ class _Launch:
                     return
                 await self._refuse_destroyed()
                 if any(step.kind == "Lease" for step in self._plan.objects):
-                    # The claims of later waves must outlive the longest wave, which CLAIM_SECONDS does not.
+                    # The claims of later waves must outlive the longest wave; CLAIM_SECONDS is too short for that.
                     claims = _claims(self._plan, self._namespace)
                     await self._leases.claim(claims, seconds=WAVE_SECONDS + 60.0)
             await asyncio.gather(*(self._start_part(part) for part in parts))
@@ -261,7 +264,7 @@ class _Launch:
             self._resolve_manifest(manifest)
 
     async def _wait_running(self, expected: int) -> str:
-        """Wait until so many pods run or have succeeded; return a sentence when they do not in time."""
+        """Wait until ``expected`` pods run or have succeeded; return a sentence on a timeout."""
         until = asyncio.get_running_loop().time() + WAVE_SECONDS
         while True:
             running = 0

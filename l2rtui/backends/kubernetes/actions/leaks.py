@@ -1,8 +1,8 @@
-"""Leaks: objects, pods without a controller and claims on slots that runs have left behind.
+"""Leaks: objects, pods without a controller, and claims on slots that runs have left behind.
 
-Only objects that certainly belong to a deleted run are reported. Objects are listed before the runs and read once
-more at the end, so neither a launch nor a destroy at the same time looks like a leak. Pods that l2rtui did not
-create (the lab's ``worker-pods`` among them) carry no label of a run and are left out: they may be in use.
+Only objects that certainly belong to a deleted run are reported. Objects are listed before the runs and read again
+at the end, so that a concurrent launch or destroy does not look like a leak. Pods that l2rtui did not create (such
+as the lab's ``worker-pods``) have no run label and are left out: they may be in use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "Persi
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """One object as it was listed."""
+    """One object from the list."""
 
     kind: str
     meta: dict[str, Any]
@@ -40,19 +40,20 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
     """Find leaks in the configured namespaces, or in all that the user may list.
 
     Raises:
-        ApiError: pods or runs cannot be listed, so that an empty result would mean nothing.
+        ApiError: Pods or runs cannot be listed, so that an empty result would mean nothing.
     """
     api, shared = context.api, context.settings.claims_namespace
-    # Where runs can be listed: a ledger's right to all pods would else lead to lists of all that lies beside them.
+    # Only namespaces where runs can be listed: permission to list all pods would otherwise lead to lists of every
+    # namespace.
     namespaces = await api.visible_namespaces("ConfigMap")
     objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
     claims = await _claims(api, (shared,) if shared else namespaces)
-    # After the objects: a run that is launched in between has its ConfigMap in this list.
+    # Listed after the objects: a run that was launched in between has its ConfigMap in this list.
     runs = [item for namespace in namespaces for item in await _list(api, "ConfigMap", namespace)]
     live = {item.labels.get(labels.RUN_ID, "") for item in runs}
     uids = {item.meta["uid"] for item in objects}
     suspects = [(item, reason) for item in objects if (reason := _reason(item, live, uids))]
-    # Last of all: an object that is gone by now was part of a destroy.
+    # Checked last: an object that is gone by now was part of a destroy.
     exist = await asyncio.gather(*(_exists(api, item) for item, _ in suspects))
     leaks = [
         Leak(item.labels.get(labels.RUN, ""), item.kind, item.meta["name"], reason)
@@ -63,7 +64,7 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
 
 
 def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
-    """Return why an object is a leak; empty when it is none."""
+    """Return why an object is a leak; empty if it is not."""
     run_id = item.labels.get(labels.RUN_ID, "")
     if not run_id:
         return ""
@@ -80,12 +81,12 @@ def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
 
 
 def _dead_claims(claims: Iterable[_Listed], live: set[str], namespaces: tuple[str | None, ...]) -> Iterable[Leak]:
-    """Yield claims on slots of deleted runs whose own time is over too."""
+    """Yield expired claims on slots of deleted runs."""
     for lease in claims:
         for slot, claim in slot_leases.claims_of({"metadata": lease.meta}).items():
             until = claim.get("until")
             is_over = not isinstance(until, int | float) or until < time.time()
-            # The run of a claim may live in a namespace that was not listed; nothing is known of it then.
+            # The run of a claim may be in a namespace that was not listed; then its state is unknown.
             is_visible = None in namespaces or claim.get("namespace") in namespaces
             if is_over and is_visible and claim.get("run_id") not in live:
                 where = f"{lease.meta.get('annotations', {}).get(labels.HOST, lease.meta['name'])}.{slot}"
@@ -118,5 +119,5 @@ async def _exists(api: Api, item: _Listed) -> bool:
         now = await api.get_json(KINDS[item.kind].path(str(item.meta.get("namespace", "")), item.meta["name"]))
     except ApiError as error:
         return not error.is_not_found
-    # Another uid is another object under the same name.
+    # Another uid means another object with the same name.
     return bool(now["metadata"]["uid"] == item.meta["uid"])

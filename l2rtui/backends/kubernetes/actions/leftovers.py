@@ -1,4 +1,4 @@
-"""Reasons why objects of a destroyed run are still there, one sentence each, for the receipt."""
+"""Reasons why objects of a destroyed run still exist, one sentence each, for the receipt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.base import bounded_json
 
 
 async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
-    """Return nodes that cannot stop a container now, with the reason; nodes that may not be read are left out."""
+    """Return nodes that cannot stop a container now, with the reason; unreadable nodes are left out."""
     troubles: dict[str, str] = {}
     for name in sorted({name for name in names if name}):
         try:
@@ -32,11 +32,11 @@ async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
 def leftover(
     item: OwnedObject, *, troubles: Mapping[str, str], refusals: Mapping[tuple[str, str], str], now: float
 ) -> Leftover:
-    """Return the entry of the receipt for an object that is still there.
+    """Return the receipt's entry for an object that still exists.
 
     Args:
         troubles: Problems of nodes, by name.
-        refusals: The server's answer to the last deletion, by kind and uid.
+        refusals: The server's response to the last deletion, by kind and uid.
         now: Seconds since the epoch.
     """
     node = item.pod.spec.node_name if item.pod else ""
@@ -48,18 +48,18 @@ def leftover(
 
 
 def was_alive(pod: PodStruct) -> bool:
-    """Return whether a container of the pod may have run when the pod was last listed."""
+    """Return whether a container of the pod may have been running when the pod was last listed."""
     if not pod.spec.node_name:
         return False
     statuses = (*pod.init_statuses, *pod.statuses)
     if any(status.state is not None and status.state.running is not None for status in statuses):
         return True
-    # The phase counts as well: statuses of containers are missing until the kubelet has reported once.
+    # The phase counts as well: container statuses are missing until the kubelet has reported once.
     return (pod.status.phase or "") in ("Running", "Unknown")
 
 
 def results_location(spec: str) -> str:
-    """Return the volume claims that a destroy leaves, with their paths in the pods, by the ConfigMap's spec."""
+    """Return the volume claims that a destroy keeps, with their paths in the pods, from the ConfigMap's spec."""
     try:
         sets = bounded_json.loads(spec).get("sets", ())
         mounts = [
@@ -68,7 +68,7 @@ def results_location(spec: str) -> str:
             for mount in (set_spec.get("pod") or {}).get("mounts") or ()
             if mount.get("claim")
         ]
-    except (ValueError, AttributeError, TypeError):  # a spec of another version: the destroy goes on without it
+    except (ValueError, AttributeError, TypeError):  # a spec of another version: the destroy continues without it
         return ""
     paths = {
         f"claim {mount['claim']}"

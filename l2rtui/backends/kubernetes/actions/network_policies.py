@@ -1,4 +1,6 @@
-"""Network policies of a launch: whether the user may create them, their steps in a plan, and what a check says."""
+"""Network policies of a launch: whether the user may create them, their steps in a plan, and their preflight
+check.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ async def with_steps(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
 
 
 async def runs_with_policy(context: ClusterContext, plan: LaunchPlan) -> tuple[RunPlan, ...]:
-    """Return the runs for which a launch creates a policy: those of the plan's steps; without steps it asks now."""
+    """Return the runs for which a launch creates a policy: from the plan's steps, or without steps by asking the
+    server.
+    """
     if not plan.objects:
         return tuple(filter(needs_policy, plan.runs)) if await _is_wanted(context, plan) else ()
     planned = {step.name for step in plan.objects if step.kind == KIND}
@@ -40,12 +44,12 @@ async def runs_with_policy(context: ClusterContext, plan: LaunchPlan) -> tuple[R
 
 
 def policy_of(context: ClusterContext, run: RunPlan) -> dict[str, Any]:
-    """Return the policy of a run, as the settings want it."""
+    """Return the network policy of a run according to the settings."""
     return network_policy(run, context.namespace, context.settings.metrics_namespace)
 
 
 async def check(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding, ...]:
-    """Return who will reach the pods of a plan."""
+    """Return findings on which pods will be able to reach the pods of a plan."""
     if not any(map(needs_policy, plan.runs)):
         return ()
     if not context.settings.network_policy:
@@ -63,6 +67,6 @@ async def check(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding, ...
 
 
 async def _is_wanted(context: ClusterContext, plan: LaunchPlan) -> bool:
-    """Return whether policies are to be created: a user without the right launches without them."""
+    """Return whether policies are created: a user without the permission launches without them."""
     is_needed = context.settings.network_policy and any(map(needs_policy, plan.runs))
     return is_needed and await context.api.can("create", KIND, context.namespace)

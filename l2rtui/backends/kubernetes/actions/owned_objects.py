@@ -1,8 +1,8 @@
-"""Objects of a run, counted on the server: by label, by owner, and by what was counted before.
+"""Objects of a run, counted on the server: by label, by owner, and by earlier counts.
 
-A list that fails is tried again. One that goes on failing becomes a gap with a reason, never an empty list: a
-receipt must not claim that nothing is left where nobody could look. Lists are read from etcd and not from the
-server's watch cache (no ``resourceVersion``: "most recent", Kubernetes API concepts).
+A failed list is retried. If it keeps failing, it becomes a gap with a reason, never an empty list: a receipt must
+not claim that nothing is left if the objects could not be listed. Lists are read from etcd, not from the server's
+watch cache (no ``resourceVersion``: "most recent", Kubernetes API concepts).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from l2rtui.backends.kubernetes.api.structs import ObjectList, ObjectMeta, Parti
 from runtime.base import bounded_json
 
 CONTROLLERS: Final = ("JobSet", "Job", "ReplicaSet", "StatefulSet")
-"""Kinds that make pods, or Jobs; they are deleted first."""
+"""Kinds that create pods or Jobs; they are deleted first."""
 OWN_KINDS: Final = ("Pod", "ReplicaSet", "Job", "Service", "Secret", "ConfigMap")
-"""Kinds that a launch creates: whoever may launch may list them."""
+"""Kinds that a launch creates: a user who may launch may list them."""
 FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
-"""Kinds that the cluster makes for a Service and removes with it, whether or not the user may delete them."""
+"""Kinds that the cluster creates for a Service and removes with it, even if the user may not delete them."""
 OTHER_KINDS: Final = (
     *("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate"),
     *("NetworkPolicy", "JobSet", "PodGroup", "VolcanoPodGroup"),
@@ -35,7 +35,7 @@ OTHER_KINDS: Final = (
 """Kinds that some runs have, or that the cluster adds. A user who may not list them has not created any."""
 _NOT_EVERYWHERE = tuple(kind for kind in OTHER_KINDS if not KINDS[kind].is_everywhere)
 
-# With waits that double from 0.1 s to 3 s, 7 tries span about 6 s: a restart of the API server.
+# With pauses that double from 0.1 s to 3 s, 7 tries take about 6 s: a restart of the API server.
 _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.1
 _AT_ONCE = 6
@@ -43,7 +43,7 @@ _AT_ONCE = 6
 
 @dataclass(frozen=True, slots=True)
 class OwnedObject:
-    """One object of a run, as it was last counted; with the pod itself where it is one."""
+    """One object of a run from the latest count; a pod also has its decoded struct."""
 
     kind: str
     meta: ObjectMeta
@@ -51,17 +51,17 @@ class OwnedObject:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Kind and uid; a replaced object of the same name is another."""
+        """Kind and uid; a replaced object of the same name has another key."""
         return self.kind, self.meta.uid
 
     @property
     def is_going(self) -> bool:
-        """Its deletion has begun; finalizers or a grace period keep it."""
+        """Its deletion has begun; finalizers or a grace period delay it."""
         return self.meta.deletion_timestamp is not None
 
 
 class Gap(NamedTuple):
-    """Reason why a kind could not be counted; ``is_final`` where no later count can do better."""
+    """Reason why a kind could not be counted; ``is_final`` if later counts cannot succeed either."""
 
     reason: str
     is_final: bool = False
@@ -69,7 +69,9 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class OwnedObjects:
-    """Objects of a run in one count, by kind and uid; ``gaps`` says why a kind could not be counted."""
+    """Objects of a run in one count, by kind and uid; ``gaps`` has the reasons for kinds that could not be
+    counted.
+    """
 
     items: dict[tuple[str, str], OwnedObject] = field(default_factory=dict)
     gaps: dict[str, Gap] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class OwnedObjects:
 
     @property
     def open_gaps(self) -> set[str]:
-        """Kinds that a later count may tell more about."""
+        """Kinds that a later count may still be able to read."""
         return {kind for kind, gap in self.gaps.items() if not gap.is_final}
 
     @property
@@ -96,7 +98,7 @@ class OwnedObjects:
 
 
 class Inventory:
-    """The objects of one run in its namespace; ``history`` holds every one that was ever counted."""
+    """The objects of one run in its namespace; ``history`` has every object that was ever counted."""
 
     def __init__(self, api: Api, namespace: str, run: str, run_id: str) -> None:
         self.history: dict[tuple[str, str], OwnedObject] = {}
@@ -113,11 +115,11 @@ class Inventory:
         return f"{labels.RUN_ID}={self._run_id}"
 
     async def by_label(self, kinds: Iterable[str] = ()) -> OwnedObjects:
-        """Count the objects that carry the run's label; fast, for waiting."""
+        """Count the objects with the run's label; fast, for polling."""
         return await self._count(kinds, self.selector)
 
     async def in_full(self) -> OwnedObjects:
-        """Count the objects that carry the label, belong to the run by ownership, or were counted before."""
+        """Count the objects that have the label, belong to the run by ownership, or were counted before."""
         return await self._count((), "")
 
     async def _count(self, kinds: Iterable[str], selector: str) -> OwnedObjects:
@@ -140,7 +142,7 @@ class Inventory:
         return count
 
     def _ours(self, items: list[OwnedObject]) -> list[OwnedObject]:
-        """Select the objects that belong to the run; an owner counts even after it has been deleted."""
+        """Select the objects that belong to the run; an owner counts even after its deletion."""
         owners = {uid for _, uid in self.history}
         owners |= {
             owner.uid
@@ -162,7 +164,7 @@ class Inventory:
             return True
         if any(owner.uid in owners for owner in item.meta.owner_references or ()):
             return True
-        # By name, unless a label says that it belongs to another run: people can remove labels, but not rename.
+        # By name, unless a label names another run: people can remove labels, but not rename objects.
         names = {known_item.meta.name for known_item in self.history.values() if known_item.kind == item.kind}
         names |= {labels.run_object(self._run)} if item.kind in ("ConfigMap", "Secret") else set()
         return item.meta.name in names and not item.meta.label(labels.RUN_ID)
@@ -225,7 +227,7 @@ class Inventory:
         base = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         query, items = dict(base), list[OwnedObject]()
         while True:
-            # Raw items: only the metadata is decoded, except of pods, whose state the receipt explains.
+            # Raw items: only the metadata is decoded, except for pods, whose state the receipt explains.
             answer = await self._api.request("GET", path.path(self._namespace), query=query)
             page = bounded_json.decode(answer, ObjectList[msgspec.Raw])
             for item in page.items or ():

@@ -1,6 +1,6 @@
-"""Permissions of the user in the namespace of runs, asked of the server before anything is tried.
+"""Permissions of the user in the namespace of runs, checked on the server before an action is attempted.
 
-Each is a SelfSubjectAccessReview, which every user may create (``system:basic-user``).
+Each check is a SelfSubjectAccessReview, which every user may create (``system:basic-user``).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.rights import Right, RoleScope, needed
 
 ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward", "reserve")
-"""Actions that the app turns off where a right is missing."""
+"""Actions that the app disables if a permission is missing."""
 NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
     {action: needed((RoleScope.RESEARCHER,), action) for action in ACTIONS}
 )
-"""Rights that each action needs beyond those of a viewer."""
+"""Permissions that each action needs beyond those of a viewer."""
 
 
 async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | None) -> list[Right]:
-    """Return the rights that the user lacks, in their order.
+    """Return the permissions that the user lacks, in their order.
 
     Args:
-        namespace: None asks for all of them.
+        namespace: None checks all namespaces.
 
     Raises:
-        ApiError: the server does not answer.
+        ApiError: The server does not respond.
     """
     permitted = await asyncio.gather(
         *(api.can(right.verb, right.kind, namespace, subresource=right.subresource) for right in rights)
@@ -37,8 +37,10 @@ async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | Non
 
 
 async def denied(api: Api, namespace: str) -> dict[str, str]:
-    """Return why actions are not permitted, by name, without the permitted; ApiError without an answer."""
-    # Several actions need the same right: each is asked once.
+    """Return why actions are not permitted, by name; permitted actions are left out. Raises ApiError without a
+    response.
+    """
+    # Several actions need the same permission: each is checked once.
     needed = list(dict.fromkeys(need for needs in NEEDS.values() for need in needs))
     missing = set(await missing_rights(api, needed, namespace))
     return {

@@ -1,4 +1,4 @@
-"""Checks of the fields that a spec adds to pods, and sentences on what l2rtui adds by itself; pure."""
+"""Checks of the fields that a spec adds to pods, and findings on fields that l2rtui adds automatically. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 
 _MOST_FIELDS: Final = 8
-"""Fields of a patch that a sentence names; the manifests show all."""
+"""Maximum number of patched fields that a sentence names; the manifests show all."""
 _OWN_CONTAINERS: Final = (podspec.CONTAINER, sidecars.CONTAINER)
 Manifest = dict[str, Any]
 
 
 def check_templates(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[Finding]:
-    """Say which fields ``pod.template`` sets, and warn of containers that would keep a Job from ending."""
+    """Report the fields that ``pod.template`` sets, and warn of containers that would keep a Job from ending."""
     sentences: dict[str, None] = {}
     for run in plan.runs:
         for part in run.spec.sets:
@@ -55,7 +55,7 @@ def _endless(job: Manifest, set_name: str, reported: dict[str, None]) -> Iterabl
 
 
 def check_host_ports(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[Finding]:
-    """Refuse pods of one node that take the same port of it: all but one of them would wait for ever."""
+    """Refuse pods of one node that use the same host port: all but one of them would stay Pending."""
     templates = {
         (item["metadata"]["labels"][labels.RUN], item["metadata"]["labels"][labels.SET]): item["spec"]["template"]
         for item in objects
@@ -79,7 +79,7 @@ def check_host_ports(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[
 def explain_runtime(
     plan: LaunchPlan, nodes: Mapping[str, Node], server: podspec.ServerFacts, setting: str
 ) -> Iterable[Finding]:
-    """Say which RuntimeClass pods with a GPU get, and why; warn where one may be missing."""
+    """Report which RuntimeClass pods with a GPU get, and why; warn if a required one may be missing."""
     used = {pod.node for run in plan.runs for pod in run.pods if podspec.uses_nvidia(pod) and pod.node in nodes}
     sentences: dict[tuple[str, str], list[str]] = {}
     for name in sorted(used):
@@ -100,7 +100,7 @@ def explain_runtime(
 
 
 def explain_host_folders(plan: LaunchPlan) -> Iterable[Finding]:
-    """Say what is done with folders of the node that pods of a plain user are to write to."""
+    """Report how node folders become writable for pods that run as an ordinary user."""
     users: dict[tuple[str, int], str] = {}
     for run in plan.runs:
         for part in run.spec.sets:
@@ -112,12 +112,12 @@ def explain_host_folders(plan: LaunchPlan) -> Iterable[Finding]:
             f"where {folder} is new or empty on a node and belongs to root, an init container gives it to user "
             f"{user}; an older one stays as it is, and that user must be able to write there"
         )
-        # A container of root is no small thing, even for one chown: nobody should find it by chance.
+        # A root container deserves a warning, even for a single chown: users should not discover it by chance.
         yield Finding(Severity.WARNING, name, sentence)
 
 
 def check_dropped(subject: str, sent: Manifest, created: Mapping[str, Any]) -> Finding | None:
-    """Return a warning when the server has left out fields of a pod that it was sent as a dry run."""
+    """Return a warning if the server dropped fields of a pod that was sent as a dry run."""
     if sent["kind"] != "Pod":
         return None
     dropped = [f"spec.{path}" for path in pod_patch.dropped_fields(sent["spec"], created.get("spec"))]

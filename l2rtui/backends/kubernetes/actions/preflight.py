@@ -1,7 +1,7 @@
-"""Preflight checks by the cluster: rights, a dry run of every object, images, storage, quotas, free capacity.
+"""Preflight checks by the cluster: permissions, a dry run of every object, images, storage, quotas, free capacity.
 
-Nothing is created: objects are sent with ``dryRun=All``. So is one pod of each set, since quotas, limit ranges and
-Pod Security admit pods and not the controllers that make them.
+Nothing is created: objects are sent with ``dryRun=All``. One pod of each set is sent too, since quotas, limit
+ranges and Pod Security apply to pods, not to the controllers that create them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from l2rtui.errors import RefusedError
 
 _AT_ONCE: Final = 8
 _MAX_DRY_RUNS: Final = 3
-"""Runs of one launch whose objects are all sent as a dry run; of more, the first and the last."""
+"""Maximum number of runs of one launch whose objects are all sent as a dry run; with more, the first and the
+last.
+"""
 _PLUGINS: Final = (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
 _IMAGE: Final = re.compile(
     r"([a-zA-Z0-9][-a-zA-Z0-9.]*(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
@@ -48,7 +50,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     """Check a plan against the cluster; creates nothing.
 
     Raises:
-        ApiError: the server does not answer.
+        ApiError: The server does not respond.
     """
     api, namespace = context.api, context.namespace
     snapshot, server = await context.recent_snapshot(), await context.server_facts()
@@ -111,8 +113,8 @@ def _security(plan: LaunchPlan) -> Iterable[Finding]:
     reported: set[tuple[str, ...]] = set()
     for run in plan.runs:
         for set_spec in run.spec.sets:
-            # Once for each list of reasons: many sets of many seeds share one.
-            # The import has reported templates already.
+            # Once for each list of reasons: many sets of many seeds share one. The import has already reported
+            # templates.
             reasons = () if set_spec.template else set_spec.pod.loosenings()
             if reasons and reasons not in reported:
                 reported.add(reasons)
@@ -170,7 +172,7 @@ def _node_problems(node: Node, set_spec: SetSpec) -> Iterable[tuple[str, str]]:
 
 # --- checks by the server -----------------------------------------------------------------------------------
 async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
-    """Check the rights for this launch (refusals), and for what comes after it (warnings)."""
+    """Check the permissions for this launch (refusals) and for managing the run later (warnings)."""
     kinds = dict.fromkeys(kind_of(manifest) for manifest in objects)
     needed = [Right("create", kind) for kind in kinds]
     later = [Right("get", "ConfigMap"), Right("list", "Pod"), *(Right("delete", kind) for kind in kinds)]
@@ -198,7 +200,7 @@ async def _dry_run(
         async with slots:
             return await _dry_run_object(api, manifest)
 
-    # A name that is taken is reported by the domain's preflight; each object would only repeat it.
+    # The domain's preflight reports a name that is taken; each object would only repeat it.
     new = [item for item in objects if item["metadata"]["labels"][labels.RUN] not in existing_runs]
     runs = list(dict.fromkeys(item["metadata"]["labels"][labels.RUN] for item in new))
     tried = runs if len(runs) <= _MAX_DRY_RUNS else [runs[0], runs[-1]]  # seeds differ only in names and slots
@@ -216,7 +218,7 @@ async def _dry_run(
 
 
 async def _name_conflicts(api: Api, objects: Sequence[Manifest], namespace: str) -> list[Finding]:
-    """Return a refusal for each name that is taken, by one list of each kind."""
+    """Return a refusal for each name that is taken, using one list per kind."""
     names_by_kind: dict[str, list[str]] = {}
     for item in objects:
         names_by_kind.setdefault(kind_of(item), []).append(item["metadata"]["name"])
@@ -225,7 +227,7 @@ async def _name_conflicts(api: Api, objects: Sequence[Manifest], namespace: str)
         try:
             existing = {item["metadata"]["name"]: item for item in await api.list(kind, namespace)}
         except ApiError as error:
-            # Most often Secrets, which are named like the run's ConfigMap: that name is checked anyway.
+            # Mostly Secrets, which have the name of the run's ConfigMap: that name is checked anyway.
             if not error.is_forbidden:
                 raise
             continue
@@ -249,15 +251,15 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
     except ApiError as error:
         if error.is_taken:
             existing = None
-            with suppress(ApiError):  # who wrote it is of use, and no reason to fail
+            with suppress(ApiError):  # the writer is optional information, not a reason to fail
                 existing = await api.find(
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
             return _name_taken(manifest["kind"], name, existing or {})
-        # A webhook that does not support dry runs says so; that tells nothing about the object.
+        # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
-        detail = "" if error.missing else error.detail  # a missing right has a shorter sentence of its own
+        detail = "" if error.missing else error.detail  # a missing permission has its own, shorter sentence
         return Finding(Severity.REFUSAL, subject, (detail or error.message).rstrip("."), error.hint)
     return pod_checks.check_dropped(subject, manifest, created)
 
@@ -293,12 +295,12 @@ async def _claims(context: ClusterContext, plan: LaunchPlan) -> Iterable[Finding
 
 
 async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:
-    """Check that nodes offer the extended resources by which some binding modes assign GPUs."""
+    """Check that nodes offer the extended resources that some binding modes use to assign GPUs."""
     requests: dict[tuple[str, str], RunPlan] = {}
     for run in plan.runs:
         for pod in run.pods:
             limits = gpu_binding.bind(run, pod, gpu_binding.CudaIndex.SAME).limits
-            # Parts of a GPU are for HAMi's own scheduler to count: no node offers them.
+            # HAMi's own scheduler counts parts of a GPU: no node offers them.
             requests |= {(pod.node, name): run for name in limits if is_countable(name)}
     return [
         finding

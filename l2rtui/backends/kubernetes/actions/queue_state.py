@@ -12,7 +12,7 @@ from l2rtui.backends.kubernetes.api.structs import ObjectMeta
 
 
 async def of_group(api: Api, meta: ObjectMeta) -> tuple[tuple[str, str], ...]:
-    """Return name and text of the fields of the queue and group of a pod or of a Job; none where it has none."""
+    """Return name and text of the fields on queue and group of a pod or Job; empty if it has none."""
     if name := meta.label(labels.JOB_SET):
         return (("job set", _job_set(name, await _read(api, "JobSet", meta.namespace, name))),)
     if group := meta.label(labels.KUEUE_GROUP):
@@ -26,7 +26,7 @@ async def of_group(api: Api, meta: ObjectMeta) -> tuple[tuple[str, str], ...]:
 
 
 async def _read(api: Api, kind: str, namespace: str, name: str) -> Mapping[str, Any] | str:
-    """Return an object, or why it cannot be read: a description is still of use without it."""
+    """Return an object, or why it cannot be read: a description is still useful without it."""
     try:
         item = await api.find(kind, namespace, name)
     except ApiError as error:
@@ -35,11 +35,11 @@ async def _read(api: Api, kind: str, namespace: str, name: str) -> Mapping[str, 
 
 
 def _admission(workload: Mapping[str, Any] | str) -> str:
-    """Return the state of a Workload of Kueue, by its conditions, the newest state first."""
+    """Return the state of a Kueue Workload from its conditions, the most decisive first."""
     if isinstance(workload, str):
         return workload
     by_type = {str(item.get("type")): item for item in _conditions(workload)}
-    # In the order of their weight: a finished workload was admitted, and an evicted one may be pending again.
+    # In order of precedence: a finished workload was admitted, and an evicted one may be pending again.
     for kind, state in (("Finished", "finished"), ("Admitted", "admitted"), ("Evicted", "evicted")):
         if str(by_type.get(kind, {}).get("status")) == "True":
             return _with_cause(state, by_type[kind])
@@ -47,7 +47,7 @@ def _admission(workload: Mapping[str, Any] | str) -> str:
 
 
 def _job_set(name: str, item: Mapping[str, Any] | str) -> str:
-    """Return the state of a JobSet, by its conditions; one without any is under way."""
+    """Return the state of a JobSet from its conditions; without any it is in progress."""
     if isinstance(item, str):
         return f"{name}: {item}"
     queue = (item["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE)

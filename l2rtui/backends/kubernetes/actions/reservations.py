@@ -1,8 +1,8 @@
-"""Reservations of slots: one ConfigMap for a node, in the namespace of the slot Leases.
+"""Reservations of slots: one ConfigMap per node, in the namespace of the slot Leases.
 
-A ConfigMap is changed by compare and swap, so of two people who reserve a slot at once one gets it. A launch
-claims its slots, and then looks for reservations; who reserves looks for claims afterwards. Of both at the same
-moment at least the later therefore sees the other, and gives way.
+A ConfigMap is changed by compare and swap, so if two users reserve a slot concurrently, only one succeeds. A launch
+claims its slots and then looks for reservations; a reservation is written first and then looks for claims. If both
+happen at the same moment, at least the later one sees the other and gives way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KubernetesReservations:
     """Reservations in one cluster.
 
     Args:
-        context: Opens the connection, or returns it.
+        context: Opens the connection, or returns the open one.
     """
 
     def __init__(self, context: Callable[[], Awaitable[ClusterContext]], owner: str) -> None:
@@ -43,8 +43,8 @@ class KubernetesReservations:
         """Reserve slots for the user, all or none.
 
         Raises:
-            RefusedError: somebody else has reserved, claimed or uses one of them.
-            ApiError: the server refused or did not answer.
+            RefusedError: Another user has reserved, claimed or uses one of them.
+            ApiError: The server refused or did not respond.
         """
         context = await self._open()
         ledger = (await context.snapshot()).ledger
@@ -58,12 +58,12 @@ class KubernetesReservations:
             refuse_unreservable(slots, (await context.snapshot()).ledger, self._owner)
             await self._refuse_claimed(context, slots)
         except BaseException:
-            # Shielded: what was written must not outlive a request that was refused or cancelled.
+            # Shielded: written reservations must not outlive a request that was refused or cancelled.
             await asyncio.shield(asyncio.ensure_future(self._undo(context, written)))
             raise
 
     async def release(self, slots: Sequence[SlotId]) -> None:
-        """End the reservations of slots, whoever has made them. Raises ApiError."""
+        """End the reservations of slots, regardless of who has made them. Raises ApiError."""
         context = await self._open()
         for node, own in rules.by_node(slots).items():
             await self._change(context, node, partial(_without, own))
@@ -80,7 +80,7 @@ class KubernetesReservations:
                 await self._change(context, node, partial(_without, own))
 
     async def _refuse_claimed(self, context: ClusterContext, slots: Sequence[SlotId]) -> None:
-        """Refuse slots that a launch of somebody else has just claimed; it may not have made its pods yet."""
+        """Refuse slots that another user's launch has just claimed; it may not have created its pods yet."""
         owners = {run.name: run.owner for run in (await context.recent_snapshot()).runs.values()}
         leases = SlotLeases(context.api, context.lease_namespace)
         for node, gpu in dict.fromkeys((slot.node, slot.gpu) for slot in slots):
@@ -88,7 +88,7 @@ class KubernetesReservations:
                 lease = await context.api.find("Lease", context.lease_namespace, labels.slot_lease(node, gpu))
             except ApiError as error:
                 if error.is_forbidden:
-                    return  # then its launches claim nothing either
+                    return  # then this user's launches claim nothing either
                 raise
             numbers = {slot.slot for slot in slots if (slot.node, slot.gpu) == (node, gpu)}
             for number, claim in claims_of(lease or {}).items():
@@ -106,7 +106,7 @@ class KubernetesReservations:
         raise BackendError(f"The reservations of {node} change all the time.", "Try again.")
 
     async def _swap(self, context: ClusterContext, node: str, edit: Callable[[Present], Present]) -> bool:
-        """Read, edit and write one ConfigMap; return False when somebody else has written it in between."""
+        """Read, edit and write one ConfigMap; return False if it was written by someone else in between."""
         api, namespace, name = context.api, context.lease_namespace, labels.reservations_object(node)
         existing = await api.find("ConfigMap", namespace, name)
         text = ((existing or {}).get("data") or {}).get(labels.RESERVATIONS_KEY, "")

@@ -1,4 +1,4 @@
-"""The ConfigMap that stands for a run: read by name, its spec decoded, and the owner of all other objects."""
+"""The ConfigMap that represents a run: read by name, decoded to a spec, and used as owner of all other objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Manifest = dict[str, Any]
 
 
 async def read_run(api: Api, namespace: str, run: str) -> Manifest:
-    """Return the ConfigMap of a run; NotFoundError when there is none."""
+    """Return the ConfigMap of a run; NotFoundError if it does not exist."""
     if (config_map := await api.find("ConfigMap", namespace, labels.run_object(run))) is None:
         raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
     return config_map
@@ -24,7 +24,7 @@ def decode_spec(config_map: Manifest) -> RunSpec:
     """Decode the spec in a run's ConfigMap.
 
     Raises:
-        BackendError: there is none, or another version of l2rtui has written it.
+        BackendError: It has no spec, or a spec of another version of l2rtui.
     """
     try:
         return stored_spec.decode((config_map.get("data") or {})[labels.SPEC_KEY])
@@ -34,8 +34,8 @@ def decode_spec(config_map: Manifest) -> RunSpec:
 
 
 def spec_text(config_map: Manifest) -> str:
-    """Return the spec in a run's ConfigMap as text; empty when it holds none."""
-    # Not decoded: a destroy must also work on a run whose spec this version cannot read.
+    """Return the spec in a run's ConfigMap as text; empty without one."""
+    # Not decoded: a destroy must also work for a run whose spec this version cannot read.
     data = config_map.get("data")
     text = data.get(labels.SPEC_KEY, "") if isinstance(data, dict) else ""
     return text if isinstance(text, str) else ""

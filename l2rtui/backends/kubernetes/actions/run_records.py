@@ -1,6 +1,6 @@
-"""Records of the history in the ConfigMaps of their runs, under ``binaryData``: made, read and removed with them.
+"""History records in the ConfigMaps of their runs, under ``binaryData``: created, read and removed with them.
 
-Watches of runs decode ``data`` alone, so a record costs their readers no memory.
+Watches of runs decode only ``data``, so records cost them no memory.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ class KubernetesRecords:
     """Records of all visible runs.
 
     Args:
-        api: Return the open connection.
+        api: Returns the open connection.
     """
 
     def __init__(self, api: Callable[[], Awaitable[Api]]) -> None:
         self._api = api
 
     async def list(self) -> Mapping[RunPlace, bytes]:
-        """Return the records of all visible runs that have one; what is no record at all is left out."""
+        """Return the records of all visible runs that have one; invalid records are left out."""
         api = await self._api()
         namespaces = await api.visible_namespaces("ConfigMap")
         items = [item for name in namespaces for item in await api.list("ConfigMap", name, labels=labels.MANAGED)]
         return {place: record for item in items if (record := _record(item)) for place in [_place(item)]}
 
     async def put(self, place: RunPlace, record: bytes) -> bool:
-        """Attach a record to its run, in place of an earlier one.
+        """Attach a record to its run, replacing an earlier one.
 
         Returns:
-            False where the run is gone or being destroyed, or another launch has its name.
+            False if the run is gone or being destroyed, or if another launch has its name.
 
         Raises:
-            ApiError: the server refuses, or does not answer.
+            ApiError: The server refuses, or does not respond.
         """
         api = await self._api()
         name, namespace = labels.run_object(place.run), place.namespace or api.namespace
@@ -52,7 +52,7 @@ class KubernetesRecords:
         if is_being_destroyed(meta):
             return False
         text = base64.b64encode(record).decode()
-        # With the uid: between the two requests the name may have gone to another launch.
+        # With the uid: between the two requests another launch may have taken the name.
         body = {"metadata": {"uid": meta["uid"]}, "binaryData": {labels.RECORD_KEY: text}}
         try:
             await api.patch("ConfigMap", namespace, name, body)
@@ -73,5 +73,5 @@ def _record(config_map: Mapping[str, Any]) -> bytes:
     text = (config_map.get("binaryData") or {}).get(labels.RECORD_KEY)
     try:
         return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-    except binascii.Error:  # written by somebody else
+    except binascii.Error:  # not written by this program
         return b""

@@ -1,8 +1,7 @@
-"""Scale: more or fewer pods in the controllers of a set; claims come first, the run's spec comes last.
+"""Scale: change the pods of a set's controllers; claims come first, the run's spec comes last.
 
-A controller itself chooses which of its pods it stops. The annotation
-``controller.kubernetes.io/pod-deletion-cost`` makes it choose ours where the server reads it (1.22 and later;
-ReplicaSets only).
+A controller chooses which of its pods it stops. The annotation ``controller.kubernetes.io/pod-deletion-cost`` makes
+it choose ours if the server supports it (1.22 and later; ReplicaSets only).
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ Manifest = dict[str, Any]
 
 
 async def scale(context: ClusterContext, plan: ScalePlan, *, grace_seconds: float | None = None) -> None:
-    """Carry out a plan; return when the server has recorded the new number of replicas.
+    """Execute a plan; return when the server has recorded the new number of replicas.
 
     Args:
-        grace_seconds: For the pods that go; None leaves them their own.
+        grace_seconds: For the removed pods; None for their own.
 
     Raises:
-        NotFoundError: there is no such run.
-        RefusedError: somebody has scaled the set, or taken a slot, since the plan was made; nothing was changed.
-        ApiError: the server refused or did not answer; the same call again does what is missing.
+        NotFoundError: The run does not exist.
+        RefusedError: The set was scaled, or a slot was taken, after the plan was made; nothing was changed.
+        ApiError: The server refused or did not respond; repeating the call does the missing steps.
     """
     owner = await read_run(context.api, context.namespace, plan.run)
     await _Scale(context, plan, owner).run(grace_seconds)
@@ -63,7 +62,7 @@ class _Scale:
         self._run = RunPlan(run_id, spec.with_replicas(plan.set_name, plan.replicas), user, plan.added)
 
     async def run(self, grace_seconds: float | None) -> None:
-        """Carry out the plan."""
+        """Execute the plan."""
         plan = self._plan
         kind = render.controller_kind(self._set_spec)
         selector = f"{labels.RUN_ID}={self._run.uid},{labels.SET}={plan.set_name}"
@@ -77,7 +76,7 @@ class _Scale:
         removed = {index for index in seated if index >= plan.replicas // self._set_spec.workers_in_pod}
         freed = await self._shrink(controllers, removed, grace_seconds)
         await self._grow(controllers)
-        # The spec is written last: where something above failed, the same scale can be asked for again.
+        # The spec is written last: if a step above failed, the same scale can be requested again.
         await self._record()
         if freed and await self._leases.is_permitted():
             devices = {(slot.node, slot.gpu) for slot in freed}
@@ -107,11 +106,11 @@ class _Scale:
     async def _shrink(
         self, controllers: Sequence[Manifest], removed: set[int], grace_seconds: float | None
     ) -> set[SlotId]:
-        """Take seats from their controllers; return the slots that become free."""
+        """Remove seats from their controllers; return the slots that become free."""
         freed: set[SlotId] = set()
         if not removed:
             return freed
-        # Before the controllers shrink: afterwards they would have chosen pods by themselves already.
+        # Before the controllers shrink: afterwards they would already have chosen pods themselves.
         leaving = await self._mark_leaving()
         for controller in controllers:
             seats = seats_of(controller)
@@ -120,20 +119,20 @@ class _Scale:
                 continue
             device = _device(controller)
             if device is not None:
-                # A slot that is over-committed stays claimed for the replica that goes on using it.
+                # An over-committed slot stays claimed for the replica that still uses it.
                 used = {slot for _, slots in remaining for slot in slots}
                 gone = {slot for index, slots in seats if index in removed for slot in slots}
                 freed |= {SlotId(*device, slot) for slot in gone - used}
             if remaining:
                 await self._resize(controller, remaining)
-            else:  # its pods go with it
+            else:  # its pods are deleted with it
                 meta = controller["metadata"]
                 try:
                     await self._api.delete(
                         controller["kind"], self._namespace, meta["name"], uid=meta["uid"], propagation="Background"
                     )
                 except ApiError as error:
-                    # Deleted by somebody else already. Any other refusal must show: its pods go on.
+                    # Already deleted. Any other refusal must be reported: the pods keep running.
                     if not (error.is_not_found or error.is_conflict):
                         raise
         if grace_seconds is not None:
@@ -145,8 +144,8 @@ class _Scale:
         return freed
 
     async def _mark_leaving(self) -> list[tuple[str, str]]:
-        """Give the pods that are to go the lowest deletion cost; return their names and uids."""
-        # Of pods with several workers the plan names the workers.
+        """Give the pods to remove the lowest deletion cost; return their names and uids."""
+        # For pods with several workers the plan names the workers.
         shared = self._set_spec.workers_in_pod > 1
         removed = {name.rpartition(".")[0] if shared else name for name in self._plan.removed}
         leaving = []
@@ -155,13 +154,13 @@ class _Scale:
             if meta["name"] in removed:
                 leaving.append((meta["name"], meta["uid"]))
                 body = {"metadata": {"annotations": {_DELETION_COST: "-1000"}}}
-                with suppress(ApiError):  # the pod has gone, or may not be changed: another one goes then
+                with suppress(ApiError):  # gone, or may not be changed: then another pod is removed
                     await self._api.patch("Pod", self._namespace, meta["name"], body)
         return leaving
 
     # --- more -----------------------------------------------------------------------------------------------
     async def _grow(self, controllers: Sequence[Manifest]) -> None:
-        """Add replicas to the controllers of their devices, and create the controllers that are missing."""
+        """Add replicas to the controllers of their devices, and create missing controllers."""
         by_device: dict[tuple[str, str], Manifest] = {}
         for controller in controllers:
             own_labels = controller["metadata"].get("labels") or {}
@@ -177,7 +176,7 @@ class _Scale:
             latest = await self._api.read(existing["kind"], self._namespace, existing["metadata"]["name"])
             added = [render.seat_of(pod) for pod in group.pods]
             await self._resize(latest, sorted((*seats_of(latest), *added)))
-        # Numbers of deleted controllers are not used again, so a name never means two controllers at once.
+        # Numbers of deleted controllers are not reused, so a name never refers to two controllers.
         run, set_name = self._plan.run, self._plan.set_name
         first = 1 + max((_number(controller, run, set_name) for controller in controllers), default=-1)
         server = await self._context.server_facts()
@@ -189,7 +188,7 @@ class _Scale:
 
     async def _resize(self, controller: Manifest, seats: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         text = json.dumps([[index, list(slots)] for index, slots in seats], separators=(",", ":"))
-        # One patch, so that nobody reads seats that do not match the number of pods.
+        # One patch, so that the seats always match the number of pods.
         body = {
             "metadata": {"annotations": {labels.SEATS: text}},
             "spec": {render.replicas_field(controller["kind"]): len(seats)},
@@ -197,7 +196,7 @@ class _Scale:
         await self._api.patch(controller["kind"], self._namespace, controller["metadata"]["name"], body)
 
     async def _record(self) -> None:
-        """Write the new number of replicas into the run's spec; keep what else was changed meanwhile."""
+        """Write the new number of replicas into the run's spec; keep concurrent changes of other fields."""
         name = labels.run_object(self._plan.run)
         for _ in range(_ATTEMPTS):
             config_map = await self._api.read("ConfigMap", self._namespace, name)
@@ -214,7 +213,7 @@ class _Scale:
 
 
 def _device(controller: Manifest) -> Device | None:
-    """Return node and GPU of a controller, as its pods are pinned; None where they are not."""
+    """Return the node and GPU that a controller's pods are pinned to; None if they are not pinned."""
     selector = controller["spec"]["template"]["spec"].get("nodeSelector") or {}
     gpu = (controller["metadata"].get("labels") or {}).get(labels.GPU, "")
     node = selector.get(labels.HOSTNAME, "")

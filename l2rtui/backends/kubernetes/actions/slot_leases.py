@@ -1,13 +1,12 @@
-"""Slot Leases: where a slot is claimed. Of two launches that place on the same slot at once, exactly one wins.
+"""Slot Leases: claims on slots. If two launches place pods on the same slot concurrently, exactly one wins.
 
-One Lease (``coordination.k8s.io/v1``) stands for one GPU, or for the CPU of one node. An annotation on it maps
-slot indices to claims, ``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is
-read, and replaced only if its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing
-resources").
+One Lease (``coordination.k8s.io/v1``) represents one GPU, or the CPU of one node. Its annotation maps slot indices
+to claims, ``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is read, and
+replaced only if its ``resourceVersion`` is unchanged (Kubernetes API concepts, "Updates to existing resources").
 
 A claim is valid as long as a controller of its run would start a pod on the slot. Before the run has a controller
-there, it is valid until its time is over, so the claims of a launch that died expire without anybody's help. It
-ends with a Job that has ended, however young it is: a launch makes no other controller for the slot. A scale does.
+there, the claim is valid until its time limit, so the claims of a crashed launch expire automatically. A claim ends
+when its Job ends, even before the time limit, as a launch creates no other controller for the slot. A scale does.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ from l2rtui.errors import BackendError, RefusedError
 from runtime.base import bounded_json
 
 CLAIM_SECONDS: Final = 120.0
-"""Time for which a claim needs no controller: longer than a launch takes from claiming to its last one."""
+"""Time for which a claim needs no controller: longer than a launch needs from claiming to its last controller."""
 _AT_ONCE: Final = 8
-"""Leases that are written at the same time."""
-# A swap fails only when somebody else's succeeds, so 50 failures in a row mean 50 other launches on this GPU.
+"""Number of Leases that are written concurrently."""
+# A swap fails only if another one succeeds, so 50 consecutive failures mean 50 other launches on this GPU.
 _ATTEMPTS: Final = 50
 _SCALING: Final = "scaling"
-"""Key of a claim by a scale."""
+"""Key that marks a claim by a scale."""
 _COUNTED: Final = "counted"
-"""Key of a claim on a unit of a counted resource."""
+"""Key that marks a claim on a unit of a counted resource."""
 _SELECTOR: Final = f"{labels.MANAGED},{labels.APP_COMPONENT}=slot-claims"
 
 Device = tuple[str, int]
 """Node and index of a device."""
 Claims = dict[str, dict[str, Any]]
-"""Claims on one device by slot index, which is text in JSON."""
+"""Claims on one device by slot index, which is a string in JSON."""
 Edit = Callable[[Claims], Awaitable[Claims]]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """One launch of a run, as the holder of claims; the run's namespace need not be that of the Lease.
+    """One launch of a run as the holder of claims; the run's namespace may differ from the Lease's.
 
     Attributes:
-        is_scaling: The run is there already, and gets another controller.
-        is_counted: The slots stand for units that the cluster counts, until it counts the pods.
+        is_scaling: The run already exists, and gets another controller.
+        is_counted: The slots represent units that the cluster counts, until it counts the pods.
     """
 
     run: str
@@ -69,13 +68,13 @@ SlotsByDevice = Mapping[Device, Mapping[int, Claimant]]
 
 
 def slots_by_device(claimants: Mapping[Claimant, Iterable[SlotId]]) -> dict[Device, dict[int, Claimant]]:
-    """Group slots by device, in the order in which they are claimed."""
+    """Group slots by device, in claiming order."""
     grouped: dict[Device, dict[int, Claimant]] = {}
     for claimant, slots in claimants.items():
         for slot in slots:
             grouped.setdefault((slot.node, slot.gpu), {})[slot.slot] = claimant
-    # One order for everybody: two launches that want the same devices compete for the first of them and
-    # cannot each hold one that the other needs (resource ordering, Coffman et al. 1971).
+    # One global order: two launches that want the same devices compete for the first of them and cannot each hold
+    # one that the other needs (resource ordering, Coffman et al. 1971).
     return dict(sorted(grouped.items()))
 
 
@@ -88,7 +87,7 @@ class SlotLeases:
 
     async def is_permitted(self) -> bool:
         """Return whether the user may claim slots here."""
-        # A user who could claim and not give up would leave claims behind: then nothing is claimed.
+        # A user who could claim but not release would leave claims behind: then nothing is claimed.
         verbs = ("get", "create", "update", "delete")
         return all(await asyncio.gather(*(self._api.can(verb, "Lease", self._namespace) for verb in verbs)))
 
@@ -97,17 +96,18 @@ class SlotLeases:
 
         Args:
             slots: As ``slots_by_device`` returns them.
-            seconds: Time for which the claims are valid by themselves.
+            seconds: Time for which the claims are valid without a controller.
 
         Raises:
-            SlotTakenError: another run has one of them; names it. Nothing stays claimed.
-            ApiError: the server refused or did not answer. Nothing stays claimed, as far as the server can be
+            SlotTakenError: Another run has one of them; the message names it. Nothing stays claimed.
+            ApiError: The server refused or did not respond. Nothing stays claimed, as far as the server can be
                 reached.
         """
         run_ids = {claimant.run_id for claims in slots.values() for claimant in claims.values()}
         own_slots = [SlotId(*device, slot) for device, claims in slots.items() for slot in claims]
-        # Several devices at once is fast, but two launches can then block each other. So a refused try is undone
-        # and repeated device by device in the common order; the random pause lets the other one finish its undo.
+        # Claiming several devices concurrently is fast, but two launches can block each other. So a refused try is
+        # undone and repeated device by device in the common order; the random pause lets the other launch finish
+        # its undo.
         lanes_by_try = (_AT_ONCE, 1, 1, 1) if len(slots) > 1 else (1,)
         for number, lanes in enumerate(lanes_by_try):
             if number > 1:
@@ -115,7 +115,7 @@ class SlotLeases:
             try:
                 await self._claim_devices(slots, seconds, lanes)
             except (RefusedError, ApiError, asyncio.CancelledError) as error:
-                # Shielded: a launch that is cancelled must still give back what it has claimed.
+                # Shielded: a cancelled launch must still release its claims.
                 await asyncio.shield(asyncio.ensure_future(self.release(run_ids, slots, only=own_slots)))
                 if number + 1 == len(lanes_by_try) or not isinstance(error, RefusedError):
                     raise
@@ -128,10 +128,10 @@ class SlotLeases:
         """Remove the claims of these launches on these devices; a Lease without claims is deleted.
 
         Args:
-            only: Just these slots; None means all of them.
+            only: Only these slots; None for all of them.
 
         Raises:
-            ApiError: the server refused or did not answer.
+            ApiError: The server refused or did not respond.
         """
         released_ids, slots = set(run_ids), None if only is None else set(only)
         for node, gpu in devices:
@@ -147,10 +147,10 @@ class SlotLeases:
             await self._change((node, gpu), remaining)
 
     async def sweep(self) -> int:
-        """Remove claims that are no longer valid, and Leases without claims; return the number of claims removed.
+        """Remove claims that are no longer valid, and Leases without claims; return the number of removed claims.
 
         Raises:
-            ApiError: the Leases cannot be listed or changed.
+            ApiError: The Leases cannot be listed or changed.
         """
         count = 0
         for lease in await self._api.list("Lease", self._namespace, labels=_SELECTOR):
@@ -163,14 +163,14 @@ class SlotLeases:
                 count += len(stale)
 
                 async def remaining(current: Claims, stale: Claims = stale) -> Claims:
-                    # Compared by value: a slot may have been claimed anew since the list.
+                    # Compared by value: a slot may have been claimed again since the list.
                     return {slot: claim for slot, claim in current.items() if stale.get(slot) != claim}
 
                 await self._change(device, remaining)
         return count
 
     async def counts_of(self, run_id: str) -> dict[Device, int]:
-        """Return the number of claims of a launch on each device where it has any; ApiError when it is unknown."""
+        """Return the number of claims of a launch per device, without zeros; ApiError if unknown."""
         counts: dict[Device, int] = {}
         for lease in await self._api.list("Lease", self._namespace, labels=labels.MANAGED):
             number = sum(claim.get("run_id") == run_id for claim in claims_of(lease).values())
@@ -180,7 +180,7 @@ class SlotLeases:
 
     # --- several devices ------------------------------------------------------------------------------------
     async def _claim_devices(self, slots: SlotsByDevice, seconds: float, lanes: int) -> None:
-        """Claim slots of several devices in their order; raise the first error when no request is under way."""
+        """Claim slots of several devices in order; raise the first error once no request is in flight."""
         gate = asyncio.Semaphore(lanes)
         failures: list[BaseException] = []
 
@@ -193,8 +193,8 @@ class SlotLeases:
                 except (RefusedError, BackendError) as error:
                     failures.append(error)
 
-        # Errors are collected and not raised inside the group: it would cancel requests whose result then is
-        # unknown, and the undo must not run beside a request that still writes a claim.
+        # Errors are collected, not raised inside the group: the group would cancel requests whose result is then
+        # unknown, and the undo must not run concurrently with a request that still writes a claim.
         async with asyncio.TaskGroup() as group:
             for device, claimants in slots.items():
                 group.create_task(claim(device, claimants))
@@ -216,13 +216,13 @@ class SlotLeases:
             return {**claims, **added}
 
         for _ in range(_ATTEMPTS):
-            # Most devices have no Lease yet, so creating one comes first and saves the read.
+            # Most devices have no Lease yet, so creating one first saves the read.
             if await self._create_lease(device, added) or await self._swap(device, with_added, is_creating=True):
                 return
         raise _busy(device)
 
     async def _refuse_valid(self, device: Device, claims: Claims, added: Claims) -> None:
-        """Refuse when another run has a valid claim on a slot that is to be claimed."""
+        """Refuse if another run has a valid claim on a slot that is to be claimed."""
         problems: dict[SlotId, str] = {}
         for slot, claim in added.items():
             other = claims.get(slot)
@@ -243,12 +243,12 @@ class SlotLeases:
         selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={labels.label_value(device[0])}"
         try:
             if claim.get(_COUNTED):
-                # Once its pods are there the node's counts have them, and the slot stands for another unit.
+                # Once its pods exist, the node's counts include them, and the slot represents another unit.
                 pods = await self._api.list("Pod", namespace, labels=selector) if is_in_time else ()
                 return is_in_time and not any(labels.GPU not in _labels_of(pod) for pod in pods)
             run_object = await self._api.read("ConfigMap", namespace, labels.run_object(run))
             if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
-                return is_in_time  # another launch under the same name
+                return is_in_time  # another launch of the same name
             controllers = [
                 controller
                 for kind in ("Job", "ReplicaSet")
@@ -259,11 +259,11 @@ class SlotLeases:
             if error.is_not_found:
                 return is_in_time
             if error.is_forbidden or is_in_time:
-                return True  # another user's run in a namespace that we may not read: assume that it lives
+                return True  # another user's run in a namespace that we may not read: assume that it exists
             raise
         if not all(map(_has_ended, controllers)):
             return True
-        # Its launch may just be about to create the only one, and a scale another one.
+        # Its launch may be about to create the only controller, and a scale another one.
         return is_in_time and (not controllers or bool(claim.get(_SCALING)))
 
     async def _change(self, device: Device, edit: Edit) -> None:
@@ -274,7 +274,7 @@ class SlotLeases:
         raise _busy(device)
 
     async def _create_lease(self, device: Device, claims: Claims) -> bool:
-        """Create the Lease of a device; return False where it has one."""
+        """Create the Lease of a device; return False if it already exists."""
         try:
             await self._api.create(self._lease(device, claims))
         except ApiError as error:
@@ -284,7 +284,7 @@ class SlotLeases:
         return True
 
     async def _swap(self, device: Device, edit: Edit, *, is_creating: bool = False) -> bool:
-        """Read, edit and write one Lease; return False when somebody else has written it in between."""
+        """Read, edit and write one Lease; return False if it was written by someone else in between."""
         name = labels.slot_lease(*device)
         lease = await self._api.find("Lease", self._namespace, name) or {}
         if not lease and not is_creating:
@@ -319,8 +319,8 @@ class SlotLeases:
 
 
 def claims_of(lease: Mapping[str, Any]) -> Claims:
-    """Return the claims on a Lease by slot; an entry that cannot be read is no claim."""
-    # Anybody with the right to Leases can edit the annotation, so nothing about it is taken for granted.
+    """Return the claims on a Lease by slot; entries that cannot be read are ignored."""
+    # Anyone with permission for Leases can edit the annotation, so its content is untrusted.
     text = ((lease.get("metadata") or {}).get("annotations") or {}).get(labels.CLAIMS, "")
     try:
         claims = bounded_json.loads(text) if text else {}
@@ -332,8 +332,8 @@ def claims_of(lease: Mapping[str, Any]) -> Claims:
 
 
 def device_of(lease: Mapping[str, Any]) -> Device | None:
-    """Return the device of a Lease; None where its annotation is missing or names none."""
-    # By the annotation and not by the name: names are cut at 253 characters.
+    """Return the device of a Lease; None if its annotation is missing or invalid."""
+    # From the annotation, not from the name: names are truncated to 253 characters.
     annotations = (lease.get("metadata") or {}).get("annotations") or {}
     node, _, gpu = str(annotations.get(labels.HOST, "")).rpartition("/")
     index = device_index(gpu)
@@ -341,11 +341,11 @@ def device_of(lease: Mapping[str, Any]) -> Device | None:
 
 
 def seats_of(controller: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return index and slots of each seat of a controller; an empty list where they cannot be read."""
+    """Return index and slots of each seat of a controller; empty if they cannot be read."""
     text = ((controller.get("metadata") or {}).get("annotations") or {}).get(labels.SEATS, "[]")
     try:
         return [(int(index), tuple(map(int, slots))) for index, slots in bounded_json.loads(text)]
-    except (ValueError, TypeError, OverflowError):  # 1e999 is a number of JSON, and no index
+    except (ValueError, TypeError, OverflowError):  # 1e999 is a valid number in JSON, but not an index
         return []
 
 
@@ -356,12 +356,12 @@ def _labels_of(item: Mapping[str, Any]) -> Mapping[str, str]:
 def _has_slot(controller: Mapping[str, Any], gpu: int, slot: int) -> bool:
     """Return True for a controller that would start a pod on a slot."""
     gpus = labels.gpu_indices(_labels_of(controller).get(labels.GPU, ""))
-    # Pods with several GPUs have all slots of each.
+    # Pods with several GPUs use all slots of each.
     return gpu in gpus and (len(gpus) > 1 or any(slot in slots for _, slots in seats_of(controller)))
 
 
 def _has_ended(controller: Mapping[str, Any]) -> bool:
-    """Return whether a Job has ended, successfully or not; a ReplicaSet never does."""
+    """Return whether a Job has ended, successfully or not; a ReplicaSet never ends."""
     conditions = (controller.get("status") or {}).get("conditions") or ()
     return any(
         condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True"
@@ -382,5 +382,5 @@ def _json(claims: Claims) -> str:
 
 
 def _now() -> str:
-    """Return the time as Kubernetes' MicroTime, which wants exactly six decimals and ``Z``."""
+    """Return the time as Kubernetes' MicroTime, which requires exactly six decimals and ``Z``."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

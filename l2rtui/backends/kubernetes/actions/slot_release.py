@@ -11,9 +11,9 @@ _TRIES = 6
 
 
 class RunClaims:
-    """Claims of one run: the most ever counted, and the trouble if they could not be counted or removed.
+    """Claims of one run: the highest count, and the problem if they could not be counted or removed.
 
-    ``refusal`` says why they can never be removed by this user; empty otherwise.
+    ``refusal`` is the reason why this user can never remove them; otherwise empty.
     """
 
     def __init__(self, leases: SlotLeases, run_id: str) -> None:
@@ -23,13 +23,13 @@ class RunClaims:
         self._run_id = run_id
 
     async def count(self) -> dict[Device, int]:
-        """Return the number of claims on each device; sets ``trouble`` where it is unknown."""
+        """Return the number of claims on each device; sets ``trouble`` if it is unknown."""
         return await self._retry(is_releasing=False)
 
     async def release(self) -> bool:
-        """Release all of them; return whether none is left."""
+        """Release all claims; return whether none is left."""
         await self._retry(is_releasing=True)
-        # Counted anew: a launch that is still under way may have claimed again after the release.
+        # Counted again: a launch in progress may have claimed again after the release.
         return not self.trouble and not await self._retry(is_releasing=False) and not self.trouble
 
     async def _retry(self, *, is_releasing: bool) -> dict[Device, int]:
@@ -42,7 +42,7 @@ class RunClaims:
                     await self._leases.release([self._run_id], counts)
             except BackendError as error:
                 if isinstance(error, ApiError) and error.is_forbidden and not self.number:
-                    return {}  # a user who may not read Leases cannot have claimed through them
+                    return {}  # a user who may not read Leases cannot have claimed slots
                 cause = error.reason_left if isinstance(error, ApiError) else error.message
                 self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {cause}"
                 if isinstance(error, ApiError) and error.is_final:

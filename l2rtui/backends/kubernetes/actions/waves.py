@@ -1,4 +1,4 @@
-"""Waves: the pods of a launch divided into parts that are started one after the other. Pure."""
+"""Waves: the pods of a launch divided into parts that start one after the other. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WavePart:
     """One controller in one wave.
 
     Attributes:
-        replicas: Pods of the controller at the end of the wave, those of earlier waves included.
+        replicas: Number of pods of the controller at the end of the wave, including earlier waves.
         is_first: The controller is created in this wave; otherwise it is scaled.
         is_last: The controller has all its pods after this wave.
     """
@@ -34,7 +34,7 @@ def divide(controllers: Sequence[Manifest], size: int) -> list[list[WavePart]]:
     for manifest in controllers:
         total = replicas_of(manifest)
         started = 0
-        # At least one part for each controller: one with 0 replicas is created as well.
+        # At least one part for each controller: a controller with 0 replicas is created as well.
         while True:
             if not room:
                 waves.append([])

@@ -1,4 +1,4 @@
 """Client of the API server over the official library's session: logins, lists, watches, websockets, errors.
 
-Knows Kubernetes objects and no value of the domain.
+Knows Kubernetes objects but no domain values.
 """

@@ -1,8 +1,8 @@
-"""Back-off of a watch after an error or an outage: growing pauses, and one shared probe while the server is away.
+"""Back-off of a watch after an error or an outage: growing pauses, and one shared probe while the server is down.
 
-The pauses are those of client-go's reflector (800 ms doubling to 30 s, halved again after calm time). An outage is
-handled otherwise: client-go lets every watch retry by itself, so each learns up to half a minute late that the
-server is back. Here one probe asks ``/readyz`` for all watches every few seconds and wakes them together.
+The pauses follow client-go's reflector (800 ms doubling to 30 s, halved again after calm time). Outages are handled
+differently. In client-go every watch retries independently, so it may notice the recovery half a minute late. Here
+one probe requests ``/readyz`` for all watches every few seconds and wakes them together.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Waits of the watches, in seconds; tests shrink them together.
+    """Timeouts and pauses of the watches, in seconds; tests shrink them together.
 
     Attributes:
-        first, longest: Back-off of one watch: ``first`` doubles up to ``longest``, plus up to as much again.
+        first, longest: Back-off of one watch: ``first`` doubles up to ``longest``, plus up to 100 % of random
+            jitter.
         calm: The next pause is halved for each such period without a pause.
-        healthy: After a watch has been open this long, its back-off starts again with ``first``.
-        relist: If a revision expires later than this after the last expiry, the list is read again at once.
-        short: A watch that ends sooner than this, and without an event, counts as failed.
+        healthy: After a watch has been open this long, its back-off restarts with ``first``.
+        relist: If a revision expires later than this after the last expiry, the list is read again without a pause.
+        short: A watch that ends sooner than this, without an event, counts as failed.
         forbidden: Interval at which a missing permission is checked again.
-        probe: Longest pause between two probes of a server that answers with errors.
+        probe: Longest pause between two probes of a server that responds with errors.
         refused: Longest pause between two probes while connections are refused, and shortly after: a refusal costs
-            the server nothing, and a server that is starting becomes ready within seconds.
+            the server nothing, and a starting server becomes ready within seconds.
         denied: Pause before a retry when a server denies access that it granted before.
-        patience: A watch retries by itself after this long, whatever the probe says.
+        patience: A watch retries on its own after this long, regardless of the probe.
         quiet: Silence after which a watch is reported as stale; servers send a bookmark every minute.
         dead: Silence after which the connection counts as dead.
         watch: The server is asked to end a watch after a random time between this and twice this.
-        page: Longest time for one page of a list.
+        page: Timeout for one page of a list.
         stale: Shortest interruption of a watch that is reported.
-        tick: Longest time between two checks for staleness, which grows without an event.
+        tick: Longest time between two checks for staleness, which occurs without an event.
     """
 
     # client-go's reflector: NewExponentialBackoffManager(800ms, 30s, 2min, factor 2, jitter 1).
@@ -53,7 +54,8 @@ class Timing:
     patience: float = 30.0
     quiet: float = 75.0
     dead: float = 90.0
-    # As client-go (minWatchTimeout 5 min): without a random end all watches of all clients would return at once.
+    # As client-go (minWatchTimeout 5 min): without a random end all watches of all clients would reconnect
+    # together.
     watch: float = 300.0
     page: float = 180.0
     stale: float = 3.0
@@ -63,7 +65,7 @@ class Timing:
 class BackOff:
     """Exponential back-off with jitter: ``first``, doubled up to ``longest``, each plus up to 100 % at random.
 
-    The pause decays during calm time: a rare failure is not punished for the failures of an hour ago.
+    The pause decays during calm time, so that a rare failure is not penalised for failures of an hour ago.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class BackOff:
         self._over_at = clock()
 
     def pause(self) -> float:
-        """Return the next pause in seconds; it counts as begun."""
+        """Return the next pause in seconds and count it as started."""
         calm = max(0, int((self._clock() - self._over_at) / self._timing.calm))
         if calm:
             # min(): a process that was suspended for a week must not compute 2 ** 150,000.
@@ -91,12 +93,12 @@ class BackOff:
         return pause
 
     def reset(self) -> None:
-        """Start again with the first pause, after a period without failures."""
+        """Restart with the first pause, after a period without failures."""
         self._next = self._timing.first
 
 
 class RetryPauses:
-    """Back-off of one caller's retries: each pause is twice the one before, up to the longest, with 30 % jitter."""
+    """Back-off of one caller's retries: each pause is twice the previous, up to the longest, with 30 % jitter."""
 
     def __init__(self, first: float, longest: float = 3.0) -> None:
         self._first = self._next = first
@@ -108,7 +110,7 @@ class RetryPauses:
         self._next = min(2 * self._next, self._longest)
 
     def reset(self) -> None:
-        """Start again with the first pause."""
+        """Restart with the first pause."""
         self._next = self._first
 
 
@@ -121,7 +123,7 @@ class ProbeResult(Enum):
 
 
 _STARTING_PROBES = 8
-"""Probes at the short interval after a server has begun to listen again."""
+"""Number of probes at the short interval after a server has begun to listen again."""
 
 
 class ServerGate:
@@ -138,16 +140,18 @@ class ServerGate:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._well_at = float("-inf")
-        # Result of the last probing round; those that waited for the lock meanwhile return it, too.
+        # Result of the last probing round; callers that waited for the lock meanwhile return it too.
         self._was_away = False
 
     async def wait(self) -> bool:
-        """Wait until the server has answered after this call began, or for ``patience``; True if it was away."""
+        """Wait until the server has responded after this call began, or for ``patience``; return True if it was
+        down.
+        """
         since = self._clock()
         try:
             async with asyncio.timeout(self._timing.patience * (1 + random.random())):  # noqa: S311  (no secret)
                 async with self._lock:
-                    # An answer from before our call says nothing about the failure that brought us here.
+                    # A response from before our call says nothing about the failure that led to it.
                     if self._well_at < since:
                         self._was_away = await self._until_well()
                     return self._was_away

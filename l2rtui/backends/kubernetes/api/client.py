@@ -1,6 +1,6 @@
 """Client of one API server: read, list, create, apply, replace, patch and delete objects; ask for permissions.
 
-Objects are plain dicts here, as in manifests. Paths of kinds are in ``resources``, the transport in ``http``.
+Objects are plain dicts here, as in manifests. ``resources`` has the paths of kinds, ``http`` the transport.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from l2rtui.backends.kubernetes.api.session import FIELD_MANAGER
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 PAGE: Final = 500
-"""Objects in one page of a list, as kubectl and client-go ask for: larger ones strain the server's memory."""
+"""Objects per page of a list, as in kubectl and client-go: larger pages strain the server's memory."""
 _PERMISSION_SECONDS = 60.0
 
 
 class Api(Connection):
-    """Client of one context of one cluster; made by connect().
+    """Client of one context of one cluster; created by connect().
 
     Attributes:
         context: Name of the context.
-        user: Name of the acting user, for sentences.
+        user: Name of the acting user, for messages.
         namespace: Default namespace.
-        namespaces: Those that the caller restricts itself to; empty for no restriction.
+        namespaces: Namespaces that the caller restricts itself to; empty for no restriction.
         server_version: (major, minor).
         has_streamed_lists: False once this server has refused to stream a list; shared by all its watches.
-        has_exporters: False once no GPU metrics exporter has answered, so that later snapshots do not wait for one.
+        has_exporters: False once no GPU metrics exporter has responded, so that later snapshots do not wait for
+            one.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Api(Connection):
         self.user = access.acting_user
         self.namespace = namespaces[0] if namespaces else access.namespace
         self.namespaces = namespaces
-        # The oldest that we support: assumed where a hardened server hides /version.
+        # The oldest supported version: assumed if a hardened server hides /version.
         self.server_version = (1, 20)
         self.has_streamed_lists = True
         self.has_exporters = True
@@ -58,7 +59,7 @@ class Api(Connection):
         return _object(await self.get_json(KINDS[kind].path(namespace, name)))
 
     async def find(self, kind: str, namespace: str | None, name: str) -> dict[str, Any] | None:
-        """Return one object; None if there is none of this name."""
+        """Return one object; None if no object of this name exists."""
         try:
             return await self.read(kind, namespace, name)
         except ApiError as error:
@@ -69,10 +70,10 @@ class Api(Connection):
     async def list(
         self, kind: str, namespace: str | None, *, labels: str = "", fields: str = ""
     ) -> builtins.list[dict[str, Any]]:
-        """Return all objects of a kind in one namespace, or (None) in all; read in pages at one revision.
+        """Return all objects of a kind in one namespace, or in all (None); read in pages at one revision.
 
         Args:
-            labels, fields: Selectors as kubectl's ``-l`` and ``--field-selector`` take them.
+            labels, fields: Selectors in the syntax of kubectl's ``-l`` and ``--field-selector``.
         """
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         base = {key: value for key, value in selectors.items() if value} | {"limit": str(PAGE)}
@@ -84,8 +85,9 @@ class Api(Connection):
             except ApiError as error:
                 if not (error.is_gone and "continue" in query):
                     raise
-                # The revision of the first page was compacted (5 min by default): read all again in one piece, as
-                # client-go's pager does, since pages of another revision would not fit to those that we have.
+                # The revision of the first page was compacted (5 min by default): read everything again in one
+                # piece, like client-go's pager, since pages of another revision would be inconsistent with the ones
+                # already read.
                 items, query = [], {key: value for key, value in base.items() if key != "limit"}
                 continue
             items += [item for item in answer.get("items") or [] if isinstance(item, dict)]
@@ -95,24 +97,24 @@ class Api(Connection):
             query = {**base, "continue": str(token)}
 
     async def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object; the error's ``is_taken`` is True when the name exists."""
+        """Create an object; the error's ``is_taken`` is True if the name exists."""
         path = self._kind_of(manifest).path(self._namespace_of(manifest))
         return await self._write("POST", path, manifest, _dry(dry_run))
 
     async def apply(
         self, manifest: dict[str, Any], *, dry_run: bool = False, force: bool = False
     ) -> dict[str, Any]:
-        """Apply an object (server-side apply); the error's ``is_conflict``: another manager owns a field.
+        """Apply an object (server-side apply); the error's ``is_conflict`` means that another manager owns a field.
 
         Args:
             force: Take ownership of such fields.
         """
-        # Apply patches are YAML by their media type, and JSON is a subset of YAML.
+        # Apply patches have a YAML media type, and JSON is a subset of YAML.
         query = _dry(dry_run) | ({"force": "true"} if force else {})
         return await self._write("PATCH", self._path_of(manifest), manifest, query, APPLY_PATCH)
 
     async def replace(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Replace an object; the error's ``is_conflict``: its resourceVersion is not the newest."""
+        """Replace an object; the error's ``is_conflict`` means that its resourceVersion is not the newest."""
         return await self._write("PUT", self._path_of(manifest), manifest)
 
     async def patch(
@@ -140,7 +142,7 @@ class Api(Connection):
         propagation: str = "",
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete an object; the error's ``is_conflict``: the preconditions do not hold.
+        """Delete an object; the error's ``is_conflict`` means that the preconditions do not hold.
 
         Args:
             uid, resource_version: Preconditions; empty for none.
@@ -149,7 +151,7 @@ class Api(Connection):
         """
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         required = {"uid": uid, "resourceVersion": resource_version}
-        # Without a uid a namesake that was created in between would be deleted.
+        # Without a uid, a new object of the same name would be deleted.
         if preconditions := {key: value for key, value in required.items() if value}:
             options["preconditions"] = preconditions
         if propagation:
@@ -159,7 +161,9 @@ class Api(Connection):
         await self.request("DELETE", KINDS[kind].path(namespace, name), body=options)
 
     async def can(self, verb: str, kind: str, namespace: str | None, *, subresource: str = "") -> bool:
-        """Ask whether the user may do this (SelfSubjectAccessReview), cached for a minute; None: everywhere."""
+        """Check whether the user may do this (SelfSubjectAccessReview), cached for a minute. Namespace None:
+        everywhere.
+        """
         key = (verb, kind, namespace or "", subresource)
         until, answer = self._permissions.get(key, (0.0, False))
         if time.monotonic() < until:
@@ -178,7 +182,9 @@ class Api(Connection):
         self._permissions.clear()
 
     async def group_versions(self, group: str) -> tuple[str, ...]:
-        """Return the versions of an API group that this server serves, the preferred one first; empty for none."""
+        """Return the versions of an API group that this server serves, the preferred one first; empty if
+        unknown.
+        """
         if group not in self._groups:
             try:
                 answer = _object(await self.get_json(f"/apis/{group}"))
@@ -188,12 +194,12 @@ class Api(Connection):
                 answer = {}
             first = _object(answer.get("preferredVersion")).get("version")
             names = [str(_object(version).get("version", "")) for version in answer.get("versions") or []]
-            # Kept for the life of the client: groups change with an upgrade of the cluster only.
+            # Cached for the life of the client: groups only change when the cluster is upgraded.
             self._groups[group] = tuple(sorted(filter(None, names), key=lambda name: name != first))
         return self._groups[group]
 
     async def visible_namespaces(self, kind: str) -> tuple[str | None, ...]:
-        """Return the namespaces to list a kind in: those of the user, (None,) for all, or the context's own."""
+        """Return the namespaces in which to list a kind: the user's, (None,) for all, or the context's own."""
         return self.namespaces or ((None,) if await self.can("list", kind, None) else (self.namespace,))
 
     async def _write(
@@ -224,15 +230,15 @@ async def connect(
     """Open a context and check that its server answers.
 
     Args:
-        context: Empty means the current one.
-        kubeconfig: Path, or several joined; None means KUBECONFIG, ~/.kube/config, or the pod's own account.
-        namespaces: Restrict the client to these; empty means all that the user may list, else the context's own.
+        context: Empty for the current context.
+        kubeconfig: Path, or several joined; None for KUBECONFIG, ~/.kube/config, or the pod's own account.
+        namespaces: Restrict the client to these; empty for all that the user may list, else the context's own.
         eks_token: See make_credentials().
-        act_as: User and groups to impersonate, see impersonating(); empty for those of the kubeconfig.
+        act_as: User and groups to impersonate, see impersonating(); empty for the kubeconfig's.
 
     Raises:
-        ConfigError: no such context, or its files cannot be used.
-        ApiError: the server does not answer or does not let us in.
+        ConfigError: The context does not exist, or its files cannot be used.
+        ApiError: The server does not respond or refuses the login.
     """
     access = impersonating(load_access(context, kubeconfig), *act_as)
     api = Api(access, make_credentials(access, eks_token), namespaces)
@@ -245,7 +251,7 @@ async def connect(
             await api.close()
             raise
     except BaseException:
-        # Also for a cancellation: the caller has no client yet that it could close.
+        # Also on cancellation: the caller has no client yet that it could close.
         await api.close()
         raise
     else:

@@ -1,8 +1,8 @@
 """Login shared by all requests to one server, renewed before it expires or after the server has refused it.
 
-Ten watches share one login. The first that finds it expired or refused renews it, the others wait for the same
-result: a plugin never runs ten times, and one that fails, or returns the refused token, is not run again at once.
-The library asks here through its refresh hook (``http``); it has no renewal of its own after 401.
+Ten watches share one login. The first one that finds it expired or refused renews it; the others wait for the same
+result. A plugin therefore never runs ten times, and a plugin that fails or returns the refused token is not run
+again immediately. The library calls this through its refresh hook (``http``); it does not renew after 401 itself.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSourc
 from l2rtui.backends.kubernetes.api.oidc import OidcSource
 
 _EARLY_SECONDS = 10.0
-"""A login is renewed this long before it expires, so that it does not expire while a request is on its way."""
+"""A login is renewed this long before it expires, so that it does not expire during a request."""
 _FILE_SECONDS = 60.0
 """Interval at which files with tokens and certificates are read again: kubelets and agents replace them."""
 _CALM_SECONDS = 10.0
-"""Pause before a source is asked again that failed, or whose login was refused."""
+"""Pause before a source that failed, or whose login was refused, is used again."""
 
 
 class Credentials:
-    """Cache of the present login.
+    """Cache of the current login.
 
     Args:
-        clock: Seconds since the epoch, for expiry. monotonic: seconds of a monotonic clock, for pauses.
+        clock: Seconds since the epoch, for expiry. monotonic: Seconds of a monotonic clock, for pauses.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Credentials:
         self._lock = asyncio.Lock()
 
     async def login(self) -> ApiLogin:
-        """Return the login to use now; it is fetched if there is none or if it is about to expire."""
+        """Return the current login; fetch it first if there is none or if it is about to expire."""
         if self._login is not None and not self._is_old(self._login):
             return self._login
         async with self._lock:
@@ -61,7 +61,7 @@ class Credentials:
     async def renew(self, refused: ApiLogin) -> ApiLogin:
         """Return another login than the one that the server has just refused, or the same if there is no other."""
         async with self._lock:
-            # Requests that were on the way with the old token are refused late: their renewal has happened already.
+            # Requests in flight with the old token are refused late: their renewal has already happened.
             if self._login is not None and not self._login.is_same_as(refused):
                 return self._login
             if self._is_calm() and self._login is not None:
@@ -69,7 +69,7 @@ class Credentials:
             return await self._fetch()
 
     async def _fetch(self) -> ApiLogin:
-        # The ten watches retry by themselves: without this pause each of them would start the plugin again.
+        # The ten watches retry independently: without this pause each of them would start the plugin again.
         if self._error is not None and self._is_calm():
             raise self._error
         self._error = None
@@ -90,7 +90,7 @@ class Credentials:
 
 
 class FixedSource:
-    """Source of the login in the kubeconfig itself, or in the files that it names: certificate, token, password."""
+    """Login from the kubeconfig itself, or from the files that it names: certificate, token, password."""
 
     def __init__(self, user: User, clock: Callable[[], float] = time.time) -> None:
         self._user = user
@@ -104,7 +104,7 @@ class FixedSource:
             self._authorization(),
             user.certificate or _read(user.certificate_file, user),
             user.key or _read(user.key_file, user),
-            # _EARLY_SECONDS on top, as Credentials subtracts them again.
+            # _EARLY_SECONDS are added, as Credentials subtracts them again.
             self._clock() + _FILE_SECONDS + _EARLY_SECONDS if is_from_file else None,
         )
 
@@ -115,7 +115,7 @@ class FixedSource:
             try:
                 token = _read(user.token_file, user).decode().strip() or token
             except ApiError:
-                # As client-go: a token file wins over an inline token, which is the fall-back.
+                # As in client-go: a token file takes precedence over an inline token, which is the fallback.
                 if not token:
                     raise
         if token:
@@ -127,7 +127,7 @@ class FixedSource:
 
 
 def make_credentials(access: Access, eks_token: EksSigner | None = None) -> Credentials:
-    """Make the credentials of a context.
+    """Create the credentials of a context.
 
     Args:
         eks_token: Signs a token for EKS in this process, ``(cluster, region, profile, role) → (token, expires)``;

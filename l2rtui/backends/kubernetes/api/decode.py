@@ -1,7 +1,7 @@
-"""Decoding of lists and watch events into structs, item by item: one malformed object does not lose the others.
+"""Decoding of lists and watch events into structs, item by item: one malformed object does not affect the others.
 
-Pure. A line that is not JSON and an object that does not match its struct become values as well, so that the caller
-can count and show them.
+Pure. A line that is not JSON, or an object that does not match its struct, also becomes a value, so that the caller
+can count and show it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from l2rtui.backends.kubernetes.api.structs import (
 
 T = TypeVar("T", bound=KubeObject)
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What JSON of a server may raise; the last where it is nested thousands of times."""
-# etcd refuses objects above 1.5 MiB by default, so no event of a healthy server comes near.
+"""Exceptions that a server's JSON may raise; the last one for extremely nested JSON."""
+# etcd refuses objects above 1.5 MiB by default, so events of a healthy server are far smaller.
 _MAX_LINE_BYTES = 64 << 20
 _MAX_HEAD_BYTES = 8 << 10
 _MAX_TYPED_PAGE_BYTES = 4 << 20
@@ -36,7 +36,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class UndecodedObject:
-    """An object that cannot be decoded; its metadata can, and the node of a pod that is bound to one."""
+    """An object that cannot be decoded, except for its metadata and the node of a bound pod."""
 
     metadata: ObjectMeta
     error: str
@@ -45,7 +45,7 @@ class UndecodedObject:
 
 @dataclass(frozen=True, slots=True)
 class Upsert(Generic[T]):
-    """An object was added or modified (ADDED, MODIFIED); its present state."""
+    """An object was added or modified (ADDED, MODIFIED), with its new state."""
 
     item: T | UndecodedObject
     meta: ObjectMeta
@@ -53,7 +53,7 @@ class Upsert(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """An object was deleted (DELETED); its last metadata."""
+    """An object was deleted (DELETED), with its last metadata."""
 
     meta: ObjectMeta
 
@@ -95,7 +95,7 @@ class ListPage(Generic[T]):
 
 
 class LineBuffer:
-    """Splits chunks of any size into lines; the rest after the last line end is buffered."""
+    """Splits chunks of any size into lines; an incomplete last line is buffered."""
 
     def __init__(self, longest: int = _MAX_LINE_BYTES) -> None:
         self._rest = bytearray()
@@ -110,7 +110,7 @@ class LineBuffer:
             return
         if self._is_skipping:
             self._is_skipping = False
-            # Stands for the line that was too long: it decodes to GarbledLine, so the caller lists again.
+            # Placeholder for the line that was too long: it decodes to GarbledLine, so the caller lists again.
             yield b"\xff"
         else:
             first = bytes(self._rest) + head if self._rest else head
@@ -149,9 +149,9 @@ class Decoder(Generic[T]):
         """Decode a page; items stay raw if the page is very long or if one of them cannot be decoded.
 
         Raises:
-            UNDECODABLE: it is not a list.
+            UNDECODABLE: The body is not a list.
         """
-        # Long pages stay raw, since one call that decodes them would block the event loop for too long.
+        # Long pages stay raw, since decoding them in one call would block the event loop for too long.
         if len(body) <= _MAX_TYPED_PAGE_BYTES:
             with contextlib.suppress(*UNDECODABLE):
                 return self._typed_list.decode(body)
@@ -163,7 +163,7 @@ class Decoder(Generic[T]):
         Servers write the list's metadata before its items, so the next page can be requested while this one is
         still being received.
         """
-        # The metadata is completed to a list without items; anything else in the head (kind, apiVersion) stays.
+        # The metadata is completed to a list without items; other fields in the head (kind, apiVersion) stay.
         before, is_found, _ = head[:_MAX_HEAD_BYTES].partition(b'"items":')
         if not is_found:
             return ""
@@ -182,7 +182,7 @@ class Decoder(Generic[T]):
             yield self._part(some, revision) if is_raw else ListPage(tuple(some), revision, 0)
 
     def _part(self, raws: Sequence[msgspec.Raw], revision: str) -> ListPage[T]:
-        """Decode some items, each by itself."""
+        """Decode some items separately."""
         items: list[T | UndecodedObject] = []
         lost = 0
         for raw in raws:
@@ -204,7 +204,7 @@ class Decoder(Generic[T]):
                 case "ADDED" | "MODIFIED":
                     return self._put(event.object)
                 case "DELETED":
-                    # Metadata alone: the object may be one that its struct cannot hold, and it is gone anyway.
+                    # Only the metadata: the object may not fit its struct, and it no longer exists anyway.
                     return Deletion(self._meta.decode(event.object).metadata)
                 case "BOOKMARK":
                     meta = self._meta.decode(event.object).metadata

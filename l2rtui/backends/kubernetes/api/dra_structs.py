@@ -1,4 +1,6 @@
-"""Structs of dynamic resource allocation (DRA, ``resource.k8s.io``): claims and slices, as far as read."""
+"""Structs of dynamic resource allocation (DRA, ``resource.k8s.io``): claims and slices, only the fields that are
+read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from l2rtui.backends.kubernetes.api.structs import KubeObject, KubeStruct, Prese
 
 
 class DeviceResult(KubeStruct, frozen=True):
-    """A device allocated to a claim, by its driver's name; ``admin_access`` takes it from nobody."""
+    """A device allocated to a claim, by its driver's name; with ``admin_access`` others can use it too."""
 
     driver: str = ""
     pool: str = ""
@@ -57,7 +59,7 @@ class BasicDevice(KubeStruct, frozen=True):
 class DeviceStruct(KubeStruct, frozen=True):
     """Device of a slice."""
 
-    # Both places are read, as a cluster of any version from 1.32 on may answer.
+    # Both places are read, as clusters of all versions from 1.32 on are supported.
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None

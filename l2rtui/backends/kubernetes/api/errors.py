@@ -1,7 +1,7 @@
 """Errors of the API server as one exception with a sentence.
 
 The sentence names the verb and the object, and ends with the server's own message; the hint names the usual remedy.
-Text of the server is raw: screens and the command line sanitise what they show.
+The server's text is raw: screens and the command line sanitise it before display.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HINTS = {
     "TooManyRequests": "The server is busy: try again in a moment.",
     "ServiceUnavailable": "The server is starting or overloaded: try again in a moment.",
 }
-# Wording of the RBAC authorizer; other authorizers' messages are shown as they come.
+# Wording of the RBAC authorizer; messages of other authorizers are shown unchanged.
 _MISSING = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"( at the cluster scope)?'
 )
@@ -43,7 +43,7 @@ _REFUSED = "ConnectionRefused"
 
 
 class MissingRight(NamedTuple):
-    """Right that the server found missing: verb, resource with its subresource (``pods/log``), API group."""
+    """Missing permission: verb, resource with its subresource (``pods/log``), API group."""
 
     verb: str
     resource: str
@@ -51,19 +51,19 @@ class MissingRight(NamedTuple):
 
 
 NO_ANSWER = 0
-"""Status of an error without any answer of the server."""
+"""Status of an error without any response of the server."""
 
 
 class ApiError(BackendError):
-    """The API server refused, failed or did not answer.
+    """The API server refused, failed or did not respond.
 
     Attributes:
-        status: HTTP status; 0 when there was no answer.
+        status: HTTP status; 0 if there was no response.
         reason: ``reason`` of the server's Status, such as ``AlreadyExists`` or ``Conflict``; empty without one.
         detail: ``message`` of the server's Status.
         retry_after_seconds: Value of the ``Retry-After`` header; None without one.
-        is_repeated: The request was sent before, on a connection that was cut, and may have been carried out then.
-        missing: Right without which the server refused; None for other causes, and other authorizers' words.
+        is_repeated: The request was already sent on a connection that broke, and may have been carried out then.
+        missing: Missing permission that caused the refusal; None for other causes or other authorizers' messages.
     """
 
     is_repeated: bool = False
@@ -87,7 +87,7 @@ class ApiError(BackendError):
 
     @property
     def reason_left(self) -> str:
-        """Cause for which an object stays in a receipt; with the Role that has the right, where one is missing."""
+        """Reason for an object in a receipt; names the Role with the permission if one is missing."""
         return str(self) if self.missing else self.message
 
     @property
@@ -112,7 +112,7 @@ class ApiError(BackendError):
 
     @property
     def is_denied(self) -> bool:
-        """True if this user or this server will not serve the kind: forbidden, unknown, or without lists."""
+        """True if this kind cannot be listed by this user on this server: forbidden, unknown, or not listable."""
         return self.status in (403, 404, 405)
 
     @property
@@ -122,13 +122,13 @@ class ApiError(BackendError):
 
     @property
     def is_unauthorized(self) -> bool:
-        """True if the server does not accept the login, or no longer."""
+        """True on HTTP 401: the server does not accept the login, or no longer accepts it."""
         return self.status == 401
 
     @property
     def is_gone(self) -> bool:
         """True if the requested revision has been compacted."""
-        # As an event of a watch it comes with either reason, and not always with the code.
+        # A watch event has either of these reasons, and not always the code.
         return self.status == 410 or self.reason in ("Expired", "Gone")
 
     @property
@@ -143,7 +143,7 @@ class ApiError(BackendError):
 
     @property
     def is_unreachable(self) -> bool:
-        """True if there was no answer: the request may or may not have been carried out."""
+        """True if there was no response: the request may or may not have been carried out."""
         return self.status == NO_ANSWER
 
     @property
@@ -154,26 +154,28 @@ class ApiError(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """Method and path of a request, for sentences."""
+    """Method and path of a request, for messages."""
 
     method: str
     path: str
 
     def __str__(self) -> str:
         verb, what = _VERBS.get(self.method, self.method.lower()), _object(self.path)
-        # These are POSTs that create nothing that people would call an object.
+        # These POSTs do not create an object in the usual sense.
         if self.method == "POST" and self.path.endswith(("/eviction", "/exec", "/portforward", "/binding")):
             verb = "use"
         return f"{verb} {what}"
 
 
 def response_error(request: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """Make the error for a response with a status of 300 or more; the body is a Status object, or anything else."""
+    """Create the error for a response with a status of 300 or more; the body is a Status object, or anything
+    else.
+    """
     reason, detail = _REASONS.get(status, ""), ""
     try:
         parsed = bounded_json.loads(body)
     except ValueError:
-        # A proxy or load balancer answered: the beginning of its page is the only hint there is.
+        # A proxy or load balancer responded: the beginning of its page is the only hint.
         detail = body[:300].decode("utf-8", "replace").strip()
     else:
         if isinstance(parsed, dict):
@@ -185,7 +187,7 @@ def response_error(request: RequestInfo, status: int, body: bytes, retry_after: 
 def status_error(
     request: RequestInfo, status: int, reason: str, detail: str, retry_after_seconds: float | None = None
 ) -> ApiError:
-    """Make the error for a Status, from a response or from an ERROR event of a watch."""
+    """Create the error for a Status, from a response or from an ERROR event of a watch."""
     cause = _missing_permission(detail) or detail or reason or f"HTTP {status}"
     error = ApiError(
         f"The server did not {request}: {cause.rstrip('.')}.",
@@ -201,7 +203,7 @@ def status_error(
 
 
 def _missing_permission(detail: str) -> str:
-    """Shorten the server's sentence on a missing permission; empty if it is another sentence.
+    """Shorten the server's sentence on a missing permission; empty for any other sentence.
 
     The namespace is left out, as the request names it.
     """
@@ -212,7 +214,7 @@ def _missing_permission(detail: str) -> str:
 
 
 def unanswered_error(request: RequestInfo, server: str, cause: str, *, is_refused: bool = False) -> ApiError:
-    """Make the error for a connection that was refused, cut or silent."""
+    """Create the error for a connection that was refused, broken or silent."""
     return ApiError(
         f"No answer from {server} to: {request} ({cause.rstrip('.')}).",
         "Check that the cluster is reachable from here (`kubectl version`).",

@@ -1,10 +1,11 @@
 """Credential plugins: programs named in the kubeconfig that print an ExecCredential (client.authentication.k8s.io).
 
-They run beside a full-screen app, so they get no terminal: no stdin, a session of their own, and thirty seconds.
+They run while a full-screen app owns the terminal, so they get no stdin, their own session, and thirty seconds.
 
-Not the library's (``kubernetes/aio/config/exec_provider.py`` at 37.0.1): it gives the plugin our stdin and calls it
-interactive where stdout is a terminal, which eats the app's keys; it reads stdout to its end before stderr, which
-blocks for ever on a talkative plugin; it has no limit of time; and when a plugin fails it goes on without a login.
+The library's implementation is not used (``kubernetes/aio/config/exec_provider.py`` at 37.0.1). It passes our stdin
+to the plugin and declares it interactive if stdout is a terminal, which steals the app's keys. It reads stdout to
+its end before stderr, which deadlocks with a talkative plugin. It has no timeout, and after a plugin fails it
+continues without a login.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LONGEST_LINE = 300
 
 
 class ExecSource:
-    """Source of a login that runs a plugin, for ``limit_seconds`` at most."""
+    """Login source that runs a plugin, for at most ``limit_seconds``."""
 
     def __init__(self, access: Access, plugin: ExecPlugin, limit_seconds: float = PLUGIN_SECONDS) -> None:
         self._access = access
@@ -51,7 +52,7 @@ class ExecSource:
         try:
             printed = bounded_json.decode(output, _ExecCredential)
         except ValueError:
-            # The output may hold a token, so it is never quoted; `from None` keeps it out of the traceback, too.
+            # The output may contain a token, so it is never quoted; `from None` keeps it out of the traceback too.
             raise login_error(f"The credential plugin {name} printed no credential.", self._hint()) from None
         status = printed.status
         if status.token:
@@ -66,7 +67,7 @@ class ExecSource:
         raise login_error(f"The credential plugin {name} printed neither a token nor a certificate.", self._hint())
 
     async def _run(self, name: str) -> tuple[int, bytes, bytes]:
-        _log.info("credential plugin %s: begins", name)  # not its arguments: some take a secret there
+        _log.info("credential plugin %s: begins", name)  # without its arguments: some contain a secret
         try:
             process = await asyncio.create_subprocess_exec(
                 self._plugin.command,
@@ -85,7 +86,7 @@ class ExecSource:
             ) from error
         try:
             async with asyncio.timeout(self._limit_seconds):
-                # Both pipes at once: a plugin that fills the other pipe's buffer would block for ever.
+                # Read both pipes concurrently: a plugin that fills the other pipe's buffer would block forever.
                 output, talk = await process.communicate()
         except TimeoutError as error:
             raise login_error(
@@ -118,7 +119,7 @@ class ExecSource:
 
 
 class EksSource:
-    """Source of EKS tokens signed in this process, which saves the aws program's second of CPU; else the plugin.
+    """EKS tokens signed in this process, which saves a second of CPU for the aws program; otherwise the plugin.
 
     Args:
         cluster: (cluster, region, profile, role), arguments of the signer.
@@ -131,7 +132,7 @@ class EksSource:
         self._plugin = plugin
 
     async def fetch(self) -> ApiLogin:
-        """Sign a token; if that fails, run the plugin, whose message people know."""
+        """Sign a token; if that fails, run the plugin, whose error message users know."""
         try:
             token, expires = await asyncio.to_thread(self._signer, *self._cluster)
         except (L2RError, ImportError):
@@ -140,7 +141,7 @@ class EksSource:
 
 
 def plugin_source(access: Access, plugin: ExecPlugin, signer: EksSigner | None) -> LoginSource:
-    """Make the source for a plugin: its program, or our own signature if all its arguments are understood."""
+    """Create the source for a plugin: the program, or our own signature if all its arguments are understood."""
     program = ExecSource(access, plugin)
     cluster = _eks_arguments(plugin) if signer is not None else None
     return EksSource(signer, cluster, program) if signer is not None and cluster is not None else program
@@ -149,7 +150,7 @@ def plugin_source(access: Access, plugin: ExecPlugin, signer: EksSigner | None) 
 def _eks_arguments(plugin: ExecPlugin) -> tuple[str, str, str, str] | None:
     """Return (cluster, region, profile, role) of one of the three EKS plugins; None if any argument is unknown.
 
-    An argument that is not understood could change the identity, so the program itself must run then.
+    An unknown argument could change the identity, so the program itself must run then.
     """
     name, env = PurePath(plugin.command).name, dict(plugin.env)
     arguments = list(plugin.args)

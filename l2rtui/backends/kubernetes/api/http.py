@@ -1,7 +1,7 @@
 """HTTP transport to one API server: requests, streams and websockets; logins renewed; errors as ApiError.
 
-Requests go through the official client library's ``ApiClient``, see ``session``; their answers are read as bytes.
-Renewal after 401 and repetition after 429 are ours: the library does neither.
+The official client library's ``ApiClient`` sends the requests, see ``session``; responses are read as bytes.
+Renewal after 401 and repetition after 429 are our own: the library does neither.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _MAX_CLIENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class _SignedRequest:
-    """Request as the library has prepared it.
+    """Request as prepared by the library.
 
     Attributes:
-        login: The login that it carries.
+        login: The login that it contains.
     """
 
     client: ApiClient
     url: URL
-    headers: dict[str, str] = field(repr=False)  # the token is among them
+    headers: dict[str, str] = field(repr=False)  # includes the token
     body: Any = field(repr=False)
     login: ApiLogin
 
@@ -71,10 +71,10 @@ class Connection:
     def __init__(self, access: Access, credentials: Credentials | None = None) -> None:
         self.access = access
         self.server = access.server
-        # Which Role has a right is knowledge of the rooms above; who connects says it.
+        # The mapping from a permission to its Role belongs to higher layers; the caller that connects passes it in.
         self.advise: Callable[[MissingRight], str] | None = None
         self._credentials = credentials or make_credentials(access)
-        # As client-go: NO_PROXY does not count against the proxy of a kubeconfig.
+        # As in client-go: NO_PROXY does not apply to the proxy of a kubeconfig.
         self._proxy = check_proxy(access.proxy_url) if access.proxy_url else environment_proxy(access.server)
         self._clients: dict[tuple[bytes, bytes], ApiClient] = {}
         # Responses whose bodies are being read, by client: close() must wake their readers.
@@ -97,21 +97,21 @@ class Connection:
         """Send a request and return the body of the response.
 
         A login that the server refuses is renewed once. After 429 (too many requests) the request is repeated as
-        long as the time allows, which is safe for every method: the server has not processed it.
+        long as the timeout allows, which is safe for every method: the server has not processed it.
 
         Args:
-            body: Dicts, lists and plain values; the library encodes it as JSON.
-            timeout_seconds: For the request with all its repetitions.
-            on_start: Gets the first bytes of a successful response as soon as they arrive.
+            body: Dicts, lists and plain values; the library encodes them as JSON.
+            timeout_seconds: Timeout of the request including all repetitions.
+            on_start: Called with the first bytes of a successful response as soon as they arrive.
 
         Raises:
-            ApiError: no response within the time, or one with an error status.
+            ApiError: No response within the timeout, or a response with an error status.
         """
         until = time.monotonic() + timeout_seconds
         request = RequestInfo(method, path)
         headers = {"Content-Type": content_type} if body is not None else {}
         while True:
-            _log.debug("%s %s", method, path)  # no query and no body: a log is no place for what users wrote
+            _log.debug("%s %s", method, path)  # no query and no body: a log must not contain user data
             left = max(0.05, until - time.monotonic())
             timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT_SECONDS, left))
             try:
@@ -122,7 +122,7 @@ class Connection:
                     on_start(head)
                     return head + await response.read()
             except ApiError as error:
-                # No other error is retried here: whether a write may be repeated, only the caller knows.
+                # No other error is retried here: only the caller knows whether a write may be repeated.
                 pause = error.retry_after_seconds if error.is_busy else None
                 if pause is None or time.monotonic() + pause >= until:
                     raise
@@ -131,7 +131,9 @@ class Connection:
                 raise _unanswered(request, self.server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
-        """GET a path and decode the response; ApiError as request(), or for no JSON (a proxy, a log-in page)."""
+        """GET a path and decode the response. Raises ApiError like request(), and if the body is not JSON (a proxy,
+        a log-in page).
+        """
         return decode_json(RequestInfo("GET", path), await self.request("GET", path, query=query))
 
     async def stream(
@@ -145,11 +147,11 @@ class Connection:
         """GET a path and yield the response in chunks of any size, until the server ends it.
 
         Args:
-            idle_timeout_seconds: Longest silence; then the connection counts as dead.
+            idle_timeout_seconds: Longest silence after which the connection counts as dead.
             on_open: Called when the headers have arrived, which may be long before the first chunk.
 
         Raises:
-            ApiError: an error status, a cut in the middle, or too long a silence.
+            ApiError: An error status, a broken connection, or too long a silence.
         """
         request = RequestInfo("GET", path)
         timeout = aiohttp.ClientTimeout(
@@ -181,11 +183,11 @@ class Connection:
             heartbeat_seconds: Interval of pings; None for none.
 
         Raises:
-            ApiError: the server does not open it.
+            ApiError: The server refuses to open it.
         """
         request = RequestInfo("GET", path)
         for is_last in (False, True):
-            # Old servers answer 406 to a request for JSON where there is no content type.
+            # Old servers answer 406 to a request for JSON if the response has no content type.
             signed = await self._signed(request, query, {"Accept": "*/*"})
             try:
                 return await session_of(signed.client).ws_connect(
@@ -193,7 +195,7 @@ class Connection:
                     protocols=protocols,
                     headers=signed.headers,
                     heartbeat=heartbeat_seconds,
-                    max_msg_size=0,  # the server's messages have no limit
+                    max_msg_size=0,  # the server's messages have no size limit
                     proxy=signed.client.configuration.proxy,
                     server_hostname=signed.client.configuration.tls_server_name,
                     timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
@@ -218,8 +220,8 @@ class Connection:
                 self._encoding = "identity"
 
     async def close(self) -> None:
-        """Close all connections; open streams end with an error, and so does every later request."""
-        # A request of a gathering whose first error has ended it may come later: nobody would close its client.
+        """Close all connections; open streams and later requests fail with an error."""
+        # After a gather() has failed, its other requests may still come; their new client would never be closed.
         self._is_closed = True
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
@@ -237,7 +239,9 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         body: object = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a response with a status below 300, renewing the login once if need be; ApiError for any other."""
+        """Open a response with a status below 300, renewing the login once if necessary; ApiError for any other
+        status.
+        """
         for is_last in (False, True):
             signed = await self._signed(request, query, headers, body)
             with counted_sendings() as sendings:
@@ -252,7 +256,7 @@ class Connection:
                         _abort_unread(response)
                     return
                 if response.status != 401 or is_last or not await self._is_renewed(signed.login):
-                    # At most 1 MiB of the body: an error page of a proxy needs no more.
+                    # At most 1 MiB of the body, which is enough for a proxy's error page.
                     retry_after = response.headers.get("Retry-After", "")
                     body_text = await response.content.read(1 << 20)
                     error = response_error(request, response.status, body_text, retry_after)
@@ -268,7 +272,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         body: object = None,
     ) -> _SignedRequest:
-        """Let the library put a request together, with the login that its hook takes from our credentials."""
+        """Let the library prepare a request, with the login that its hook takes from our credentials."""
         login = await self._credentials.login()
         client = self._client(login)
         pairs = list(query.items() if isinstance(query, Mapping) else query or ())
@@ -278,13 +282,13 @@ class Connection:
         authorization = sent.pop("authorization", None) or ""
         if authorization:
             sent["Authorization"] = authorization
-        # Encoded: aiohttp would else decode and encode names again, and they are data.
+        # Encoded: otherwise aiohttp would decode and encode names again, but they are data.
         return _SignedRequest(
             client, URL(url, encoded=True), sent, encoded, replace(login, authorization=authorization)
         )
 
     async def _authorize(self, configuration: Configuration) -> None:
-        """Set the present login; the library calls this hook for each request."""
+        """Set the current login; the library calls this hook for each request."""
         configuration.api_key[AUTH] = (await self._credentials.login()).authorization
 
     async def _sent(
@@ -320,7 +324,7 @@ class Connection:
         return response_error(request, error.status, f"it could not be opened (HTTP {error.status})".encode())
 
     def _client(self, login: ApiLogin) -> ApiClient:
-        """Return the client of a certificate: TLS binds connections to it, so a renewed one gets others."""
+        """Return the client of a certificate: TLS binds connections to it, so a renewed one needs a new client."""
         key = (login.certificate, login.key)
         if self._is_closed:
             raise ApiError(f"The connection to {self.server} is closed.")
@@ -339,7 +343,7 @@ class Connection:
         task.add_done_callback(lambda done: done.exception())
 
     async def _close(self, client: ApiClient) -> None:
-        """Close the connections of a client, and wake readers, whom aiohttp itself would let wait for ever."""
+        """Close the connections of a client, and wake readers, which aiohttp would leave waiting forever."""
         for response, owner in self._reading.items():
             if owner is client:
                 response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
@@ -347,10 +351,10 @@ class Connection:
 
 
 def _abort_unread(response: aiohttp.ClientResponse) -> None:
-    """Abort the connection of a response that was not read to its end: no other request can use it.
+    """Abort the connection of a response that was not fully read: no other request can use it.
 
-    close() instead has no effect if the server has closed while the reader was behind: asyncio's TLS transport then
-    takes itself for closing already.
+    close() would have no effect if the server has closed while the reader was behind: asyncio's TLS transport then
+    considers itself already closing.
     """
     if (
         not response.content.is_eof()
@@ -361,7 +365,7 @@ def _abort_unread(response: aiohttp.ClientResponse) -> None:
 
 
 def decode_json(request: RequestInfo, body: bytes) -> Any:
-    """Decode the body of a response; ApiError when it is not JSON."""
+    """Decode the body of a response; ApiError if it is not JSON."""
     try:
         return bounded_json.decode(body)
     except ValueError as error:
@@ -371,20 +375,20 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
 
 
 def _redirected(request: RequestInfo, error: RedirectError) -> ApiError:
-    """Make the error for a redirect: an API server sends none, a log-in page before it does."""
+    """Create the error for a redirect: API servers send none, but a log-in page in front of one does."""
     where = urlsplit(error.location).hostname or "another address"
     return response_error(request, error.status, f"it was redirected to {where}".encode())
 
 
 def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds: float) -> ApiError:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):  # its limit is shorter than that of the request
+    if isinstance(error, aiohttp.ConnectionTimeoutError):  # its timeout is shorter than the request's
         seconds = min(seconds, _CONNECT_SECONDS)
     is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
     return unanswered_error(request, server, _cause(error, seconds), is_refused=is_refused)
 
 
 def _cause(error: BaseException, seconds: float) -> str:
-    """Describe in few words why there was no response."""
+    """Describe briefly why there was no response."""
     if isinstance(error, TimeoutError):
         return f"nothing came for {seconds:.0f} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

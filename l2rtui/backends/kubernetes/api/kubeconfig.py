@@ -4,12 +4,12 @@ The official client library's reader (``kubernetes.aio.config`` at 37.0.1) is no
 
 - lets the last of several files choose the current context, where kubectl takes the first that names one;
 - raises a TypeError for an empty first file, and for an ``https`` context without a user;
-- ignores ``as`` and its groups, and so acts with more rights than were asked for;
-- looks a relative path of a plugin up from the working folder, and reads ``tokenFile`` once;
-- in a pod, sends a token that ends with a line break as it is, which is no header (``load_incluster_config``).
+- ignores ``as`` and its groups, and so acts with more permissions than requested;
+- resolves a plugin's relative path against the working folder, and reads ``tokenFile`` once;
+- in a pod, sends a token with its trailing line break, which is an invalid header (``load_incluster_config``).
 
-Each has a test that fails with the library's reader (``test_upstream_faults.py``); when a release of the library
-passes one, what is ours for it can go.
+Each item has a test that fails with the library's reader (``test_upstream_faults.py``). When a release of the
+library passes a test, our replacement for that item can be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AS_USER, _AS_UID, _AS_GROUP, _AS_EXTRA = (
     f"Impersonate-{part}" for part in ("User", "Uid", "Group", "Extra-")
 )  # fmt: skip
 _EXTRA_SAFE = "!#$&'*+^`|"
-"""Characters of an HTTP field name beside letters, digits and ``-._~`` (RFC 9110, 5.6.2); others are encoded."""
+"""Characters of an HTTP field name besides letters, digits and ``-._~`` (RFC 9110, 5.6.2); others are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """Tokens of an OpenID Connect provider and what renews them.
+    """Tokens of an OpenID Connect provider, and the settings to renew them.
 
     Attributes:
-        source, user: The kubeconfig that holds them, and its entry.
+        source, user: The kubeconfig with the tokens, and its user entry.
     """
 
     id_token: str = field(default="", repr=False)
@@ -66,10 +66,10 @@ class Oidc:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """User entry of a kubeconfig; secrets never show in ``repr``.
+    """User entry of a kubeconfig; secrets are excluded from ``repr``.
 
     Attributes:
-        certificate, key: PEM. certificate_file, key_file: paths instead, read again when the login is renewed.
+        certificate, key: PEM. certificate_file, key_file: Paths instead, read again when the login is renewed.
         impersonate: Headers of user impersonation (``as``, ``as-uid``, ``as-groups``, ``as-user-extra``).
     """
 
@@ -93,8 +93,8 @@ class Access:
 
     Attributes:
         context: Name of the context; ``in-cluster`` for a pod's own account.
-        server: Base URL without a slash at its end.
-        ca: PEM of the authorities to trust; empty means the system's.
+        server: Base URL without a trailing slash.
+        ca: PEM of the trusted authorities; empty for the system's.
         is_insecure: The server's certificate is not verified (``insecure-skip-tls-verify``).
     """
 
@@ -110,7 +110,7 @@ class Access:
 
     @property
     def acting_user(self) -> str:
-        """Name of the user for sentences: the kubeconfig's, or whom it impersonates."""
+        """Name of the user for messages: the kubeconfig's user, or the impersonated user."""
         user = dict(self.user.impersonate).get(_AS_USER, "")
         return f"{user} (impersonated by {self.user.name or 'anonymous'})" if user else self.user.name
 
@@ -121,12 +121,12 @@ def load_access(
     """Load a context from kubeconfig files, or from the pod's service account.
 
     Args:
-        context: Empty means the current one.
-        kubeconfig: Path, or several joined as in ``KUBECONFIG``; None means ``KUBECONFIG``, then
-            ``~/.kube/config``, then the service account of the pod that we run in.
+        context: Empty for the current context.
+        kubeconfig: Path, or several joined as in ``KUBECONFIG``; None for ``KUBECONFIG``, then ``~/.kube/config``,
+            then the service account of the surrounding pod.
 
     Raises:
-        ConfigError: there is no configuration, or it is invalid; the sentence names file and entry.
+        ConfigError: The configuration is missing or invalid; the message names file and entry.
     """
     environ = os.environ if environ is None else environ
     merged = merge_files(kubeconfig, environ)
@@ -139,12 +139,12 @@ def load_access(
 
 
 def impersonating(access: Access, user: str = "", groups: tuple[str, ...] = ()) -> Access:
-    """Return the access with another user, or other groups, to act as; empty keeps those of the kubeconfig.
+    """Return the access with another user or other groups to impersonate; empty keeps the kubeconfig's.
 
-    As kubectl's ``--as`` and ``--as-group``: each replaces its own part alone.
+    As kubectl's ``--as`` and ``--as-group``: each replaces only its own part.
 
     Raises:
-        ConfigError: there are groups, and no user to act as.
+        ConfigError: Groups are given without a user to impersonate.
     """
     replaced = {name for name, value in ((_AS_USER, user), (_AS_GROUP, groups)) if value}
     rest = [pair for pair in access.user.impersonate if pair[0] not in replaced]
@@ -157,7 +157,7 @@ def impersonating(access: Access, user: str = "", groups: tuple[str, ...] = ()) 
 def context_names(
     kubeconfig: str | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], str]:
-    """Return the names of all contexts, and of the current one; for completion and for choosing."""
+    """Return the names of all contexts, and of the current one; for completion and selection."""
     environ = os.environ if environ is None else environ
     merged = merge_files(kubeconfig, environ)
     if merged is None:
@@ -170,7 +170,7 @@ def context_names(
 class _Entry:
     """Mapping in a kubeconfig, with its file; relative paths in it start from ``folder``."""
 
-    body: dict[str, Any] = field(repr=False)  # it may hold tokens
+    body: dict[str, Any] = field(repr=False)  # may contain tokens
     folder: Path
     source: str
 
@@ -179,7 +179,7 @@ class _Entry:
         value = self.body.get(key)
         if value is None:
             return ""
-        # Numbers too: YAML reads an unquoted token or namespace of digits as one.
+        # Numbers too: YAML reads an unquoted token or namespace of digits as a number.
         if not isinstance(value, str | int | float):
             raise ConfigError(f"In the kubeconfig {self.source}, {key} is not a text.")
         return str(value)
@@ -190,19 +190,19 @@ class _Entry:
         return str(self.folder / Path(text).expanduser()) if text else ""
 
     def data_or_file(self, key: str) -> tuple[bytes, str]:
-        """Return the content of ``key-data``, or else the path in ``key``."""
+        """Return the content of ``key-data``, or otherwise the path in ``key``."""
         data = self.text(f"{key}-data")
         if not data:
             return b"", self.path(key)
         try:
             return base64.b64decode(data, validate=False), ""
-        except ValueError:  # binascii.Error is one; so is text that is not ASCII
+        except ValueError:  # includes binascii.Error and text that is not ASCII
             raise ConfigError(
                 f"The kubeconfig {self.source} holds a certificate or key that is not base64."
             ) from None
 
     def pem(self, key: str) -> bytes:
-        """Return the content of ``key-data``, or else of the file in ``key``."""
+        """Return the content of ``key-data``, or otherwise of the file in ``key``."""
         data, path = self.data_or_file(key)
         if data or not path:
             return data
@@ -220,7 +220,9 @@ class MergedKubeconfig:
     current: str = ""
 
     def access(self, context: str = "") -> Access:
-        """Resolve one context, the current one if empty; ConfigError if there is none, or it points to nothing."""
+        """Resolve one context; empty for the current one. Raises ConfigError if it is missing or has dangling
+        references.
+        """
         name = context or self.current
         if not name:
             names = ", ".join(self.entries["contexts"]) or "none"
@@ -259,10 +261,10 @@ class MergedKubeconfig:
 
 
 def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> MergedKubeconfig | None:
-    """Merge kubeconfig files; None if there is none and none was named.
+    """Merge kubeconfig files; None if the default file is missing and none was named.
 
-    As kubectl does: of two entries with one name the first counts, and so does the first current context. Missing
-    files are skipped, unless all that were named are missing.
+    As in kubectl: of two entries with the same name the first counts, and so does the first current context.
+    Missing files are skipped, unless all named files are missing.
     """
     named = kubeconfig or environ.get("KUBECONFIG", "")
     home_folder = environ.get("HOME") or str(Path("~").expanduser())
@@ -284,17 +286,17 @@ def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> MergedKub
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    import yaml  # 25 ms that shell completion without a kubeconfig need not pay
+    import yaml  # 25 ms, which shell completion without a kubeconfig can save
 
     from l2rtui import bounded_yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is fast
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is fast
     try:
         parsed = bounded_yaml.load(text, loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        # The parser's message may quote the line, and the line may hold a token.
+        # The parser's message may quote the line, and the line may contain a token.
         raise ConfigError(f"The kubeconfig {path}{where} is not YAML.") from None
     if parsed is None:
         return {}
@@ -317,7 +319,7 @@ def _merge(merged: MergedKubeconfig, parsed: dict[str, Any], path: Path) -> None
             body = item.get(section.removesuffix("s")) or {}
             if not isinstance(body, dict):
                 raise ConfigError(f"In the kubeconfig {path}, {section} {name!r} is not a mapping.")
-            # setdefault: the first file wins, as in kubectl.
+            # setdefault: the first file takes precedence, as in kubectl.
             merged.entries[section].setdefault(name, _Entry(body, folder, str(path)))
 
 
@@ -341,17 +343,17 @@ def _user(name: str, entry: _Entry) -> User:
 
 
 def _impersonation(user: _Entry) -> tuple[tuple[str, str], ...]:
-    """Return the headers by which an entry acts as another user; the library's reader drops them."""
+    """Return the headers with which an entry impersonates another user; the library's reader drops them."""
     name = user.text("as")
     if not name:
-        return ()  # groups without a user count for nothing, as in client-go
+        return ()  # groups without a user are ignored, as in client-go
     groups, extra = user.body.get("as-groups") or [], user.body.get("as-user-extra") or {}
     if not isinstance(groups, list) or not isinstance(extra, dict):
         raise ConfigError(f"In the kubeconfig {user.source}, as-groups is no list or as-user-extra no mapping.")
     pairs = [(_AS_USER, name), *((_AS_GROUP, str(group)) for group in groups)]
     pairs += [(_AS_UID, uid)] if (uid := user.text("as-uid")) else []
     for key, values in extra.items():
-        # client-go encodes them so, and the server decodes them: a key may be a URL.
+        # client-go encodes them like this, and the server decodes them: a key may be a URL.
         header = f"{_AS_EXTRA}{quote(str(key).lower(), safe=_EXTRA_SAFE)}"
         pairs += [(header, str(value)) for value in (values if isinstance(values, list) else [values])]
     return _checked_headers(pairs)
@@ -365,7 +367,7 @@ def _checked_headers(pairs: list[tuple[str, str]]) -> tuple[tuple[str, str], ...
 
 
 def _plain(value: Any) -> str:
-    """Return an argument or a value of a variable; null is an empty text, as kubectl reads it."""
+    """Return an argument or a value of a variable; null becomes an empty text, as in kubectl."""
     return "" if value is None else str(value)
 
 
@@ -377,7 +379,7 @@ def _exec(user: _Entry) -> ExecPlugin | None:
     command = entry.text("command")
     if not command:
         raise ConfigError(f"A user in {user.source} has an exec plugin without a command.")
-    # As kubectl: a path is relative to the kubeconfig, a bare name is looked up in PATH.
+    # As in kubectl: a path is relative to the kubeconfig, a bare name is looked up in PATH.
     if "/" in command and not Path(command).is_absolute():
         command = str(user.folder / command)
     env = body.get("env") or []
@@ -395,7 +397,7 @@ def _oidc(name: str, user: _Entry) -> Oidc | None:
     body = user.body.get("auth-provider")
     if not isinstance(body, dict):
         return None
-    # gcp, azure and others were removed from client-go in 1.26; oidc is the only one that is left.
+    # gcp, azure and others were removed from client-go in 1.26; only oidc is left.
     provider, config = body.get("name"), body.get("config") or {}
     if provider != "oidc":
         raise ConfigError(
@@ -423,7 +425,7 @@ def _in_cluster(environ: Mapping[str, str], folder: Path | None = None) -> Acces
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").is_file():
         return None
-    # The path and not the token: the kubelet replaces a projected token before it expires (1 h by default).
+    # The path, not the token: the kubelet replaces a projected token before it expires (1 h by default).
     user = replace(User("service account"), token_file=str(folder / "token"))
     ca = folder / "ca.crt"
     namespace = folder / "namespace"

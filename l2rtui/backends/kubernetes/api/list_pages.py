@@ -1,4 +1,4 @@
-"""Paged list of one kind at one revision: the start of a watch, and all that a single snapshot needs."""
+"""Paged list of one kind at one revision: the start of a watch, or all that a single snapshot needs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from l2rtui.backends.kubernetes.api.structs import KubeObject, ObjectList, Objec
 
 T = TypeVar("T", bound=KubeObject)
 _MAX_PENDING = 2
-"""Pages that are on the wire or being decoded; a third would only occupy memory."""
+"""Number of pages in transfer or being decoded; a third would only occupy memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Selection of objects of one kind: one namespace or (None) all, and selectors as kubectl takes them.
+    """Selection of objects of one kind: one namespace or all (None), and selectors in kubectl's syntax.
 
     Attributes:
         api_version: For a kind whose version differs between servers; empty for the usual one.
@@ -52,7 +52,7 @@ class Scope:
 
 
 class ListResult(Generic[T]):
-    """List that is being assembled from pages or from events of a streamed list.
+    """List that is being assembled from pages or from the events of a streamed list.
 
     Attributes:
         items, undecoded: By ``namespace/name``.
@@ -95,14 +95,14 @@ class ListResult(Generic[T]):
 async def iter_pages(
     api: Api, scope: Scope, decoder: Decoder[T], page_seconds: float, at_least: str = ""
 ) -> AsyncGenerator[ListPage[T] | None]:
-    """Read a list page by page; None means that all pages so far are void, as their revision has expired.
+    """Read a list page by page; None invalidates all pages so far, as their revision has expired.
 
     Args:
-        at_least: Oldest acceptable revision, "0" for any: the server answers from its watch cache, in one piece.
-            Empty requests the newest, which the server reads from etcd page by page.
+        at_least: Oldest acceptable revision; "0" for any, which the server answers from its watch cache in one
+            piece. Empty requests the newest, which the server reads from etcd page by page.
 
     Raises:
-        ApiError: the server refuses, or the response is not a list.
+        ApiError: The server refuses, or the response is not a list.
     """
     requests = _PageRequests(api, scope, decoder, page_seconds)
     requests.request_page({"resourceVersion": at_least} if at_least else {"limit": str(PAGE)})
@@ -112,10 +112,10 @@ async def iter_pages(
             try:
                 page = await requests.page()
             except ApiError as error:
-                # A first page has no revision that could expire: such an error would come again.
+                # A first page has no revision that could expire: such an error would repeat.
                 if not (error.is_gone and is_continued):
                     raise
-                # Reading takes longer than etcd keeps revisions: once more, all in one response.
+                # Reading takes longer than etcd keeps revisions: retry with everything in one response.
                 yield None
                 requests.request_page({})
                 is_continued = False
@@ -123,7 +123,7 @@ async def iter_pages(
             is_continued = True
             for part in decoder.parts(page, PAGE):
                 yield part
-                await asyncio.sleep(0)  # lets keys and other watches in between portions of a long page
+                await asyncio.sleep(0)  # gives keys and other watches a turn between portions of a long page
     finally:
         await requests.close()
 
@@ -152,12 +152,12 @@ class _PageRequests(Generic[T]):
         self._pending.append(asyncio.create_task(answer))
 
     async def page(self) -> ObjectList[T] | ObjectList[msgspec.Raw]:
-        """Return the next page; the one after it has been requested by then.
+        """Return the next page, after requesting the one that follows it.
 
         Raises:
-            ApiError: the server refuses, or the response is not a list.
+            ApiError: The server refuses, or the response is not a list.
         """
-        # It stays in the queue until it has arrived, or close() would not cancel it.
+        # It stays in the queue until it has arrived; otherwise close() would not cancel it.
         try:
             page = self._decoder.page(await self._pending[0])
         except UNDECODABLE as error:
@@ -166,7 +166,7 @@ class _PageRequests(Generic[T]):
             ) from error
         finally:
             self._pending.popleft()
-        # Its head did not hold the token (a proxy sent a few bytes at first), or a page was on its way already.
+        # Its head did not contain the token (a proxy sent a few bytes first), or a page was already pending.
         if not self._pending and (more := page.metadata.continue_):
             self._request_next(more)
         return page
@@ -178,7 +178,7 @@ class _PageRequests(Generic[T]):
         await asyncio.gather(*self._pending, return_exceptions=True)
 
     def _on_first_bytes(self, head: bytes) -> None:
-        """Request the next page as soon as this one begins: the server reads etcd while this one is on the wire."""
+        """Request the next page as soon as this one begins: the server reads etcd while this one is in transfer."""
         if len(self._pending) < _MAX_PENDING and (more := self._decoder.continue_token(head)):
             self._request_next(more)
 
@@ -187,5 +187,5 @@ class _PageRequests(Generic[T]):
 
 
 def key_of(meta: ObjectMeta) -> str:
-    """Return the key of an object among those of its kind: ``namespace/name``."""
+    """Return the key of an object within its kind: ``namespace/name``."""
     return f"{meta.namespace}/{meta.name}"

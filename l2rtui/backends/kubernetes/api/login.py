@@ -1,6 +1,6 @@
-"""Login of a user at the API server, and the interface of what fetches one.
+"""Login of a user at the API server, and the interface of login sources.
 
-Below credentials, OIDC and credential plugins, so that none of the three needs to import another.
+Below credentials, OIDC and credential plugins, so that none of these needs to import another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Protocol
 from l2rtui.backends.kubernetes.api.errors import ApiError
 
 EksSigner = Callable[[str, str, str, str], tuple[str, float]]
-"""``(cluster, region, profile, role) → (token, expiry in seconds since the epoch)``; ImportError: no botocore."""
+"""``(cluster, region, profile, role) → (token, expiry in seconds since the epoch)``. ImportError means no
+botocore.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +24,17 @@ class ApiLogin:
     Attributes:
         authorization: Value of the ``Authorization`` header; empty for none.
         certificate, key: PEM of the client certificate; empty for none.
-        expires: Seconds since the epoch; None means never.
+        expires: Seconds since the epoch; None for never.
     """
 
-    # Tokens and keys are kept out of repr: a traceback with locals, or a failed assertion, would print them.
+    # Tokens and keys are excluded from repr: a traceback with locals, or a failed assertion, would print them.
     authorization: str = field(default="", repr=False)
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
     expires: float | None = None
 
     def is_same_as(self, other: ApiLogin) -> bool:
-        """Return True if the server cannot tell the two apart; expiry does not count."""
+        """Return True if both look the same to the server; expiry is ignored."""
         return replace(other, expires=self.expires) == self
 
 
@@ -40,9 +42,9 @@ class LoginSource(Protocol):
     """Source of logins: the kubeconfig itself, a credential plugin, an identity provider."""
 
     async def fetch(self) -> ApiLogin:
-        """Fetch a fresh login; ApiError if there is none, with a sentence that says why."""
+        """Fetch a fresh login; on failure ApiError with a sentence on the reason."""
 
 
 def login_error(message: str, hint: str = "") -> ApiError:
-    """Make the error for a login that cannot be had: nothing was sent to the server."""
+    """Create the error for a login that cannot be obtained: nothing was sent to the server."""
     return ApiError(message, hint, status=401, reason="NoCredential", detail=message)

@@ -1,12 +1,13 @@
 """OpenID Connect tokens, as the kubeconfig's ``auth-provider: oidc`` holds them.
 
-Not the library's (kubernetes/aio/config/openid.py at 37.0.1): without ``idp-certificate-authority`` it verifies no
-certificate, and so sends refresh token and client secret to whoever answers; with one it raises a TypeError
-(kubernetes-client/python#2034, open since 2023). It also loses a rotated refresh token.
+The library's implementation is not used (kubernetes/aio/config/openid.py at 37.0.1). Without
+``idp-certificate-authority`` it verifies no certificate, and so may send refresh token and client secret to anyone;
+with one it raises a TypeError (kubernetes-client/python#2034, open since 2023). It also loses a rotated refresh
+token.
 
 The id token in the kubeconfig is used until it expires; then the refresh token is exchanged for another (OpenID
-Connect Core, section 12). A provider that rotates refresh tokens has invalidated the old one by then, so the new
-one is written to the kubeconfig: otherwise kubectl would be locked out.
+Connect Core, section 12). A provider that rotates refresh tokens then invalidates the old one, so the new one is
+written to the kubeconfig: otherwise kubectl would be locked out.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ class OidcSource:
 
     def __init__(self, oidc: Oidc, clock: Callable[[], float] = time.time) -> None:
         self._oidc = oidc
-        self._stored = oidc  # as the file had them when it was last looked at
+        self._stored = oidc  # as last read from the file
         self._clock = clock
         self._last_token = ""
         self._is_unsaved = False
 
     async def fetch(self) -> ApiLogin:
-        """Return the stored token if it is valid and was not returned before; else a refreshed one.
+        """Return the stored token if it is valid and was not returned before; otherwise refresh it.
 
         A second call for the same token means that the server has refused it.
         """
-        if self._is_unsaved:  # the file was locked or read-only: without it kubectl would be locked out
+        if self._is_unsaved:  # the file was locked or read-only: unsaved, kubectl would be locked out
             await self._save()
         if not self._is_usable(self._oidc.id_token):
-            # kubectl, or another l2rtui, may have refreshed it: with rotation our own refresh token is void then.
+            # kubectl, or another l2rtui, may have refreshed it: with rotation our own refresh token is then
+            # invalid.
             self._take_stored()
         if not self._is_usable(self._oidc.id_token):
             await self._refresh()
@@ -59,11 +61,11 @@ class OidcSource:
 
     def _take_stored(self) -> None:
         stored = stored_tokens(self._stored)
-        if stored != self._stored:  # else what was refreshed here is newer than the file
+        if stored != self._stored:  # otherwise the tokens refreshed here are newer than the file
             self._oidc = self._stored = stored
 
     def _is_usable(self, token: str) -> bool:
-        # An expiry that we cannot read is no reason to refresh: the server will refuse the token if it has expired.
+        # An unreadable expiry is no reason to refresh: the server will refuse the token if it has expired.
         expires = token_expiry(token)
         is_good = bool(token) and (expires is None or expires > self._clock() + _SPARE_SECONDS)
         return is_good and token != self._last_token
@@ -82,7 +84,8 @@ class OidcSource:
             )
         refresh_token = _field(answer, "refresh_token") or oidc.refresh_token
         self._oidc = replace(oidc, id_token=token, refresh_token=refresh_token)
-        # Before the token is used: were the process killed in between, the only valid refresh token would be lost.
+        # Before the token is used: if the process were killed in between, the only valid refresh token would be
+        # lost.
         if refresh_token != oidc.refresh_token:
             self._is_unsaved = True
             await self._save()
@@ -93,7 +96,7 @@ class OidcSource:
         self._is_unsaved = False
 
     async def _exchange(self) -> tuple[int, bytes]:
-        """Send the refresh token; return status and body of the answer."""
+        """Send the refresh token; return status and body of the response."""
         oidc = self._oidc
         try:
             tls = ssl.create_default_context(cadata=oidc.ca.decode() if oidc.ca else None)
@@ -101,7 +104,7 @@ class OidcSource:
             raise login_error(
                 f"The certificate authority of the identity provider {oidc.issuer} is no PEM."
             ) from error
-        # A public client has no secret and sends its id in the form only (RFC 6749, 3.2.1).
+        # A public client has no secret and sends its id only in the form (RFC 6749, 3.2.1).
         headers = _authorization(oidc.client_id, oidc.client_secret) if oidc.client_secret else {}
         form = {"grant_type": "refresh_token", "refresh_token": oidc.refresh_token, "client_id": oidc.client_id}
         try:
@@ -119,13 +122,15 @@ async def _send(
     form: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
-    """Send a request by the environment's proxies, as client-go does: ``proxy-url`` is for the cluster alone."""
+    """Send a request through the environment's proxies, as client-go does: ``proxy-url`` is only for the
+    cluster.
+    """
     proxy = environment_proxy(url)
     connector = make_connector(proxy, ssl=tls)
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-        # Redirects of the form would carry the refresh token to another server.
+        # Following redirects of the form would send the refresh token to another server.
         session.request(
             method, url, data=form, headers=headers, proxy=http_proxy(proxy), allow_redirects=form is None
         ) as response,
@@ -136,7 +141,7 @@ async def _send(
 def token_expiry(token: str) -> float | None:
     """Return the ``exp`` claim of a JSON Web Token, seconds since the epoch; None without one.
 
-    The signature is not verified: only the server's judgement of the token counts.
+    The signature is not verified: only the server decides whether the token is valid.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -150,7 +155,9 @@ def token_expiry(token: str) -> float | None:
 
 
 def _authorization(client_id: str, secret: str) -> dict[str, str]:
-    """Make the Basic header of a client (RFC 6749, 2.3.1): both parts form-encoded, as either may hold a colon."""
+    """Create the Basic header of a client (RFC 6749, 2.3.1): both parts form-encoded, as either may contain a
+    colon.
+    """
     pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
     return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 

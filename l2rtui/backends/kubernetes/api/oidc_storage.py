@@ -1,7 +1,7 @@
 """Tokens of an OpenID Connect user in a kubeconfig: read again, and written back under kubectl's own lock.
 
-The file is edited at the scalars of that user's ``auth-provider`` alone, found by parsing it: comments, order and
-other users stay. The library's reader saves nothing (its ``config_persister`` is the result of a call, None:
+Only the scalars of that user's ``auth-provider`` are edited, which are found by parsing the file: comments, order
+and other users stay. The library's reader saves nothing (its ``config_persister`` is the result of a call, None:
 kubernetes/aio/config/kube_config.py at 37.0.1), so a provider that rotates refresh tokens locks kubectl out.
 """
 
@@ -29,11 +29,11 @@ _KEYS = ("id-token", "refresh-token")
 
 
 def stored_tokens(oidc: Oidc) -> Oidc:
-    """Return the settings with the tokens that the file holds now; the same where they cannot be read."""
+    """Return the settings with the tokens that are now in the file; unchanged if they cannot be read."""
     try:
         scalars = _token_scalars(_read(oidc), oidc.user)
     except (OSError, ValueError, yaml.YAMLError):
-        return oidc  # what was read at the start is still the best that we have
+        return oidc  # the tokens read at the start are the best available
     values = {key: node.value for key, node in scalars.items()}
     return replace(
         oidc,
@@ -46,9 +46,9 @@ async def store_tokens(oidc: Oidc) -> None:
     """Write both tokens into the file that they came from.
 
     Raises:
-        ApiError: the file cannot be written, is locked, or does not hold the user any more.
+        ApiError: The file cannot be written, is locked, or no longer contains the user.
     """
-    # In a thread, as it may wait for the lock. It goes on when we are cancelled: the file is never half done.
+    # In a thread, as it may wait for the lock. It continues when we are cancelled: the file is never half written.
     await asyncio.to_thread(_store, oidc)
 
 
@@ -74,9 +74,9 @@ def _store(oidc: Oidc) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of client-go (``lockFile`` in clientcmd): a file beside the kubeconfig, made exclusively.
+    """Hold the lock of client-go (``lockFile`` in clientcmd): a file next to the kubeconfig, created exclusively.
 
-    client-go gives up at once where it exists; we wait a little, since a rotated token exists nowhere else.
+    client-go gives up immediately if it exists; we wait briefly, since a rotated token exists nowhere else.
     """
     lock, until = Path(f"{path}.lock"), time.monotonic() + _LOCK_SECONDS
     while True:
@@ -103,13 +103,13 @@ def _edited(text: str, oidc: Oidc) -> str:
     if "refresh-token" not in scalars:
         raise ValueError(oidc.user)
     values = {"id-token": oidc.id_token, "refresh-token": oidc.refresh_token}
-    # From the last to the first, so that the marks of those before it stay right.
+    # From the last to the first, so that the marks of earlier values stay valid.
     for key, node in sorted(scalars.items(), key=lambda item: -item[1].start_mark.index):
         # A JSON string is a YAML double-quoted scalar, in block and in flow style.
         start, end = node.start_mark.index, node.end_mark.index
         line_end = "\n" if text[start:end].endswith("\n") else ""  # a block scalar ends with its line
         text = text[:start] + json.dumps(values[key]) + line_end + text[end:]
-    # A form that we did not think of (an anchor on the value) must not damage the file.
+    # An unforeseen form (an anchor on the value) must not damage the file.
     if {key: node.value for key, node in _token_scalars(text, oidc.user).items()} != {
         key: values[key] for key in scalars
     }:
@@ -118,10 +118,10 @@ def _edited(text: str, oidc: Oidc) -> str:
 
 
 def _token_scalars(text: str, user: str) -> dict[str, yaml.ScalarNode]:
-    """Return the scalars of a user's tokens by key, with their places; the first user of a name counts.
+    """Return the scalars of a user's tokens by key, with their positions; the first user of a name counts.
 
     Raises:
-        ValueError: there is no such user. YAMLError: the text is no YAML.
+        ValueError: The user does not exist. YAMLError: The text is not valid YAML.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)  # not the C loader: its marks count bytes
     for entry in _items(_value(root, "users")):

@@ -1,9 +1,9 @@
-"""Proxies as kubectl chooses them: ``proxy-url`` of the kubeconfig, else HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+"""Proxies as kubectl chooses them: ``proxy-url`` of the kubeconfig, otherwise HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
-The rules are those of Go's ``golang.org/x/net/http/httpproxy``, which client-go follows. Python's own
-(``urllib.request``, and aiohttp's ``trust_env``) know no networks in NO_PROXY: with ``NO_PROXY=10.0.0.0/8`` they
-would send a cluster's requests to a proxy that cannot reach it, and kubectl would not. Neither the official client
-library nor aiohttp speaks SOCKS; python-socks does the handshake, and TLS runs over its socket.
+The rules follow Go's ``golang.org/x/net/http/httpproxy``, which client-go uses. Python's own implementations
+(``urllib.request``, and aiohttp's ``trust_env``) do not support networks in NO_PROXY: with ``NO_PROXY=10.0.0.0/8``
+they would send a cluster's requests to a proxy that cannot reach it, unlike kubectl. Neither the official client
+library nor aiohttp supports SOCKS; python-socks does the handshake, and TLS runs over its socket.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def environment_proxy(url: str, environ: Mapping[str, str] | None = None) -> str
     """Return the proxy that the environment names for a URL; empty for none.
 
     Raises:
-        ConfigError: the proxy's scheme is not supported.
+        ConfigError: The proxy's scheme is not supported.
     """
     environ = os.environ if environ is None else environ
     target = urlsplit(url)
-    # Capitals first, as in Go; ALL_PROXY means nothing there, nor here.
+    # Capitals first, as in Go; ALL_PROXY is ignored there, and here too.
     proxy = _first(environ, f"{target.scheme}_proxy")
     if not proxy or _is_direct(target, _first(environ, "no_proxy")):
         return ""
@@ -44,10 +44,10 @@ def environment_proxy(url: str, environ: Mapping[str, str] | None = None) -> str
 
 
 def check_proxy(proxy: str) -> str:
-    """Return the URL of a proxy if its scheme can be used.
+    """Return the URL of a proxy if its scheme is supported.
 
     Raises:
-        ConfigError: it cannot; the sentence leaves out the user and password that may stand in the URL.
+        ConfigError: It is not supported; the message leaves out user and password of the URL.
     """
     parts = urlsplit(proxy)
     if parts.scheme not in (*_HTTP, *_SOCKS) or not parts.hostname:
@@ -59,18 +59,18 @@ def check_proxy(proxy: str) -> str:
 
 
 def http_proxy(proxy: str) -> str | None:
-    """Return the proxy that requests name; None without one, and for SOCKS, which the connector speaks."""
+    """Return the proxy that requests name; None without a proxy, and for SOCKS, which the connector handles."""
     return proxy if urlsplit(proxy).scheme in _HTTP else None
 
 
 def make_connector(
     proxy: str, *, on_tunnel: OnTunnel | None = None, socket_factory: Any = None, **options: Any
 ) -> aiohttp.TCPConnector:
-    """Make the connector for a proxy, or for none.
+    """Create the connector for a proxy, or for a direct connection.
 
     Args:
-        on_tunnel: Gets the connected socket of each SOCKS tunnel.
-        socket_factory, options: Those of aiohttp's ``TCPConnector``.
+        on_tunnel: Called with the connected socket of each SOCKS tunnel.
+        socket_factory, options: Passed to aiohttp's ``TCPConnector``.
     """
     if urlsplit(proxy).scheme in _SOCKS:
         return SocksConnector(proxy, on_tunnel, **options)
@@ -78,10 +78,10 @@ def make_connector(
 
 
 class SocksConnector(aiohttp.TCPConnector):
-    """Connector through a SOCKS 5 proxy (RFC 1928), which also resolves the names, as Go's client has it do.
+    """Connector through a SOCKS 5 proxy (RFC 1928), which also resolves host names, as with Go's client.
 
-    aiohttp-socks is not used: its connector drops ``server_hostname`` (``tls-server-name`` of a kubeconfig); its
-    sockets have no keep-alive and are out of reach of ``Connection.close()``.
+    aiohttp-socks is not used: its connector drops ``server_hostname`` (``tls-server-name`` of a kubeconfig), and
+    its sockets have no keep-alive and are unreachable for ``Connection.close()``.
     """
 
     def __init__(self, proxy: str, on_tunnel: OnTunnel | None = None, **options: Any) -> None:
@@ -98,15 +98,15 @@ class SocksConnector(aiohttp.TCPConnector):
         client_error: object = None,  # noqa: ARG002  (aiohttp's own)
         **kwargs: Any,
     ) -> Any:
-        """Open the tunnel, then let asyncio speak TLS over it; of aiohttp's steps the one that makes sockets."""
-        # The first address is the name itself, see _Unresolved.
+        """Open the tunnel, then let asyncio run TLS over it. Overrides the step of aiohttp that creates sockets."""
+        # The first address is the host name itself, see _Unresolved.
         host, port = addr_infos[0][4][:2]
         async with asyncio.timeout(timeout.sock_connect):
             tunnel = await self._tunnel(host, port)
             try:
                 return await self._loop.create_connection(*args, **kwargs, sock=tunnel)
             except BaseException as error:
-                tunnel.close()  # asyncio does it too if the handshake fails, but not for a cancellation before that
+                tunnel.close()  # asyncio does it if the handshake fails, but not for a cancellation before that
                 if isinstance(error, ssl.CertificateError):
                     raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
                 raise
@@ -131,7 +131,7 @@ class SocksConnector(aiohttp.TCPConnector):
 
 
 class _Unresolved(AbstractResolver):
-    """Resolver that leaves names as they are: behind a proxy they may mean something else, or nothing here."""
+    """Resolver that returns names unchanged: behind a proxy they may resolve differently, or only there."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -140,7 +140,7 @@ class _Unresolved(AbstractResolver):
         return [{"hostname": host, "host": host, "port": port, "family": family, "proto": 0, "flags": 0}]
 
     async def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 def _first(environ: Mapping[str, str], name: str) -> str:
@@ -148,7 +148,7 @@ def _first(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_direct(target: SplitResult, no_proxy: str) -> bool:
-    """Decide as ``httpproxy.config.useProxy`` does, the other way round."""
+    """Negation of ``httpproxy.config.useProxy``."""
     host = (target.hostname or "").rstrip(".").lower()
     port = target.port or _PORTS.get(target.scheme, 0)
     address = _address(host)
@@ -168,7 +168,7 @@ def _is_match(
     if rule == "*":
         return True
     if "/" in rule:
-        # Names are not looked up for this, as in Go: only a server that is named by its address is in a network.
+        # Names are not resolved for this, as in Go: only a server with a numeric address matches a network.
         network = _network(rule)
         return network is not None and address is not None and address in network
     name, wanted_port = _host_and_port(rule)
@@ -178,13 +178,13 @@ def _is_match(
         return other == address
     if not name or address is not None:
         return False
-    # .example.org and *.example.org mean hosts below it alone; example.org means itself, too.
+    # .example.org and *.example.org match only subdomains; example.org also matches itself.
     suffix = name.removeprefix("*")
     return host.endswith(suffix) if suffix.startswith(".") else host == suffix or host.endswith(f".{suffix}")
 
 
 def _host_and_port(rule: str) -> tuple[str, str]:
-    """Split ``host:port``, ``[address]:port``; an IPv6 address without brackets has colons and no port."""
+    """Split ``host:port``, ``[address]:port``; an IPv6 address without brackets has colons but no port."""
     if rule.startswith("["):
         name, _, rest = rule[1:].partition("]")
         return name, rest.removeprefix(":")

@@ -1,9 +1,9 @@
-"""Reflector of one kind: list, then watch for ever, resuming where the last watch ended.
+"""Reflector of one kind: list, then watch continuously, resuming where the last watch ended.
 
-The contract is that of client-go's reflector (tools/cache/reflector.go): resume by revision, list again only when
-the revision has expired, use bookmarks, obey Retry-After, back off, notice silence. The official library's informer
-has threads, typed objects and a fixed pause of 5 s; its asyncio half has a watch that never lists.
-It never ends by itself; ``stale_seconds`` and ``error`` tell at any time how far its objects can be trusted.
+The behaviour follows client-go's reflector (tools/cache/reflector.go): resume by revision, list again only when the
+revision has expired, use bookmarks, obey Retry-After, back off, notice silence. The official library's informer has
+threads, typed objects and a fixed pause of 5 s; its asyncio half has a watch that never lists. The reflector runs
+until cancelled; ``stale_seconds`` and ``error`` always tell how current its objects are.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Reflector(Generic[T]):
     """Local copy of all objects of a scope, kept up to date by a watch.
 
     Args:
-        on_change: Called with (old, new) of each object that changes, None for an object that was added or deleted;
-            an object that replaces another of the same name comes as two calls.
+        on_change: Called with (old, new) of each changed object; None for an object that was added or deleted. An
+            object that replaces another of the same name causes two calls.
         gate: Shared by all reflectors of one server.
-        on_heard: Called when anything arrives from the server.
+        on_heard: Called whenever data arrives from the server.
 
     Attributes:
         items: By ``namespace/name``.
-        undecoded: Objects that cannot be decoded, by ``namespace/name``; ``items`` may hold an older version.
-        settled: Set after the first list, or when listing is not permitted.
-        error: Error that keeps it from watching now; None while the watch is open.
-        lost: Items of the last list of which not even the metadata can be decoded.
-        lists, watches: Numbers of requests begun. garbage: number of lines that could not be decoded.
+        undecoded: Objects that cannot be decoded, by ``namespace/name``; ``items`` may have an older version.
+        settled: Set after the first list, or if listing is not permitted.
+        error: Error that prevents watching at the moment; None while the watch is open.
+        lost: Number of items of the last list of which not even the metadata can be decoded.
+        lists, watches: Number of requests started. garbage: Number of lines that could not be decoded.
     """
 
     def __init__(
@@ -104,19 +104,19 @@ class Reflector(Generic[T]):
         now = self._clock()
         if not self._is_open:
             return now - self._lost_at
-        # Without bookmarks silence means nothing: nothing may have happened.
+        # Without bookmarks silence is not conclusive: there may have been no changes.
         quiet = now - self._heard_at
         return quiet if self._has_bookmarks and quiet > self._timing.quiet else 0.0
 
     def adopt_list(self, listing: ListResult[T]) -> None:
-        """Start from a list that the caller has read and reported already; to be called before run()."""
+        """Start from a list that the caller has already read and reported; call this before run()."""
         self.lists += 1
         self.items, self.undecoded, self.lost = listing.items, listing.undecoded, listing.lost
         self._revision = listing.revision
         self._settle()
 
     async def run(self) -> None:
-        """Follow the objects until cancelled; errors end up in ``error``."""
+        """Follow the objects until cancelled; errors are stored in ``error``."""
         while True:
             try:
                 if not self._revision and not self.streams_lists:
@@ -134,15 +134,15 @@ class Reflector(Generic[T]):
     def reopen(self) -> None:
         """End the open watch, so that the next one resumes at its revision over another connection.
 
-        After a link has swallowed packets the server's next one may be minutes away (TCP doubles the time between
-        two attempts), and a NAT that has forgotten a connection never delivers anything on it again.
+        After a link has dropped packets, the server's next attempt may be minutes away (TCP doubles the time
+        between retries), and a NAT that has forgotten a connection never delivers anything on it again.
         """
         if self._silence is not None and not self._silence.expired():
             self._silence.reschedule(asyncio.get_running_loop().time())
 
     # --- one list ----------------------------------------------------------------------------------------------
     async def _list(self) -> None:
-        """Read a list, then adopt it at once: a list that breaks off half-way changes nothing."""
+        """Read a complete list before adopting it: a list that breaks off half-way changes nothing."""
         self.lists += 1
         listing: ListResult[T] = ListResult()
         async for page in iter_pages(self._api, self.scope, self._decoder, self._timing.page, self._at_least):
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
     def _take_over(self, listing: ListResult[T]) -> None:
         """Replace all objects by a complete list, and report only the differences."""
         before, items = self.items, listing.items
-        # The old version of an object that cannot be decoded any more stays: its GPUs are still in use.
+        # The old version of an object that can no longer be decoded stays: its GPUs are still in use.
         for key in listing.undecoded:
             if key in before and key not in items:
                 items[key] = before[key]
@@ -180,7 +180,7 @@ class Reflector(Generic[T]):
 
     # --- one watch ---------------------------------------------------------------------------------------------
     async def _watch(self) -> None:
-        """Run one watch until the server ends it, the connection is cut or silent, or there is an error."""
+        """Run one watch until the server ends it, the connection breaks or is silent, or an error occurs."""
         seconds = self._timing.watch * (1 + random.random())  # noqa: S311  (spreads load, hides nothing)
         query = {
             **self.scope.query,
@@ -196,19 +196,19 @@ class Reflector(Generic[T]):
         self.watches += 1
         began, began_with = self._clock(), self._revision
         try:
-            # 10 s more than we asked for: a server ends a watch a little late.
+            # 10 s more than requested: a server ends a watch slightly late.
             await self._follow(query, initial, seconds + 10.0)
         except TimeoutError:
             self._close(self._heard_at)
             return  # silent for too long: the next watch opens another connection
         except ApiError as error:
-            # A cut of an open watch is no failure: the next one resumes at the same revision.
+            # A broken connection of an open watch is not a failure: the next watch resumes at the same revision.
             if error.status != NO_ANSWER or not self._is_open:
                 raise
         self._close()
         if self._revision == began_with and self._clock() - began < self._timing.short:
-            # The first time the watch is opened again at once: if the server is away, that request fails and the
-            # gate waits for it. If the server is there and ends the next watch early as well, back off.
+            # The first time, the watch is reopened without a pause: if the server is down, that request fails and
+            # the gate waits for it. If the server is up and ends the next watch early as well, back off.
             self._cut_short += 1
             if self._cut_short > 1:
                 await asyncio.sleep(self._back_off.pause())
@@ -224,7 +224,7 @@ class Reflector(Generic[T]):
                 self._on_heard()
                 for line in lines.feed(chunk):
                     initial = self._take(line, initial)
-                # Armed by the first bookmark: from then on one must come every minute.
+                # Armed by the first bookmark: from then on one must arrive every minute.
                 if self._has_bookmarks:
                     silence.reschedule(asyncio.get_running_loop().time() + self._timing.dead)
 
@@ -236,10 +236,10 @@ class Reflector(Generic[T]):
             try:
                 yield silence
             finally:
-                self._silence = None  # a timeout that was left must not be scheduled again
+                self._silence = None  # a timeout whose block has ended must not be rescheduled
 
     def _take(self, line: bytes, initial: ListResult[T] | None) -> ListResult[T] | None:
-        """Apply one line; return the streamed list as far as it has come, None once it is complete."""
+        """Apply one line; return the streamed list as received so far, None once it is complete."""
         match self._decoder.event(line):
             case Upsert(item, meta):
                 if initial is not None:
@@ -278,7 +278,7 @@ class Reflector(Generic[T]):
                 del self.items[key]
                 self._on_change(old, None)
             else:
-                self._on_change(old, old)  # nothing to show but the problem itself
+                self._on_change(old, old)  # nothing to show except the problem itself
             return
         self.undecoded.pop(key, None)
         self.items[key] = item
@@ -288,7 +288,7 @@ class Reflector(Generic[T]):
         key = key_of(meta)
         old = self.items.get(key)
         self._revision = meta.resource_version or self._revision
-        # By uid: the event may concern a predecessor of the object that now has this name.
+        # By uid: the event may concern a deleted predecessor of the object with this name.
         if key in self.undecoded and self.undecoded[key].metadata.uid == meta.uid:
             del self.undecoded[key]
             self._on_change(old, old)
@@ -315,9 +315,10 @@ class Reflector(Generic[T]):
         self._failures += 1
         now = self._clock()
         if error.is_gone or "resource version" in error.detail.lower():
-            # Expired, or newer than this server's (another replica, a restored etcd): list again, at once if rare.
+            # Expired, or newer than this server's (another replica, a restored etcd): list again, without a pause
+            # if rare.
             is_rare, self._expired_at = now - self._expired_at > self._timing.relist, now
-            # The copy must not travel back in time: at least our revision, or the newest if that is ahead.
+            # The copy must not go back in time: at least our revision, or the newest if that is ahead.
             self._at_least, self._revision = (self._revision if error.is_gone else ""), ""
             if is_rare and error.reason != _GARBLED:
                 return
@@ -337,7 +338,7 @@ class Reflector(Generic[T]):
             await asyncio.sleep(self._back_off.pause() if pause is None else pause * _a_bit_more())
         elif error.status == NO_ANSWER or error.status >= 500:
             if await self._gate.wait():
-                # Failures of an outage that is over are no reason for a long pause in the next.
+                # Failures of a past outage are no reason for a long pause in the next.
                 self._back_off.reset()
                 self._cut_short = 0
             elif self._failures > 2:  # healthy by the probe, but not for this kind
@@ -346,13 +347,13 @@ class Reflector(Generic[T]):
             await asyncio.sleep(self._back_off.pause())
 
     def _denied_pause(self) -> float:
-        """Return a short pause while a restarted server may not have loaded its RBAC rules yet; else 0."""
+        """Return a short pause while a restarted server may not have loaded its RBAC rules yet; otherwise 0."""
         is_new = self.is_listed and self._failures <= _QUICK_RETRIES
         return self._timing.denied * (1 + random.random()) if is_new else 0.0  # noqa: S311  (spreads load)
 
 
 async def probe(api: Api) -> ProbeResult:
-    """Probe the server; any answer but a server error counts as healthy, as ``/readyz`` may be forbidden."""
+    """Probe the server; any response except a server error counts as healthy, as ``/readyz`` may be forbidden."""
     try:
         await api.request("GET", "/readyz", timeout_seconds=_PROBE_SECONDS)
     except ApiError as error:
@@ -364,7 +365,7 @@ async def probe(api: Api) -> ProbeResult:
 
 
 async def responds(api: Api, seconds: float) -> bool:
-    """Return True if the server sends any response within this time; ``/version`` costs it next to nothing."""
+    """Return True if the server sends any response within this time; ``/version`` is cheap for it."""
     try:
         await api.request("GET", "/version", timeout_seconds=seconds)
     except ApiError as error:

@@ -1,8 +1,8 @@
 """Table of all kinds in use: API version, path and the first Kubernetes version that serves them.
 
-One table, so that the documentation can list the API versions, and a test can check that Kubernetes 1.20 has all
-of them and 1.36 has removed none. A manifest's own ``apiVersion`` wins over the table: that is how a kind whose
-version differs between servers (resource claims) is applied.
+One table, so that the documentation can list the API versions, and a test can check that Kubernetes 1.20 has all of
+them and 1.36 has removed none. A manifest's own ``apiVersion`` takes precedence over the table: this is how a kind
+whose version differs between servers (resource claims) is applied.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class KindPath:
     """REST path of one kind.
 
     Attributes:
-        api_version: As manifests write it: ``v1``, ``apps/v1``.
-        plural: As paths write it.
+        api_version: As in manifests: ``v1``, ``apps/v1``.
+        plural: Name in URL paths.
         since: First Kubernetes version that serves it; "" for a kind of an add-on.
     """
 
@@ -46,13 +46,13 @@ class KindPath:
         return self if api_version in ("", self.api_version) else replace(self, api_version=api_version)
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, of all objects of a namespace, or (None) of all objects."""
+        """Return the path of an object, of all objects of a namespace, or of all objects (None)."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.is_namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
         parts.append(self.plural)
         if name:
-            parts.append(quote(name, safe=""))  # a name is data: it must not lead to another path
+            parts.append(quote(name, safe=""))  # a name is data: it must not change the path
         if subresource:
             parts.append(subresource)
         return "/".join(parts)
@@ -92,7 +92,7 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath(
         "CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", is_namespaced=False
     ),
-    # Used only where the server has them: an add-on (metrics) or a late version (dynamic resource allocation).
+    # Used only if the server has them: an add-on (metrics) or a late version (dynamic resource allocation).
     KindPath("NodeMetrics", "metrics.k8s.io/v1beta1", "nodes", is_namespaced=False, since=""),
     KindPath("PodMetrics", "metrics.k8s.io/v1beta1", "pods", since=""),
     KindPath("ResourceClaim", "resource.k8s.io/v1", "resourceclaims", since="1.34"),
@@ -103,15 +103,15 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("Workload", "kueue.x-k8s.io/v1beta1", "workloads", since=""),
     KindPath("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", since=""),
     KindPath("PodGroup", "scheduling.x-k8s.io/v1alpha1", "podgroups", since=""),
-    # Of the same kind and plural in its manifests, but another resource: rights and lists need a name for each.
+    # Same kind and plural in manifests, but another resource: permissions and lists need a name for each.
     KindPath("VolcanoPodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", since=""),
 )
 
 KINDS: Final[dict[str, KindPath]] = {kind_path.kind: kind_path for kind_path in _TABLE}
-"""By kind, as manifests write it."""
+"""By kind, as in manifests."""
 
 
 def kind_of(manifest: Mapping[str, Any]) -> str:
-    """Return the entry of KINDS of a manifest."""
+    """Return the KINDS entry of a manifest."""
     is_volcano = str(manifest.get("apiVersion", "")).startswith("scheduling.volcano.sh/")
     return f"Volcano{manifest['kind']}" if is_volcano else str(manifest["kind"])

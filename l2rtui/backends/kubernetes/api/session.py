@@ -1,11 +1,12 @@
 """Session of the official client library for one server and one client certificate.
 
-Its ``ApiClient`` builds every request, and its pool carries them all: reads, writes, watches and websockets. TLS,
-server name and proxy go by its ``Configuration``, the login by its refresh hook. Its generated half (``client.api``
-and ``client.models``) is not used: the typed objects cost forty times the decoding, 1.1 s of CPU at import, and one
-odd item loses the whole list. Bodies of responses stay bytes; ``structs`` decodes the kinds that are watched.
+Its ``ApiClient`` builds every request, and its pool sends them all: reads, writes, watches and websockets. TLS,
+server name and proxy come from its ``Configuration``, the login from its refresh hook. Its generated half
+(``client.api`` and ``client.models``) is not used: typed objects take forty times as long to decode and 1.1 s of
+CPU to import, and one malformed item fails the whole list. Response bodies stay bytes; ``structs`` decodes the
+watched kinds.
 
-Ours beside it, because the library has no such thing: sockets with keep-alive, the client key without a file that
+This module adds features that the library lacks: sockets with keep-alive, the client key without a file that
 outlives its loading, SOCKS, and no redirects.
 """
 
@@ -33,7 +34,7 @@ from l2rtui.backends.kubernetes.api.sockets import OpenSockets
 from l2rtui.errors import ConfigError
 
 FIELD_MANAGER: Final = "l2rtui"
-"""Owner of the fields that we write (server-side apply), and the product of the ``User-Agent`` header."""
+"""Owner of the fields that we write (server-side apply), and the product in the ``User-Agent`` header."""
 AUTH: Final = "BearerToken"
 """Name of the library's security scheme; its value is the whole ``Authorization`` header, Bearer or Basic."""
 _SENDINGS: Final[ContextVar[list[str] | None]] = ContextVar("sendings", default=None)
@@ -44,7 +45,7 @@ class RedirectError(aiohttp.ClientError):
     """The server sent a redirect, which is not followed.
 
     Attributes:
-        status: HTTP status. location: where it leads to.
+        status: HTTP status. location: Target of the redirect.
     """
 
     def __init__(self, status: int, location: str) -> None:
@@ -62,17 +63,17 @@ def make_client(
     sockets: OpenSockets,
     headers: Mapping[str, str],
 ) -> ApiClient:
-    """Make a client of the library with its pool, which opens connections when they are needed.
+    """Create a client of the library with its pool, which opens connections when they are needed.
 
     Args:
         proxy: URL of the proxy; empty for none.
-        sockets: Makes and remembers the sockets of the pool.
-        hook: Sets ``api_key`` of the configuration to the present login; called for every request.
-        headers: Sent with all requests, after those of impersonation.
+        sockets: Creates and tracks the sockets of the pool.
+        hook: Sets ``api_key`` of the configuration to the current login; called for every request.
+        headers: Sent with all requests, after the impersonation headers.
 
     Raises:
-        ConfigError: the authority's certificate cannot be used.
-        ApiError: the client's certificate and key cannot.
+        ConfigError: The authority's certificate cannot be used.
+        ApiError: The client's certificate and key cannot be used.
     """
     configuration = make_configuration(access, proxy, hook)
     try:
@@ -84,7 +85,8 @@ def make_client(
         load_certificate(tls, login, access.user.name)
     client.user_agent = f"{FIELD_MANAGER}/{__version__}"
     configuration.client_session_kwargs = {
-        # An attribute of the session, as the library's own headers are a dict: Impersonate-Group occurs many times.
+        # An attribute of the session, as the library's own headers are a dict: Impersonate-Group may occur
+        # repeatedly.
         "headers": CIMultiDict([*access.user.impersonate, *headers.items()]),
         "connector": make_connector(
             proxy,
@@ -95,7 +97,7 @@ def make_client(
             on_tunnel=sockets.adopt,
         ),
         "read_bufsize": 1 << 18,  # four times aiohttp's default: fewer wake-ups for pages of megabytes
-        "trust_env": False,  # the library's True would read ~/.netrc, and proxies by other rules than kubectl's
+        "trust_env": False,  # True would read ~/.netrc, and choose proxies by other rules than kubectl
     }
     return client
 
@@ -122,9 +124,9 @@ def make_configuration(access: Access, proxy: str, hook: LoginHook) -> Configura
 
 
 def session_of(client: ApiClient) -> aiohttp.ClientSession:
-    """Return the pool of a client, which the library makes with its first request.
+    """Return the pool of a client, which the library creates with its first request.
 
-    For websockets: the library's own ``WsApiClient`` takes the pool in this way too, but then ignores proxy and
+    Used for websockets: the library's own ``WsApiClient`` accesses the pool in the same way, but ignores proxy and
     server name, and has no port-forward.
     """
     rest = client.rest_client
@@ -134,15 +136,16 @@ def session_of(client: ApiClient) -> aiohttp.ClientSession:
 
 
 async def close_client(client: ApiClient) -> None:
-    """Close a client and its connections; the library leaves a connector open that it was given."""
+    """Close a client and its connections; the library does not close a connector that was passed in."""
     await client.close()  # type: ignore[no-untyped-call]
     await client.configuration.client_session_kwargs["connector"].close()
 
 
 def _no_redirects() -> aiohttp.TraceConfig:
-    """Return a trace that ends a request at its first redirect: the library cannot switch them off.
+    """Return a trace that ends a request at its first redirect: the library cannot disable redirects.
 
-    A redirect would carry impersonation and the client certificate to a server that the kubeconfig does not name.
+    A redirect would send impersonation headers and the client certificate to a server that the kubeconfig does not
+    name.
     """
 
     async def refuse(_session: object, _context: SimpleNamespace, params: Any) -> None:
@@ -156,10 +159,10 @@ def _no_redirects() -> aiohttp.TraceConfig:
 
 @contextmanager
 def counted_sendings() -> Iterator[list[str]]:
-    """Record each time that a request of the block is sent: a second entry is a repetition by aiohttp.
+    """Record each sending of a request in the block: a second entry is a repetition by aiohttp.
 
-    aiohttp repeats an idempotent request once, by itself, when its connection was cut (RFC 9110, 9.2.2), and gives
-    the answer to the repetition alone: 404 for an object that the first try has deleted.
+    aiohttp repeats an idempotent request once when its connection broke (RFC 9110, 9.2.2), and returns only the
+    response to the repetition: 404 for an object that the first try has deleted.
     """
     sendings: list[str] = []
     token = _SENDINGS.set(sendings)
@@ -182,12 +185,12 @@ def _sendings() -> aiohttp.TraceConfig:
 def load_certificate(tls: ssl.SSLContext, login: ApiLogin, user: str) -> None:
     """Load the login's client certificate and key into a TLS context.
 
-    The library takes paths alone, and writes keys of a kubeconfig to files in /tmp that stay until the process ends
-    (kubernetes/aio/config/kube_config.py, ``_create_temp_file_with_content``). The file here is anonymous memory
-    (Linux), or lies in a folder of mode 0700 that is removed at once.
+    The library only accepts paths, and writes keys of a kubeconfig to files in /tmp that stay until the process
+    ends (kubernetes/aio/config/kube_config.py, ``_create_temp_file_with_content``). Here the file is anonymous
+    memory (Linux), or is in a folder of mode 0700 that is removed immediately.
 
     Raises:
-        ApiError: they cannot be used.
+        ApiError: They cannot be used.
     """
     try:
         _load(tls, login.certificate.rstrip() + b"\n" + login.key)

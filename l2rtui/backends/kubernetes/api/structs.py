@@ -1,7 +1,7 @@
-"""Structs of Kubernetes objects with the fields that we read; all other fields are skipped by the decoder.
+"""Structs of Kubernetes objects with the fields that we read; the decoder skips all other fields.
 
-Every field may be missing or null, as no server promises otherwise: one malformed object must not lose a list.
-Names are those of the Kubernetes API in snake case. Times are aware datetimes; epoch() turns them into seconds.
+Every field may be missing or null, as no server guarantees otherwise: one malformed object must not fail a list.
+Names are the Kubernetes API's in snake case. Times are aware datetimes; epoch() converts them to seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ObjectMeta(KubeStruct, frozen=True):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    # With it the deletion timestamp is the end of the grace period and not the time of the request.
+    # If set, the deletion timestamp is the end of the grace period, not the time of the request.
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -96,7 +96,7 @@ class FieldReference(KubeStruct, frozen=True):
 
 
 class EnvSource(KubeStruct, frozen=True):
-    """Source of a variable's value; all fields are None for one that only the container knows."""
+    """Source of a variable's value; all fields are None if only the container knows it."""
 
     config_map_key_ref: KeyReference | None = None
     field_ref: FieldReference | None = None
@@ -119,7 +119,7 @@ class EnvFrom(KubeStruct, frozen=True):
 
 
 class VolumeMount(KubeStruct, frozen=True):
-    """Mount of a container, by its path alone."""
+    """Mount of a container; only its path is read."""
 
     mount_path: str = ""
 
@@ -179,7 +179,7 @@ class PodSpec(KubeStruct, frozen=True):
 
 
 class Waiting(KubeStruct, frozen=True):
-    """State of a container that does not run yet, or not at the moment."""
+    """State of a container that is not running yet or is waiting to restart."""
 
     reason: str | None = None
     message: str | None = None
@@ -239,7 +239,7 @@ class PodStatus(KubeStruct, frozen=True):
     init_container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaimStatus] | None = None
-    pod_ip: str | None = msgspec.field(default=None, name="podIP")  # camel case would make it podIp
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")  # camel case would give podIp
     start_time: datetime | None = None
 
 
@@ -260,7 +260,7 @@ class PodStruct(KubeObject, frozen=True):
         return tuple(self.status.init_container_statuses or ())
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of this type, None when it is not reported."""
+        """The condition of this type; None if it is not reported."""
         for condition in self.status.conditions or ():  # no generator, as in `controller`: called for every pod
             if condition.type == kind:
                 return condition
@@ -384,7 +384,7 @@ class ControllerStruct(KubeObject, frozen=True):
     status: ControllerStatus = ControllerStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of this type, None when it is not reported."""
+        """The condition of this type; None if it is not reported."""
         return next((condition for condition in self.status.conditions or () if condition.type == kind), None)
 
 
@@ -408,7 +408,9 @@ class ListMeta(KubeStruct, frozen=True):
 
 
 class ObjectList(KubeStruct, Generic[T], frozen=True):
-    """Page of a list; items of type ``msgspec.Raw`` stay undecoded, so that each can fail alone."""
+    """Page of a list; items of type ``msgspec.Raw`` stay undecoded, so that a malformed one does not affect
+    others.
+    """
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None  # Go encodes an empty slice as null

@@ -1,4 +1,4 @@
-"""Channel protocol of Kubernetes websockets: messages that begin with a channel number; exit status of exec.
+"""Channel protocol of Kubernetes websockets: messages that start with a channel number; exit status of exec.
 
 See ``k8s.io/apimachinery/pkg/util/remotecommand`` for the channels and subprotocols.
 """
@@ -26,13 +26,14 @@ CLOSE: Final = 255
 
 
 def frame(channel: int, data: bytes) -> bytes:
-    """Make a message for a channel."""
+    """Create a message for a channel."""
     return bytes((channel,)) + data
 
 
 async def messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[bytes]:
-    """Yield messages that are not empty, until the connection ends in whatever way."""
-    # Empty messages open a channel and carry nothing. The end comes without an error: callers miss the status.
+    """Yield non-empty messages until the connection ends for any reason."""
+    # Empty messages open a channel and carry no data. A broken connection raises nothing: callers see a missing
+    # status.
     async for message in socket:
         if message.type is aiohttp.WSMsgType.BINARY and message.data:
             yield message.data
@@ -41,12 +42,12 @@ async def messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[byt
 
 
 def resize(columns: int, rows: int) -> bytes:
-    """Make the message that sets the size of the terminal."""
+    """Create the message that sets the size of the terminal."""
     return frame(RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
 
 def close_frame(channel: int) -> bytes:
-    """Make the message that closes a channel; v5 only."""
+    """Create the message that closes a channel; v5 only."""
     return bytes((CLOSE, channel))
 
 
@@ -59,7 +60,7 @@ def exit_code(status: bytes, command: str) -> int:
         causes = [*((parsed.get("details") or {}).get("causes") or ())]
         codes = [int(cause.get("message") or EXIT_FAILED) for cause in causes if cause.get("reason") == "ExitCode"]
     except (ValueError, AttributeError, TypeError, OverflowError):
-        return EXIT_FAILED  # v1 to v3 sent plain text here; it ended, and that is all that can be told
+        return EXIT_FAILED  # v1 to v3 sent plain text here: the command ended, and nothing more is known
     if outcome == "Success":
         return 0
     if reason == "NonZeroExitCode" and codes:

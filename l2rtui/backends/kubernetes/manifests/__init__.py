@@ -1,4 +1,5 @@
-"""Spec and placement to Kubernetes objects, and a user's YAML to a spec. Pure; compared with golden files.
+"""Conversion of spec and placement to Kubernetes objects, and of a user's YAML to a spec. Pure; tested with golden
+files.
 
-Sends nothing: that is in `actions`.
+Sends nothing; `actions` does.
 """

@@ -15,7 +15,7 @@ _POD_IP: Final = {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"field
 
 
 def service(run: RunPlan) -> list[dict[str, Any]]:
-    """Return the headless Service of a run whose processes are found by name; nothing for other runs."""
+    """Return the headless Service of a run whose processes are found by name; empty for other runs."""
     ports = sorted({set_spec.port for set_spec in run.spec.sets if set_spec.port})
     if not ports:
         return []
@@ -30,7 +30,7 @@ def service(run: RunPlan) -> list[dict[str, Any]]:
 
 
 def hostname(run: RunPlan, pod: PodPlan) -> dict[str, str]:
-    """Return the fields that give the pod of a stable replica its name under the Service."""
+    """Return the fields that give the pod of a stable replica its DNS name under the Service."""
     if not pod.set_spec.port:
         return {}
     return {"hostname": pod.name, "subdomain": labels.peers_service(run.spec.name)}
@@ -40,7 +40,7 @@ def variables(run: RunPlan, pod: PodPlan) -> dict[str, str]:
     """Return the variables that name the peers of a pod."""
 
     def tcp(set_spec: SetSpec, index: int) -> str:
-        # Short form: the search path of the pod completes namespace and cluster domain.
+        # Short form: the pod's search path adds namespace and cluster domain.
         host = f"{pod_name(run.spec.name, set_spec.name, index)}.{labels.peers_service(run.spec.name)}"
         return f"{host}:{set_spec.port}"
 
@@ -48,5 +48,5 @@ def variables(run: RunPlan, pod: PodPlan) -> dict[str, str]:
 
 
 def own_address(spec: RunSpec) -> list[dict[str, Any]]:
-    """Return the variable with the pod's own address, where it has peers."""
+    """Return the variable with the pod's own address, if it has peers."""
     return [_POD_IP] if has_peers(spec) else []

@@ -1,8 +1,8 @@
-"""Admission of a run as a whole: what a queue or a gang scheduler reads on its pods; pure.
+"""Gang admission of a run: the fields on its pods that a queue or a gang scheduler reads. Pure.
 
-Kueue holds back the pods of a group by a scheduling gate until its quota takes all of them. Volcano and the
-scheduler plugin `coscheduling` place the pods of a PodGroup when as many can be placed as its ``minMember``: here
-all of them. A JobSet makes all Jobs of a run, ends them together, and is suspended as a whole by Kueue.
+Kueue holds back the pods of a group with a scheduling gate until its quota allows all of them. Volcano and the
+scheduler plugin `coscheduling` place the pods of a PodGroup once its ``minMember`` can be placed: here all of them.
+A JobSet creates all Jobs of a run, ends them together, and is suspended as a whole by Kueue.
 
 Sources: kueue.sigs.k8s.io, "Run Plain Pods", groups of pods; volcano.sh, PodGroup;
 kubernetes-sigs/scheduler-plugins, pkg/coscheduling; jobset.sigs.k8s.io, API reference v1alpha2.
@@ -49,7 +49,7 @@ NO_FIELDS: Final = GangFields()
 
 
 def fields(run: RunPlan) -> GangFields:
-    """Return the fields by which the pods of a run are queued together."""
+    """Return the fields that queue the pods of a run together."""
     queue, name = run.spec.queue, group_name(run)
     if queue is None:
         return NO_FIELDS
@@ -67,12 +67,12 @@ def fields(run: RunPlan) -> GangFields:
 
 
 def group_name(run: RunPlan) -> str:
-    """Return the name of a run's group: another for each launch, as a finished group keeps its name for a while."""
+    """Return the name of a run's group. Each launch has another, as a finished group keeps its name for a while."""
     return f"{labels.run_object(run.spec.name)}-{run.uid[:8]}"
 
 
 def pod_groups(run: RunPlan) -> list[dict[str, Any]]:
-    """Return the PodGroup of a run; none where the pods themselves say all, or for a run without a queue."""
+    """Return the PodGroup of a run; empty if pod fields suffice, or for a run without a queue."""
     queue = run.spec.queue
     if queue is None or queue.by not in _POD_GROUPS:
         return []
@@ -85,12 +85,12 @@ def pod_groups(run: RunPlan) -> list[dict[str, Any]]:
 
 # --- JobSet -------------------------------------------------------------------------------------------------
 def is_job_set(spec: RunSpec) -> bool:
-    """Return True where the Jobs of a run are made by a JobSet."""
+    """Return True if a JobSet creates the Jobs of a run."""
     return spec.queue is not None and spec.queue.by is QueueSystem.JOBSET
 
 
 def folded(run: RunPlan, objects: Sequence[dict[str, Any]], run_labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the objects of a run as they are created: its Jobs as one JobSet, where the run asks for that."""
+    """Return the objects of a run as they are created: with its Jobs in one JobSet, if the run asks for that."""
     if not is_job_set(run.spec):
         return list(objects)
     jobs = [manifest for manifest in objects if manifest["kind"] == "Job"]
@@ -107,12 +107,12 @@ def _job_set(run: RunPlan, jobs: Sequence[dict[str, Any]], run_labels: Mapping[s
         if job["metadata"]["labels"][labels.ROLE] == Role.LEARNER
     ]
     spec: dict[str, Any] = {
-        # Pods have host names of ours, under a Service of ours.
+        # Pods have our own host names, under our own Service.
         "network": {"enableDNSHostnames": False},
         "replicatedJobs": parts,
     }
     if learners:
-        # The others end with the learner; without one, all have to end.
+        # The others end with the learner; without a learner, all have to end.
         spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": learners}
     meta: dict[str, Any] = {"name": name, "namespace": jobs[0]["metadata"]["namespace"]}
     meta["labels"] = dict(run_labels)
@@ -123,9 +123,9 @@ def _job_set(run: RunPlan, jobs: Sequence[dict[str, Any]], run_labels: Mapping[s
 
 
 def _part(job: dict[str, Any], run: str) -> dict[str, Any]:
-    """Return a Job as one of a JobSet's, which gives it the name that it has by itself, and ``-0``."""
+    """Return a Job as an entry of a JobSet, which names it like the plain Job plus ``-0``."""
     meta, spec = job["metadata"], job["spec"]
-    # Written, since JobSet's own default is Indexed, which gives pods host names of its own.
+    # Explicit, since JobSet defaults to Indexed, which gives pods other host names.
     spec = {**spec, "completionMode": "NonIndexed", "completions": spec.get("completions", spec["parallelism"])}
     template = {"metadata": {key: meta[key] for key in ("labels", "annotations")}, "spec": spec}
     return {"name": meta["name"].removeprefix(f"{run}-"), "replicas": 1, "template": template}

@@ -1,10 +1,10 @@
 """Binding modes: how a pod gets the GPU of its seat, as values that ``render`` writes into the pod.
 
-``env``: two variables name the device. Where the GPU's UUID is known, both hold it, which is right whether or not
-the container runtime hides the other GPUs. Where it is unknown, ``NVIDIA_VISIBLE_DEVICES`` is the index, and
-``CUDA_VISIBLE_DEVICES`` depends on the cluster: the same index where all GPUs stay visible (the lab's recipe), 0
-where the runtime hides the others and renumbers the one that is left. The setting ``cuda_index`` says which;
-`l2rtui check` probes it.
+``env``: two variables name the device. If the GPU's UUID is known, both contain it, which works whether or not the
+container runtime hides the other GPUs. If it is unknown, ``NVIDIA_VISIBLE_DEVICES`` is the index, and
+``CUDA_VISIBLE_DEVICES`` depends on the cluster: the same index if all GPUs stay visible (the lab's recipe), or 0 if
+the runtime hides the others and renumbers the remaining one. The setting ``cuda_index`` selects this; `l2rtui
+check` probes it.
 
 The device plugin, DRA and HAMi set the variables themselves, so these modes write none.
 """
@@ -36,7 +36,7 @@ _DRA_VERSIONS: Final = (((1, 34), "v1"), ((1, 33), "v1beta2"), ((1, 32), "v1beta
 
 
 class CudaIndex(StrEnum):
-    """Value of ``CUDA_VISIBLE_DEVICES`` where a GPU is known by its index only: the same index, or 0."""
+    """Value of ``CUDA_VISIBLE_DEVICES`` if only the index of a GPU is known: the same index, or 0."""
 
     SAME = "same"
     ZERO = "zero"
@@ -60,11 +60,11 @@ class GpuBinding:
 
 
 def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
-    """Return the additions to the pod of a seat; RefusedError if the mode needs a UUID that is not known."""
+    """Return the additions to the pod of a seat; RefusedError if the mode needs a UUID that is unknown."""
     gpu = pod.gpu
     mode = pod.set_spec.pod.binding
     if gpu is None or gpu.is_cpu or not pod.seat.slots or mode is Binding.CPU:
-        # Set even without a GPU: images of CUDA ask for all devices by default.
+        # Set even without a GPU: CUDA images request all devices by default.
         return GpuBinding(env=NO_GPU)
     if mode is Binding.DEVICE_PLUGIN:
         units = pod.seat.units or pod.set_spec.gpus or 1
@@ -85,7 +85,7 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
     if mode is Binding.SHARED:
         return GpuBinding(limits={pod.seat.resource or SHARED: str(len(pod.seat.slots))})
     if mode is Binding.HAMI:
-        # HAMi counts memory in percent of one GPU; a seat gets the same share as its slots.
+        # HAMi counts memory in percent of one GPU; a seat gets the share that its slots have.
         share = max(1, 100 * len(pod.seat.slots) // max(1, gpu.slots * len(pod.devices)))
         uuids = ",".join(_uuid(item, mode, pod) for item in pod.devices)
         return GpuBinding(
@@ -100,7 +100,7 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
 
 def device_variables(gpus: Sequence[Gpu], cuda: CudaIndex) -> tuple[tuple[str, str], ...]:
     """Return both variables for the GPUs of a pod."""
-    if all(gpu.uuid for gpu in gpus):  # by index where one is unknown: CUDA takes no list of both
+    if all(gpu.uuid for gpu in gpus):  # by index if one UUID is unknown: CUDA does not accept a mix of both
         uuids = ",".join(gpu.uuid for gpu in gpus)
         return ((NVIDIA, uuids), (CUDA, uuids))
     indices = ",".join(str(gpu.index) for gpu in gpus)
@@ -117,7 +117,7 @@ def resource_claim(name: str, gpus: Sequence[Gpu], version: tuple[int, int]) -> 
     """Return the ResourceClaim on GPUs by their UUIDs, in the newest API version that the server has.
 
     Raises:
-        RefusedError: the server has no DRA.
+        RefusedError: The server has no DRA.
     """
     api = next((name for since, name in _DRA_VERSIONS if version >= since), "")
     if not api:
@@ -141,7 +141,7 @@ def resource_claim(name: str, gpus: Sequence[Gpu], version: tuple[int, int]) -> 
 
 
 def explain(run: RunPlan, cuda: CudaIndex) -> tuple[Finding, ...]:
-    """Return findings that say how the pods of a run get their GPUs, one for each binding mode."""
+    """Return findings on how the pods of a run get their GPUs, one for each binding mode."""
     with_gpu = (pod for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu and pod.seat.slots)
     pods = [pod for pod in with_gpu if pod.set_spec.pod.binding is not Binding.CPU]
     modes = dict.fromkeys(pod.set_spec.pod.binding for pod in pods)

@@ -1,11 +1,11 @@
-"""Folders of the node that are new: given to the user of the pod before its processes start.
+"""Node folders that do not exist yet: given to the user of the pod before its processes start.
 
-A container runtime makes a missing folder of a hostPath volume as root, with mode 0755, and ``fsGroup`` does not
-apply to such volumes: a pod of a plain user could never write there, and would restart for ever. An init
-container therefore gives the folder to the pod's user, with the capability to do so and no other. It acts only on
-a folder that belongs to root and is empty: what was there before is not ours to change.
+A container runtime creates a missing folder of a hostPath volume as root, with mode 0755, and ``fsGroup`` does not
+apply to such volumes: a pod of an ordinary user could never write there, and would restart forever. An init
+container therefore gives the folder to the pod's user, with only the capability that this needs. It only changes a
+folder that is empty and belongs to root: older content is left alone.
 
-Nobody needs more rights for it: only a namespace that admits containers of root admits hostPath volumes at all (Pod
+This needs no further permissions: only a namespace that admits root containers admits hostPath volumes at all (Pod
 Security Standards, baseline).
 """
 
@@ -27,23 +27,24 @@ for folder; do
 done
 exit 0
 """
-"""Shell script that gives new folders to a user. A folder that cannot be given is left, and the process says why it
-fails; pods of one node that start together may do this at the same time."""
+"""Shell script that gives new folders to a user. If a folder cannot be changed it is left, and the process reports
+its failure. Pods of one node that start together may run this at the same time.
+"""
 
 
 def new_folders(settings: PodSettings) -> tuple[Mount, ...]:
-    """Return the mounts of node folders that a plain user is to write to."""
-    # Under the other levels the image chooses the user, which may be root, and nobody here knows it.
+    """Return the mounts of node folders that an ordinary user must be able to write to."""
+    # At other security levels the image chooses the user, which is unknown here and may be root.
     if settings.security is not Security.RESTRICTED:
         return ()
     return tuple(mount for mount in settings.mounts if mount.host_path and not mount.read_only)
 
 
 def preparing(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the init container that prepares node folders; none where a set mounts none for writing.
+    """Return the init container that prepares node folders; empty if the set mounts none for writing.
 
     Args:
-        container: The set's own container, of which it has the image and the mounts of those folders.
+        container: The set's own container, whose image and folder mounts are used.
     """
     paths = [mount.path for mount in new_folders(set_spec.pod)]
     if not paths:
@@ -60,7 +61,7 @@ def preparing(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, An
             "runAsNonRoot": False,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            # DAC_READ_SEARCH or the like is not needed: root owns the only folders that it touches.
+            # DAC_READ_SEARCH and the like are not needed: root owns the only folders that it touches.
             "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
         },
     }

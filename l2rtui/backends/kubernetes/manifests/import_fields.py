@@ -1,6 +1,6 @@
-"""Fields of imported objects: those that the API server sets, those that bind a node, and those that a run drops.
+"""Fields of imported objects: set by the API server, binding a node, or dropped by a run.
 
-``leaves`` is the measure of an import: each leaf of a file ends in a rendered object or in a finding.
+``leaves`` measures the completeness of an import: each leaf of a file ends in a rendered object or in a finding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SERVER_METADATA: Final = frozenset(
         "managedFields", "deletionGracePeriodSeconds", "ownerReferences", "generateName",
     }
 )  # fmt: skip
-"""Metadata by which an exported object is recognised; the API server sets or computes it."""
+"""Metadata that identifies an exported object; the API server sets or computes it."""
 SERVER_LABELS: Final = frozenset(
     {
         "pod-template-hash", "controller-revision-hash", "pod-template-generation", "controller-uid", "job-name",
@@ -32,9 +32,11 @@ _SERVER_ANNOTATIONS: Final = (
     "k8s.v1.cni.cncf.io/network-status", "kubernetes.io/config.", "batch.kubernetes.io/job-tracking",
     "batch.kubernetes.io/job-completion-index", "kubernetes.io/psp",
 )  # fmt: skip
-"""Annotations that controllers, kubectl and network plugins write; a name that ends in a sign is a prefix."""
+"""Annotations that controllers, kubectl and network plugins write; a name that ends in a punctuation mark is a
+prefix.
+"""
 _TOKEN_VOLUME: Final = re.compile(r"kube-api-access-[a-z0-9]{5}|.*-token-[a-z0-9]{5}")
-"""Volume with the token of the service account, which admission adds to each pod."""
+"""Volume with the service account token, which admission adds to each pod."""
 _NODE_KEYS: Final = (labels.HOSTNAME, "metadata.name")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _ACCELERATOR: Final = re.compile(r"gpu|nvidia|cuda|neuron|tpu|habana|gaudi|npu|ascend|mlu|dcu", re.IGNORECASE)
@@ -44,13 +46,13 @@ Document = dict[str, Any]
 
 
 def mapping(value: Any, key: str) -> Document:
-    """Return a field that should be a mapping; an empty one where it is anything else."""
+    """Return a field that should be a mapping; empty if it is anything else."""
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
 def items(value: Any, key: str) -> list[Document]:
-    """Return the mappings in a field that should be a list of them."""
+    """Return the mappings in a field that should be a list of mappings."""
     inner = value.get(key) if isinstance(value, dict) else None
     return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
 
@@ -61,7 +63,7 @@ def containers(pod_spec: Mapping[str, Any]) -> list[Document]:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each leaf: ``spec.ports[0].nodePort``. What is empty says nothing and is no leaf."""
+    """Yield path and value of each leaf: ``spec.ports[0].nodePort``. Empty values are skipped."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -73,7 +75,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def named(value: Any, path: str = "") -> str:
-    """Return the leaves of a value in one clause: ``spec.suspend: true, spec.paused: false``."""
+    """Format the leaves of a value as one clause: ``spec.suspend: true, spec.paused: false``."""
     parts = []
     for where, leaf in leaves(value, path):
         text = str(leaf).lower() if isinstance(leaf, bool) else " ".join(str(leaf).split())
@@ -83,13 +85,13 @@ def named(value: Any, path: str = "") -> str:
 
 # --- fields of the API server -------------------------------------------------------------------------------
 def pop_server_fields(document: Document) -> list[str]:
-    """Take out what the API server, its controllers and kubectl have set; return the paths.
+    """Remove the fields that the API server, its controllers and kubectl have set; return their paths.
 
-    Only an exported object has them: without one of the fields of the server a priority is the user's own.
+    Only an exported object has them: without server fields, a priority is the user's own choice.
     """
     gone = ["status"] if document.pop("status", None) else []
     meta, spec = mapping(document, "metadata"), mapping(document, "spec")
-    # ``kubectl create --dry-run`` writes ``creationTimestamp: null`` and ``status: {}`` into files of people.
+    # ``kubectl create --dry-run`` writes ``creationTimestamp: null`` and ``status: {}`` into users' files.
     is_exported = bool(gone or any(meta.get(key) is not None for key in SERVER_METADATA - {"generateName"}))
     if document.get("kind") == "Job" and spec.get("manualSelector") is not True and is_exported:
         gone += _popped(spec, ("selector",), "spec.")
@@ -141,9 +143,9 @@ def _token_volumes(pod: Document, path: str) -> list[str]:
 
 # --- fields that bind a node --------------------------------------------------------------------------------
 def node_fields(pod_spec: Mapping[str, Any]) -> str:
-    """Return the fields by which a pod template chooses one node or label, in one clause; empty without one.
+    """Return the fields by which a pod template chooses one node or label, as one clause; empty without any.
 
-    Kubernetes takes all of them together: a node name beside a selector of another node makes pods that the kubelet
+    Kubernetes requires all of them: a node name with a selector of another node creates pods that the kubelet
     refuses, and a ReplicaSet replaces those without end (kubernetes/kubernetes#120160).
     """
     selector, name = mapping(pod_spec, "nodeSelector"), pod_spec.get("nodeName")
@@ -163,14 +165,14 @@ def node_fields(pod_spec: Mapping[str, Any]) -> str:
 
 
 def bind_node(pod_spec: Document, hostname: str) -> None:
-    """Bind a pod template to the node of its slot, in place of what it says about nodes by name."""
+    """Bind a pod template to the node of its slot, replacing its own choice of nodes by name."""
     pod_spec.pop("nodeName", None)
     pod_spec["nodeSelector"] = {labels.HOSTNAME: hostname}
     without_hostnames(pod_spec)
 
 
 def without_hostnames(pod_spec: Document) -> None:
-    """Take the requirements on the name of a node out of the node affinity of a pod template."""
+    """Remove requirements on node names from the node affinity of a pod template."""
     node = mapping(mapping(pod_spec, "affinity"), "nodeAffinity")
     terms = items(mapping(node, _REQUIRED), "nodeSelectorTerms")
     if not terms:
@@ -181,7 +183,7 @@ def without_hostnames(pod_spec: Document) -> None:
                 term[part] = [rule for rule in items(term, part) if rule.get("key") not in _NODE_KEYS]
                 if not term[part]:
                     del term[part]
-    # Terms are alternatives: one that named nodes alone now allows each node, and so do all together.
+    # Terms are alternatives: a term that only named nodes now allows every node, and so does the whole list.
     if not all(terms):
         del node[_REQUIRED]
     if not node:
@@ -191,10 +193,10 @@ def without_hostnames(pod_spec: Document) -> None:
 
 
 def host_ports(pod_spec: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
-    """Yield port, protocol and container of each port of the node that a pod takes; one pod can have it."""
+    """Yield port, protocol and container of each host port that a pod uses; only one pod per node can have it."""
     for container in containers(pod_spec):
         for port in items(container, "ports"):
-            # In the network of the node each port of a container is one of the node.
+            # In the host network, each container port is a host port.
             number = port.get("hostPort") or (pod_spec.get("hostNetwork") and port.get("containerPort"))
             if isinstance(number, int) and number:
                 yield number, str(port.get("protocol") or "TCP"), str(container.get("name"))
@@ -202,13 +204,16 @@ def host_ports(pod_spec: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
 
 # --- devices ------------------------------------------------------------------------------------------------
 def requested(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the amounts that a container requests; a limit counts before a request, as for a device."""
+    """Return the amounts that a container requests; a limit takes precedence over a request, as for devices."""
     resources = mapping(container, "resources")
     return {**mapping(resources, "requests"), **mapping(resources, "limits")}
 
 
 def device_requests(pod_spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return the devices that a pod requests, by resource: init containers run before the others, which add up."""
+    """Return the devices that a pod requests, by resource.
+
+    Init containers run one after the other and before the main containers, whose requests add up.
+    """
     first: dict[str, int] = {}
     together: dict[str, int] = {}
     for part, counted in (("initContainers", first), ("containers", together)):
@@ -228,5 +233,5 @@ def device_requests(pod_spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def claims_devices(pod_spec: Mapping[str, Any]) -> bool:
-    """Return True for a pod that gets devices by requests or claims of its own, from the cluster."""
+    """Return True for a pod with its own requests or claims for devices."""
     return bool(device_requests(pod_spec) or items(pod_spec, "resourceClaims"))

@@ -1,4 +1,6 @@
-"""Kinds of Kubernetes objects that can be parts of a run, by kind and API group, and what replaces the others."""
+"""Kinds of Kubernetes objects that can be parts of a run, by kind and API group, and replacements for other
+kinds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _GROUPS: Final = {
     "Job": ("batch",),
     "JobSet": ("jobset.x-k8s.io",),
 }
-"""Kinds that can be parts of a run, and the API groups in which they are Kubernetes' own."""
+"""Kinds that can be parts of a run, with the API groups that define them."""
 _REPLACED: Final = {
     "CronJob": "a run starts when it is launched; write its jobTemplate as a Job",
     "DaemonSet": "write `replicas` and `--on NODE/GPU,…` (docs/kubernetes.md)",
@@ -39,14 +41,14 @@ _REPLACED: Final = {
     "LocalQueue": "name it with `queue: {by: kueue, name: NAME}` (docs/kubernetes.md)",
     "Job": "Volcano's Job is `kind: job` with `queue: {by: volcano}` (docs/kubernetes.md)",
 }
-"""What takes the place of other kinds."""
+"""Replacements for other kinds."""
 
 
 def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
-    """Yield the objects of a file that can be parts of a run, those of its Lists too.
+    """Yield the objects of a file that can be parts of a run, including items of its Lists.
 
     Raises:
-        SpecError: a document is of another kind; names what takes its place.
+        SpecError: A document has another kind; the message names the replacement.
     """
     for number, document in enumerate(documents):
         if document is None:
@@ -58,11 +60,11 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
         if kind == "List" and not group:
             yield from objects(document.get("items") or (), source)
             continue
-        # A pod's spec under ``kind: Service``, which the API server would refuse, can only be meant as a Pod.
+        # A pod spec under ``kind: Service``, which the API server would refuse, is certainly meant as a Pod.
         if kind == "Service" and not group and mapping(document, "spec").get("containers"):
             document = {**document, "kind": "Pod"}  # noqa: PLW2901  (as a Pod from here on)
         elif not group and kind in _GROUPS and kind != "JobSet":
-            pass  # a slip that is common in files: ``v1`` has neither Jobs nor Deployments
+            pass  # a common slip in files: ``v1`` has neither Jobs nor Deployments
         elif group not in _GROUPS.get(kind, ()):
             groups = _GROUPS.get(kind)
             called = f"{kind} of {document.get('apiVersion')}" if groups else kind
@@ -80,8 +82,8 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
 
 
 def _group(document: Mapping[str, Any]) -> str:
-    """Return the API group of an object; empty for Kubernetes' core, and for an object that names no version."""
+    """Return the API group of an object; empty for the core group, and for an object without a version."""
     version = document.get("apiVersion")
-    if not isinstance(version, str):  # the items of a typed list, and files that were cut by hand
+    if not isinstance(version, str):  # items of a typed list, and files that were edited by hand
         return _GROUPS.get(str(document.get("kind")), ("",))[0]
     return version.rpartition("/")[0]

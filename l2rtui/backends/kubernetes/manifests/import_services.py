@@ -1,8 +1,8 @@
-"""Services of an imported file, and the addresses by which its containers name them.
+"""Services of an imported file, and the addresses by which its containers refer to them.
 
-Each run has Services of its own, named after the run, so an address in a variable, an argument or a probe must
-follow. A name is followed where it can only be an address: before a port, after ``://``, before ``.svc``, or alone
-in a field that holds hosts. Anywhere else it may be any word, and a finding names the place.
+Each run has its own Services, named after the run, so addresses in variables, arguments and probes must be
+rewritten. A name is rewritten where it can only be an address: before a port, after ``://``, before ``.svc``, or as
+the whole value of a field that contains hosts. Elsewhere it may be any word, and a finding names the place.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _HOST_FIELD: Final = re.compile(_HOST_WORDS, re.IGNORECASE)
 """Name of a variable or option whose whole value is a host."""
 _FILES: Final = r"\.(?:py|sh|bash|js|jar|so|json|ya?ml|toml|cfg|conf|ini|txt|log|md|pt|ckpt)\b"
 _UNIQUE: Final = ("clusterIP", "clusterIPs", "externalIPs", "loadBalancerIP", "healthCheckNodePort", "selector")
-"""Fields of a Service that belong to one Service of a cluster; two runs would collide on them."""
+"""Fields of a Service that must be unique in a cluster; two runs would collide on them."""
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def service_name(run: str, extra: Mapping[str, Any]) -> str:
     """Return the name of an imported Service in one run; a run named like its Service keeps that name.
 
-    So the programs of other files reach it at the address that they know, such as ``etcd:2379``.
+    Programs of other files can then reach it at the known address, such as ``etcd:2379``.
     """
     name = str(extra["name"])
     if extra.get("keeps") and run == name:
@@ -34,10 +34,10 @@ def service_name(run: str, extra: Mapping[str, Any]) -> str:
 
 
 def own_fields(spec: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a Service that a run keeps, and those that it leaves out."""
+    """Return the fields of a Service that a run keeps, and the fields that it drops."""
     own = {key: value for key, value in spec.items() if key not in _UNIQUE or value == "None"}
     gone = {key: value for key, value in spec.items() if key in _UNIQUE and key != "selector" and value != "None"}
-    if gone.get("clusterIPs") == ["None"]:  # a headless Service stays one
+    if gone.get("clusterIPs") == ["None"]:  # a headless Service stays headless
         own["clusterIPs"] = gone.pop("clusterIPs")
     ports = items(own, "ports")
     node_ports = {
@@ -74,7 +74,7 @@ class ServiceAddresses:
         self._variable = re.compile(rf"\b{variable}_(?:SERVICE_(?:HOST|PORT)|PORT(?:_\d+\w*)?)\b")
 
     def followed(self, text: str, new: str, *, is_host: bool) -> str:
-        """Return a text with the Service's addresses under its new name.
+        """Return a text with the Service's addresses rewritten to its new name.
 
         Args:
             is_host: The whole text may be a host.
@@ -84,12 +84,12 @@ class ServiceAddresses:
         return self._address.sub(lambda match: "".join(filter(None, match.groups())) + new, text)
 
     def is_left(self, text: str, *, is_host: bool) -> bool:
-        """Return True where a text names the Service, or its variables, in a way that is not followed."""
+        """Return True if a text refers to the Service, or its variables, in a way that is not rewritten."""
         return bool(self._variable.search(text) or self._word.search(self.followed(text, "", is_host=is_host)))
 
 
 def places(pod_spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield each text of a pod that may hold an address: its path, the list or mapping, the key, is it a host."""
+    """Yield each text of a pod that may contain an address: path, list or mapping, key, whether it is a host."""
     if isinstance(pod_spec.get("subdomain"), str):
         yield "subdomain", pod_spec, "subdomain", True
     for container in containers(pod_spec):
@@ -124,7 +124,7 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 def follow(pod_spec: dict[str, Any], run: str, extras: Sequence[Mapping[str, Any]]) -> None:
-    """Write the names that Services have in one run into a pod template."""
+    """Rewrite Service names in a pod template to the names in one run."""
     for extra in extras:
         addresses = ServiceAddresses(str(extra["name"]), str(extra.get("namespace", "")))
         new = service_name(run, extra)
@@ -133,7 +133,7 @@ def follow(pod_spec: dict[str, Any], run: str, extras: Sequence[Mapping[str, Any
 
 
 def named_places(pod_spec: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the places where a Service's addresses are followed, and those where its name is left as it is."""
+    """Return the places where a Service's addresses are rewritten, and those where its name is left unchanged."""
     addresses = ServiceAddresses(str(extra["name"]), str(extra.get("namespace", "")))
     followed: dict[str, None] = {}
     left: dict[str, None] = {}
@@ -150,7 +150,7 @@ _SHORT_ADDRESS: Final = re.compile(r"(?:^|://|=)([a-z][a-z0-9-]*):\d{2,5}\b")
 
 
 def foreign_addresses(pod_spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
-    """Return short names with a port, such as ``etcd:2379``, of which the file has no Service, with their place."""
+    """Return short names with a port, such as ``etcd:2379``, that no Service of the file has, with their place."""
     own = {*names, "localhost"}
     foreign: dict[str, str] = {}
     for where, holder, key, _ in places(pod_spec):
@@ -161,7 +161,7 @@ def foreign_addresses(pod_spec: Mapping[str, Any], names: Iterable[str]) -> dict
 
 
 def own_variables(pod_spec: Mapping[str, Any]) -> list[str]:
-    """Return the places that read the name or id of the controller from a label, which each run has anew."""
+    """Return the places that read the controller's name or id from a label, which differs for each run."""
     labels = ("job-name", "controller-uid")
     return [
         f"{container.get('name')}: env {variable.get('name')}"

@@ -1,9 +1,9 @@
 """Read a user's ReplicaSet, Job, JobSet, Pod, Service YAML into a RunSpec.
 
 The pod templates stay as they are. Fields that must differ between two runs are removed here and set again by
-``render``: names, selectors, the node, the two variables of the GPU. A finding tells each such change, and names
-each field that a run does not keep. Placeholders in double braces (``{{GPU_ID}}``) that a plan knows are filled
-when it is rendered; values of the others come from ``--set``.
+``render``: names, selectors, the node, the two variables of the GPU. A finding reports each such change, and each
+field that a run does not keep. Placeholders in double braces (``{{GPU_ID}}``) that a plan knows are filled in when
+it is rendered; ``--set`` provides the values of the others.
 
 Sources: learn-to-race's guide to its cluster and ``launch-multi-seed.py``, BrandonBian/l2r-distributed,
 kubernetes-sigs/jobset.
@@ -53,7 +53,7 @@ _UNNAMED = re.compile(r"[^a-z0-9]+")
 
 @dataclass(slots=True)
 class _Import:
-    """Sets, Services and findings of one file so far."""
+    """Sets, Services and findings of one file, collected while reading."""
 
     source: str
     sets: list[SetSpec] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Import:
         self.report(subject, sentence, hint, Severity.WARNING)
 
     def left_out(self, subject: str, value: Any, path: str = "", why: str = "a run has no such field") -> None:
-        """Warn of every field in a value that is in no object of the run."""
+        """Warn about every field in a value that no object of the run has."""
         if fields := named(value, path):
             self.warn(subject, f"left out, since {why}: {fields}")
 
@@ -80,15 +80,15 @@ class _Import:
 def read_kubernetes_yaml(
     documents: Sequence[Any], source: str, name: str = ""
 ) -> tuple[RunSpec, tuple[Finding, ...]]:
-    """Read the workloads and Services of a file as one run; return it, and findings on what was changed.
+    """Read the workloads and Services of a file as one run; return it with findings on the changes.
 
     Args:
         documents: The parsed YAML documents.
         source: The file, for messages; its stem names a run of several objects.
-        name: Name of the run; empty takes that of the object, or of the file.
+        name: Name of the run; empty for the name of the object, or of the file.
 
     Raises:
-        SpecError: there is no workload in it, or an object that cannot be a part of a run.
+        SpecError: The file has no workload, or an object that cannot be part of a run.
     """
     reading = _Import(source)
     objects = [copy.deepcopy(item) for item in import_kinds.objects(documents, source)]
@@ -118,7 +118,9 @@ def read_kubernetes_yaml(
 
 
 def filled(value: Any, values: Mapping[str, str]) -> Any:
-    """Return a template with the placeholders that a plan knows filled in; a value is not searched again."""
+    """Return a template with the placeholders that a plan knows filled in; inserted values are not searched
+    again.
+    """
     if isinstance(value, str):
         return PLACEHOLDER.sub(lambda match: values.get(KNOWN.get(match[1], ""), match[0]), value)
     if isinstance(value, list):
@@ -142,7 +144,9 @@ def _subject(document: Mapping[str, Any]) -> str:
 
 
 def _jobs_of(reading: _Import, job_set: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the Jobs of a JobSet; its headless Service, which names all of their pods, goes with the run."""
+    """Return the Jobs of a JobSet; its headless Service, which gives DNS names to their pods, is kept with the
+    run.
+    """
     subject, meta, spec = _subject(job_set), _metadata(job_set), mapping(job_set, "spec")
     name = str(meta.get("name") or "jobset")
     parts = spec.pop("replicatedJobs", None)
@@ -225,7 +229,7 @@ def _learner_of(workloads: Sequence[dict[str, Any]], services: Sequence[dict[str
     named_so = [
         workload for workload in workloads if re.search("learner|server", str(_metadata(workload).get("name", "")))
     ]
-    # Where each has a Service they are peers, and none of them is the one in the middle.
+    # If each of them has a Service they are peers, and none of them is central.
     peers = len(workloads) > 1 and len(selected) == len(workloads)
     return next(iter([*([] if peers else selected), *named_so]), None)
 
@@ -298,7 +302,7 @@ def _set_name(reading: _Import, document: Mapping[str, Any], *, is_learner: bool
     if is_only:
         return "w"
     text = str(document.get("short") or _metadata(document).get("name") or document["kind"].lower())
-    # The end of a long name is what differs: ``imagenet-worker-1`` and ``-2`` become ``worker-1`` and ``worker-2``.
+    # The end of a long name is distinctive: ``imagenet-worker-1`` and ``-2`` become ``worker-1`` and ``worker-2``.
     while len(text) > MAX_SET_NAME and "-" in text:
         text = text.partition("-")[2]
     name = _name(text, MAX_SET_NAME)
@@ -315,7 +319,7 @@ def _report_names(reading: _Import, subject: str, set_name: str, selector: Mappi
 
 
 def _report_own_names(reading: _Import, subject: str, part: str, theirs: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return labels or annotations without those that a run sets itself, which are reported."""
+    """Return labels or annotations without those that a run sets itself; report the removed ones."""
     ours = {key: value for key, value in theirs.items() if key in _OWN_LABELS or str(key).startswith(labels.PREFIX)}
     reading.left_out(subject, ours, f"metadata.{part}", f"a run sets these {part} itself")
     return {key: value for key, value in theirs.items() if key not in ours}
@@ -323,7 +327,7 @@ def _report_own_names(reading: _Import, subject: str, part: str, theirs: Mapping
 
 # --- parts of a workload ------------------------------------------------------------------------------------
 def _controller(reading: _Import, subject: str, document: dict[str, Any], *, is_learner: bool) -> dict[str, Any]:
-    """Return what the controllers of a set keep of the file's own; report the rest of its fields."""
+    """Return the fields of the file that the controllers of a set keep; report the other fields."""
     kind, spec, meta = document["kind"], mapping(document, "spec"), _metadata(document)
     _namespace(reading, subject, meta)
     if kind == "Pod":
@@ -344,7 +348,7 @@ def _controller(reading: _Import, subject: str, document: dict[str, Any], *, is_
     if kind == "Job" and not is_learner:
         controller = _job_fields(reading, subject, document, rest)
     own = {key: _report_own_names(reading, subject, key, mapping(meta, key)) for key in ("labels", "annotations")}
-    selected = _selector(spec)  # reported with the selector, as the pods' labels of it are
+    selected = _selector(spec)  # reported with the selector, like the pods' labels in it
     own["labels"] = {key: value for key, value in own["labels"].items() if str(key) not in selected}
     if any(own.values()):
         controller["metadata"] = {key: value for key, value in own.items() if value}
@@ -357,7 +361,7 @@ _READ: Final = ("apiVersion", "kind", "metadata", "spec", "hosts", "indices", "s
 
 
 def _job_fields(reading: _Import, subject: str, document: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
-    """Take what a set keeps of a Job out of the rest of its fields; report what differs."""
+    """Take the fields that a set keeps of a Job out of its remaining fields; report changes."""
     job = {key: rest.pop(key) for key in _JOB_FIELDS if rest.get(key) is not None}
     controller: dict[str, Any] = {"spec": job} if job else {}
     mode, completions = rest.pop("completionMode", None), rest.pop("completions", None)
@@ -407,9 +411,9 @@ def _report_pods(reading: _Import, subject: str, pod_spec: Mapping[str, Any], re
 
 
 def _binding(reading: _Import, subject: str, pod_spec: dict[str, Any]) -> tuple[Binding, int, str, int]:
-    """Return binding mode, slots, device and whole GPUs of each pod, 0 where one device is enough.
+    """Return binding mode, slots, device and number of whole GPUs of each pod, 0 if one device is enough.
 
-    Removes from the template what the plan decides.
+    Removes the fields that the plan decides from the template.
     """
     containers = import_fields.containers(pod_spec)
     named_devices = {
@@ -419,7 +423,7 @@ def _binding(reading: _Import, subject: str, pod_spec: dict[str, Any]) -> tuple[
         if str(variable.get("value", "")) not in ("none", "void")  # values of NVIDIA's runtime for "no GPU"
     } & set(DEVICE_VARIABLES)
     devices = import_fields.device_requests(pod_spec)
-    # Beside a request CUDA's variable counts among the container's own devices: it names none of the node.
+    # With a request, CUDA's variable counts the container's own devices, so it names no device of the node.
     plugin_only = [name for name in devices if is_countable(name) and name != WHOLE_GPU]
     is_pinned = not plugin_only and (NVIDIA in named_devices or (CUDA in named_devices and not devices))
     if (was := import_fields.node_fields(pod_spec)) and (is_pinned or WHOLE_GPU in devices or plugin_only):
@@ -448,7 +452,7 @@ def _binding(reading: _Import, subject: str, pod_spec: dict[str, Any]) -> tuple[
 def _drop_requests(
     reading: _Import, subject: str, containers: Iterable[dict[str, Any]], devices: Mapping[str, int]
 ) -> None:
-    """Take requests of devices out of containers whose variables name a GPU."""
+    """Remove requests of devices from containers whose variables name a GPU."""
     for container in containers:
         for part in ("limits", "requests"):
             amounts = mapping(mapping(container, "resources"), part)
@@ -466,7 +470,7 @@ def _drop_requests(
 def _scheduling(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> Scheduling:
     """Return tolerations and node affinity of a template, without the nodes that it names.
 
-    Placeholders may name its nodes, so then only the server can judge them.
+    If placeholders name its nodes, only the server can check them.
     """
     fields = {key: copy.deepcopy(pod_spec.get(key)) for key in ("tolerations", "affinity")}
     if placeholders(fields["affinity"]):
@@ -484,7 +488,7 @@ def _restart(
 ) -> RestartPolicy:
     written = pod_spec.get("restartPolicy", "Always")
     policy = RestartPolicy(written) if written in tuple(RestartPolicy) else RestartPolicy.ALWAYS
-    # Pods default to Always, so the file says nothing about what a finished learner should do.
+    # Pods default to Always, so the file does not say whether a finished learner should restart.
     if is_learner and policy is RestartPolicy.ALWAYS:
         reading.report(
             subject, f"it becomes a Job{_was(pod_spec)}: a learner that has finished is not started again"
@@ -512,7 +516,7 @@ def _replicas(reading: _Import, subject: str, kind: str, spec: Mapping[str, Any]
 
 
 def _job_pods(reading: _Import, subject: str, spec: Mapping[str, Any]) -> int:
-    """Return the number of pods of a Job at a time: an Indexed Job has one for each completion at most."""
+    """Return the number of concurrent pods of a Job: an Indexed Job has at most one for each completion."""
     count = _whole(reading, subject, "parallelism", spec.get("parallelism", 1))
     completions = int(_number(spec.get("completions"), count))
     if spec.get("completionMode") == "Indexed" and completions < count:
@@ -533,7 +537,9 @@ def _whole(reading: _Import, subject: str, key: str, value: Any) -> int:
 
 
 def _report_amounts(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> None:
-    """Warn of amounts that the API server takes and nobody means, such as ``memory: 512m``, half a byte."""
+    """Warn about amounts that the API server accepts but users do not mean, such as ``memory: 512m``, half a
+    byte.
+    """
     parsers = {"cpu": parse_cores, "memory": parse_bytes, "ephemeral-storage": parse_bytes}
     for container in import_fields.containers(pod_spec):
         for part in ("requests", "limits"):
@@ -561,11 +567,11 @@ def _resources(containers: Iterable[Mapping[str, Any]]) -> Resources:
 
 # --- Services -----------------------------------------------------------------------------------------------
 def _read_services(reading: _Import) -> None:
-    """Read the Services of the file, each selecting one set by our own labels, and the addresses that name them."""
+    """Read the Services of the file, each selecting one set by our own labels, and rewrite their addresses."""
     for service in reading.services:
         meta, old = _metadata(service), str(_metadata(service).get("name", "")) or "service"
         selector = mapping(mapping(service, "spec"), "selector")
-        for label in import_fields.SERVER_LABELS & selector.keys():  # its pods have lost them
+        for label in import_fields.SERVER_LABELS & selector.keys():  # its pods have lost these labels
             del selector[label]
         subject = f"Service {old}"
         matches = [name for name, labels_ in reading.selectors.items() if selector.items() <= labels_.items()]
@@ -584,7 +590,7 @@ def _read_services(reading: _Import) -> None:
         outer = {"metadata": _without(meta, "name", "labels", "annotations"), **_without(service, *_READ)}
         reading.left_out(subject, outer)
         extra = {"name": old, "set": target, "spec": spec, "keeps": True}
-        # A pod's host name is its own name: a headless Service of that name lets others find it by it.
+        # A pod's host name is its own name: a headless Service of that name makes it resolvable.
         if spec.get("clusterIP") == "None" and reading.pod_names.get(target) == old:
             extra["names_pod"] = True
             reading.report(subject, "the host name of its pod is the new name of the Service")
@@ -614,7 +620,7 @@ def _report_addresses(
     if followed:
         sentence = f"{', '.join(followed)}: the address of the Service {name} becomes that of the run's own"
         reading.report(f"set {set_spec.name}", sentence)
-    # The processes behind a Service often have its name in paths and options that are no address.
+    # The processes behind a Service often have its name in paths and options that are not addresses.
     if left and set_spec.name != extra["set"]:
         where = ", ".join("its command" if place.endswith(": command") else place for place in left)
         reading.warn(

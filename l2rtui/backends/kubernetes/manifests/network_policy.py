@@ -1,9 +1,9 @@
-"""Network policy of a run: its pods are reached by its own pods alone (networking.k8s.io/v1).
+"""Network policy of a run: only its own pods can reach its pods (networking.k8s.io/v1).
 
-The exchange and the rendezvous prove who connects; torch's process groups, simulators and programs of users prove
-nothing, and any pod of the cluster could reach them. Where no network plugin enforces policies, this one does
-nothing. What still comes in: the kubelet, by which probes and port-forwards go, and Prometheus, from the namespace
-of the setting ``metrics_namespace``, to the learner's status port.
+The exchange and the rendezvous authenticate their peers. torch's process groups, simulators and users' programs do
+not, and any pod of the cluster could reach them. If no network plugin enforces policies, this one has no effect.
+Still allowed are the kubelet, which probes and port-forwards use, and Prometheus in the namespace of the setting
+``metrics_namespace``, to the learner's status port.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from runtime.base.contract import DATA_PORT
 
 KIND: Final = "NetworkPolicy"
 STATUS_PORT: Final = DATA_PORT + 2
-"""Port of ``/metrics`` where a spec lets the learner's status server listen to others (``L2R_STATUS``)."""
+"""Port of ``/metrics`` if a spec lets the learner's status server accept remote connections (``L2R_STATUS``)."""
 _NAMESPACE: Final = "kubernetes.io/metadata.name"
 """Label of each namespace with its name, set by the API server since Kubernetes 1.21."""
 _LISTENING: Final = frozenset({Role.LEARNER, Role.RENDEZVOUS, Role.PS})
 
 
 def needs_policy(run: RunPlan) -> bool:
-    """Return whether processes of a run listen to each other.
+    """Return whether processes of a run accept connections from each other.
 
-    Imported objects get no policy: nobody knows who is to reach them, and they may bring their own.
+    Imported objects get no policy: their clients are unknown, and they may bring their own policy.
     """
     return any(not item.template and (item.role in _LISTENING or item.port) for item in run.spec.sets)
 

@@ -14,7 +14,7 @@ Manifest = dict[str, Any]
 
 
 def new_object(kind: str, name: str, *, meta: Mapping[str, Any] | None = None, **fields: Any) -> Manifest:
-    """Return a manifest in the kind's usual API version, with more metadata and fields such as ``spec``."""
+    """Return a manifest in the kind's usual API version, with additional metadata and fields such as ``spec``."""
     return {
         "apiVersion": KINDS[kind].api_version,
         "kind": kind,
@@ -24,14 +24,16 @@ def new_object(kind: str, name: str, *, meta: Mapping[str, Any] | None = None, *
 
 
 def resource_requirements(resources: Resources, limits: Mapping[str, str]) -> Manifest:
-    """Return requests and limits of a container; ``limits`` are extended resources, as of a device plugin."""
+    """Return requests and limits of a container; ``limits`` are extended resources, such as device plugins
+    offer.
+    """
     requests: dict[str, str] = {}
     limits = dict(limits)
     if resources.cpu_cores is not None:
         # No CPU limit: CFS quotas throttle a process even when its node is idle.
         requests["cpu"] = format_cores(resources.cpu_cores)
     if resources.memory_bytes is not None:
-        # Memory cannot be taken back, so its limit equals its request.
+        # Memory cannot be reclaimed, so its limit equals its request.
         requests["memory"] = limits["memory"] = str(resources.memory_bytes)
     return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
 
@@ -61,12 +63,12 @@ def helper_pod(
     deadline_seconds: int,
     owns_volumes: bool = True,
 ) -> Manifest:
-    """Return a pod that l2rtui starts for itself: without rights, restricted, and ended by the cluster in any case.
+    """Return a helper pod for l2rtui itself: without permissions, restricted, and with a deadline.
 
     Args:
         component: Value of its label ``app.kubernetes.io/component``.
         container: Its only container, without a securityContext.
-        deadline_seconds: Time after which the kubelet ends it, even when l2rtui was killed.
+        deadline_seconds: Time after which the kubelet ends it, even if l2rtui was killed.
     """
     own_labels = {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.APP_COMPONENT: component}
     spec = {

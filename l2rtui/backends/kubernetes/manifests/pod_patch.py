@@ -1,8 +1,8 @@
-"""Fields of pods that a spec adds by ``pod.template``: merged into the rendered template, within bounds.
+"""Fields of pods that a spec adds with ``pod.template``: merged into the rendered template, within limits.
 
-A run keeps what it owns: names, the labels by which pods and slots are counted, the node and the GPU of a slot, the
-command, and restarts. The patched template is compared with the one before, so that no directive of a patch gets
-around the check; a difference is refused by the name of its field.
+A run keeps control of names, the labels by which pods and slots are counted, the node and the GPU of a slot, the
+command, and restarts. The patched template is compared with the original, so that no directive of a patch can evade
+the check; a difference is refused with the name of its field.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Document = dict[str, Any]
 
 
 def problem(patch: Mapping[str, Any]) -> str:
-    """Return a sentence on what is wrong with a patch by itself; empty when it has the form of a pod template."""
+    """Return a sentence on why a patch by itself is invalid; empty if it has the form of a pod template."""
     try:
         merged = strategic_merge.merge({}, dict(patch))
     except ValueError as error:
@@ -70,7 +70,7 @@ def problem(patch: Mapping[str, Any]) -> str:
     for part, pairs in meta.items():
         if not isinstance(pairs, dict):
             return f"metadata.{part} is no mapping of names to text"
-        # YAML reads ``team: 7`` as a number, for which the server has no sentence.
+        # YAML reads ``team: 7`` as a number, for which the server's error is unclear.
         if odd := next((key for key, value in pairs.items() if not isinstance(value, str)), ""):
             return f"metadata.{part}.{odd} is {pairs[odd]!r}, and it must be text: put it in quotes"
     return ""
@@ -80,16 +80,17 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
     """Return a rendered pod template with the patches of a spec.
 
     Args:
-        device_env: Variables of the slot's device, which containers that are added get as well; empty where the
-            cluster chooses the device.
+        device_env: Variables of the slot's device, which added containers get as well; empty if the cluster chooses
+            the device.
 
     Raises:
-        RefusedError: a patch is malformed, or changes a field that the run owns; names the field and the reason.
+        RefusedError: A patch is malformed, or changes a field that the run owns; the message names field and
+            reason.
     """
     if not settings.templates:
         return template
     own = {name: _names(template["spec"], name) for name in _CONTAINERS}
-    # Without a queue of its own a run leaves these to the patch: that is a way to a queue as well.
+    # A run without its own queue leaves these to the patch, so that a patch can also choose a queue.
     own |= {part: tuple(set(template["metadata"].get(part) or ()) & _GANG) for part in ("labels", "annotations")}
     own["spec"] = ("schedulerName",) if own["labels"] or own["annotations"] else ()
     merged = template
@@ -98,7 +99,7 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
             merged = strategic_merge.merge(merged, bounded_json.loads(text))
         except ValueError as error:
             raise RefusedError(f"{FIELD}: {error}.") from None
-    # A patch that deletes a part of the template must not delete what is looked for below.
+    # A patch that deletes a part of the template must not delete the parts that are accessed below.
     merged = {"metadata": merged.get("metadata") or {}, "spec": merged.get("spec") or {}}
     _refuse_changes(_owned(template, own), _owned(merged, own))
     for name in _CONTAINERS:
@@ -109,15 +110,15 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
 
 
 def changed_fields(settings: PodSettings) -> tuple[str, ...]:
-    """Return the fields that the patches of a spec name, each once: ``spec.runtimeClassName``."""
+    """Return the fields that the patches of a spec name, without duplicates: ``spec.runtimeClassName``."""
     paths = (path for text in settings.templates for path in _leaves(bounded_json.loads(text), ""))
     return tuple(dict.fromkeys(paths))
 
 
 def dropped_fields(sent: Any, returned: Any, path: str = "") -> Iterator[str]:
-    """Yield paths of fields that were sent and are not in what the server has made of them.
+    """Yield paths of fields that were sent but are missing in the server's result.
 
-    A server ignores fields that it does not know. Fields with an empty value are skipped: servers leave those out.
+    A server ignores unknown fields. Fields with an empty value are skipped: servers leave those out.
     """
     if isinstance(sent, dict):
         for key, value in sent.items():
@@ -148,7 +149,7 @@ def _owned(template: Document, own: Mapping[str, tuple[str, ...]]) -> dict[str, 
     """Return the fields that a patch may not change, each with its value and the reason.
 
     Args:
-        own: Names of the containers before the patch, and of the fields by which the run is queued.
+        own: Names of the containers before the patch, and of the fields that queue the run.
     """
     fields: dict[str, tuple[Any, str]] = {}
     for part, names in (("labels", _OWN_LABELS), ("annotations", _OWN_ANNOTATIONS)):
@@ -172,7 +173,7 @@ def _owned(template: Document, own: Mapping[str, tuple[str, ...]]) -> dict[str, 
 
 
 def _pod_fields(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield fields of a pod's spec that a run owns."""
+    """Yield the fields of a pod's spec that a run owns."""
     yield from ((name, spec[name], reason) for name, reason in _FIXED.items() if name in spec)
     if labels.HOSTNAME in (selector := spec.get("nodeSelector") or {}):
         yield f"nodeSelector.{labels.HOSTNAME}", selector[labels.HOSTNAME], _NODE
@@ -183,7 +184,7 @@ def _pod_fields(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 
 def _device_fields(container: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield fields of a container that bind a device, or tell a process its part in the run."""
+    """Yield the fields of a container that bind a device, or give a process its role in the run."""
     for variable in container.get("env") or ():
         name = str(variable.get("name"))
         if name in DEVICE_VARIABLES:
@@ -201,7 +202,7 @@ def _device_fields(container: Mapping[str, Any]) -> Iterator[tuple[str, Any, str
 
 def _complete(container: Document, settings: PodSettings, device_env: tuple[tuple[str, str], ...]) -> None:
     """Complete a container that a patch has added."""
-    # Without the variables an image of CUDA would see every GPU of the node.
+    # Without the variables a CUDA image would see every GPU of the node.
     container["env"] = [
         *(container.get("env") or ()),
         *({"name": name, "value": value} for name, value in device_env),

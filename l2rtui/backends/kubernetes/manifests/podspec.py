@@ -1,8 +1,8 @@
-"""Pod templates: one replica to its variables, mounts, security context and node.
+"""Pod templates: conversion of one replica to its variables, mounts, security context and node.
 
-Pods that l2rtui writes meet Pod Security ``restricted``: a plain user, no capabilities, no privilege escalation,
-the runtime's seccomp profile, a read-only root file system. Imported templates stay as they are, but for names, the
-node and the device.
+Pods that l2rtui generates meet Pod Security ``restricted``: an ordinary user, no capabilities, no privilege
+escalation, the runtime's seccomp profile, a read-only root file system. Imported templates stay as they are, except
+for names, the node and the device.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from runtime.base import bounded_json, contract
 CONTAINER: Final = "main"
 TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
 DATA_DIR: Final = "/l2r"
-"""L2R_DIR in the container: a mount of the spec at this path, or an empty folder that goes with the pod."""
+"""L2R_DIR in the container: a mount of the spec at this path, or an empty folder that is deleted with the pod."""
 _SUPERVISOR_SECONDS: Final = 2
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about a cluster on which manifests depend.
+    """Facts about a cluster that manifests depend on.
 
     Attributes:
         version: (major, minor) of the server.
-        cuda: Value of ``CUDA_VISIBLE_DEVICES`` where a GPU's UUID is not known.
-        hostnames: ``kubernetes.io/hostname`` of nodes where it is not the node's name.
-        runtime_classes: RuntimeClass of pods with a GPU of NVIDIA, by node; see ``runtime_class``.
+        cuda: Value of ``CUDA_VISIBLE_DEVICES`` if a GPU's UUID is unknown.
+        hostnames: ``kubernetes.io/hostname`` of nodes for which it differs from the node's name.
+        runtime_classes: RuntimeClass of pods with an NVIDIA GPU, by node; see ``runtime_class``.
     """
 
     version: tuple[int, int] = (1, 20)
@@ -81,7 +81,7 @@ def pod_template(
     """Return the pod template of one controller, whose pods are all alike.
 
     Raises:
-        RefusedError: their binding mode cannot be had, or the spec's own fields of pods cannot be merged.
+        RefusedError: The binding mode is not available, or the spec's own pod fields cannot be merged.
     """
     pod = pods[0]
     bound = gpu_binding.bind(run, pod, server.cuda)
@@ -112,7 +112,7 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         "containers": [container],
         "volumes": volumes,
         "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds) + supervision,
-        # Else every Service of the namespace becomes seven variables in every container.
+        # Otherwise every Service of the namespace would add seven variables to every container.
         "enableServiceLinks": False,
         **_placement(pod, settings, server),
         **_account(settings),
@@ -130,7 +130,7 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
     if (simulator := sidecar_of(run.spec, pod.set_spec)) is not None:
         claims = [{"name": gpu_binding.CLAIM_NAME}] if bound.claim else []
         simulator_env = {**_spec_variables(pod), **_identity(run, pods), **dict(bound.env)}
-        # The simulator is not the worker: a command that reads its role must not take it for one.
+        # The simulator is not the worker: a command that reads its role must not mistake it for one.
         simulator_env.pop(contract.ENV_ROLE)
         sidecars.add(spec, pod.set_spec, simulator, version=server.version, variables=simulator_env, claims=claims)
     return spec
@@ -146,7 +146,7 @@ def _container(
         "command": programs.command(pod.set_spec),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
-        # The last lines of the log become the message of the ended container, which `kubectl` and we show.
+        # The last lines of the log become the message of the ended container, which `kubectl` and l2rtui show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if settings.pull_policy:
@@ -164,7 +164,7 @@ def _container(
 
 
 def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding) -> list[dict[str, Any]]:
-    """Return the contract's variables, then the spec's, then the device's; a later one of the same name wins."""
+    """Return the contract's variables, then the spec's, then the device's; a later one overrides its name."""
     pod = pods[0]
     plain = {
         "HOME": _HOME,
@@ -265,7 +265,7 @@ def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict
     tolerations = [*settings.tolerations]
     if pod.node:
         selector[labels.HOSTNAME] = server.hostname(pod.node)
-    # A worker on the CPU of a node with GPUs meets the taint that keeps other pods away from them, too.
+    # A worker on the CPU of a GPU node also needs to tolerate the taint that keeps other pods away.
     is_beside_gpus = pod.gpu is not None and (not pod.gpu.is_cpu or pod.gpu.index == CPU)
     if is_beside_gpus and GPU_TOLERATION not in tolerations:
         tolerations.append(GPU_TOLERATION)
@@ -277,14 +277,14 @@ def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict
 
 
 def _runtime(pod: PodPlan, server: ServerFacts) -> dict[str, Any]:
-    # DRA's driver brings the device into the container by CDI, whatever the runtime.
+    # DRA's driver passes the device into the container by CDI, whatever the runtime.
     needs_gpu = uses_nvidia(pod) and pod.set_spec.pod.binding is not Binding.DRA
     name = server.runtime_classes.get(pod.node, "") if needs_gpu else ""
     return {"runtimeClassName": name} if name else {}
 
 
 def uses_nvidia(pod: PodPlan) -> bool:
-    """Return True for a pod that gets a GPU of NVIDIA, or a part of one."""
+    """Return True for a pod that gets an NVIDIA GPU, or a part of one."""
     gpu, binding = pod.gpu, pod.set_spec.pod.binding
     is_gpu = gpu is not None and not gpu.is_cpu and (gpu.resource in ("", WHOLE) or gpu.resource.startswith(MIG))
     return is_gpu and binding is not Binding.CPU and bool(pod.seat.slots)
@@ -362,11 +362,11 @@ def _imported(
 def _bind_imported(spec: dict[str, Any], pod: PodPlan, bound: GpuBinding, added: Mapping[str, str]) -> None:
     """Write variables, limits and claims of a seat into the containers of an imported template."""
     binding = pod.set_spec.pod.binding
-    # A device that the cluster hands out by a request of the file: our variables would take it away again.
+    # If the cluster assigns a device requested by the file, our variables would take it away again.
     is_theirs = bound.env == gpu_binding.NO_GPU and import_fields.claims_devices(spec)
     device_env = {} if is_theirs else dict(bound.env)
     every = import_fields.containers(spec)
-    # Beside a request CUDA's variable counts among the container's own devices.
+    # With a request, CUDA's variable counts the container's own devices.
     names = {variable.get("name") for container in every for variable in container.get("env") or []}
     is_relative = binding is Binding.DEVICE_PLUGIN and gpu_binding.NVIDIA not in names
     replaced = () if is_theirs or is_relative else DEVICE_VARIABLES
@@ -381,7 +381,7 @@ def _bind_imported(spec: dict[str, Any], pod: PodPlan, bound: GpuBinding, added:
             for part in ("limits", "requests"):
                 import_fields.mapping(import_fields.mapping(container, "resources"), part).pop(WHOLE_GPU, None)
     for name, amount in bound.limits.items():
-        # A container that requests the device already has it by its own number.
+        # A container that requests the device already gets it by its own request.
         if not any(name in import_fields.requested(container) for container in every):
             resources = spec["containers"][0].setdefault("resources", {})
             resources["limits"] = {**(resources.get("limits") or {}), name: amount}
@@ -396,7 +396,7 @@ _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
 
 def _indexed(controller: Mapping[str, Any], index: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Return variables and annotations by which a pod of an Indexed Job or a JobSet knows its place."""
+    """Return variables and annotations that tell a pod of an Indexed Job or a JobSet its index."""
     pods = int(controller.get("indices") or 0)
     own = index % pods if pods else index
     marks = {_INDEX: str(own)}
@@ -410,7 +410,7 @@ def _host(hosts: Any, index: int) -> str:
 
 
 def imported_controller(run: RunPlan, set_spec: SetSpec) -> dict[str, Any]:
-    """Return the fields that the controllers of an imported set keep of the file's: metadata and spec of a Job."""
+    """Return the fields that the controllers of an imported set keep from the file: metadata and spec of a Job."""
     if not set_spec.template:
         return {}
     controller = bounded_json.loads(set_spec.template).get("controller") or {}

@@ -23,7 +23,9 @@ def texts(spec: RunSpec) -> dict[str, str]:
 
 
 def command(set_spec: SetSpec) -> list[str]:
-    """Return the command of a pod: that of the set, with the path of its program, or a supervisor of several."""
+    """Return the command of a pod: the set's command with its program's path, or a supervisor of several
+    workers.
+    """
     path = f"{PROGRAM_DIR}/{set_spec.program.name}" if set_spec.program is not None else PROGRAM_WORD
     own = [path if word == PROGRAM_WORD else word for word in set_spec.command]
     if (workers := set_spec.workers_in_pod) == 1:
@@ -40,7 +42,7 @@ def command(set_spec: SetSpec) -> list[str]:
 
 
 def volume(run: RunPlan, set_spec: SetSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volume with the program, and its mount; nothing without a program."""
+    """Return the volume with the program, and its mount; empty without a program."""
     if set_spec.program is None:
         return [], []
     source: dict[str, Any] = {"emptyDir": {}}
@@ -51,12 +53,14 @@ def volume(run: RunPlan, set_spec: SetSpec) -> tuple[list[dict[str, Any]], list[
 
 
 def fetching(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the init container that fetches a program from its URL, with the container's variables and rights."""
+    """Return the init container that fetches a program from its URL, with the container's variables and
+    security.
+    """
     if set_spec.program is None or not set_spec.program.url:
         return []
-    # Ports and resources stay with the container: a download needs no GPU.
+    # Ports and resources are not copied: a download needs no GPU.
     parts = {key: value for key, value in container.items() if key not in ("ports", "resources")}
-    # Writable here only: the program itself cannot change what it runs.
+    # Writable only here: the program cannot change its own file.
     mounts = [
         {"name": _VOLUME, "mountPath": PROGRAM_DIR} if mount["name"] == _VOLUME else mount
         for mount in container["volumeMounts"]

@@ -1,4 +1,4 @@
-"""Roles for viewers and researchers, written from the table of rights: ``manifests/rbac.yaml``.
+"""Roles for viewers and researchers, generated from the table of permissions: ``manifests/rbac.yaml``.
 
 python -m l2rtui.backends.kubernetes.manifests.rbac > manifests/rbac.yaml
 """
@@ -39,16 +39,16 @@ _REACH: Final = (
     "Off, since it reaches every port of every pod by HTTP GET. A Role with it in the exporter's namespace will do:"
 )
 _GROUP: Final = "rbac.authorization.k8s.io"
-# The order in which Kubernetes' own Roles write them.
+# The order of verbs in Kubernetes' own Roles.
 _VERBS: Final = ("get", "list", "watch", "create", "patch", "update", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """All that a Role grants on one resource.
+    """All permissions of a Role on one resource.
 
     Attributes:
-        notes: Why some of it is there, and for a resource that is optional altogether, what is so without it.
+        notes: Reasons for some of the permissions, and for an optional resource, the effect of its absence.
     """
 
     resource: str
@@ -91,12 +91,12 @@ def _metadata(kind: str, name: str) -> str:
 
 
 def _grants(rows: Iterable[RightRow]) -> Iterator[_Grant]:
-    """Yield what rows grant, resource by resource."""
+    """Yield the permissions of rows, resource by resource."""
     grouped: dict[tuple[str, str], list[RightRow]] = {}
     for row in rows:
         grouped.setdefault((row.right.resource, KINDS[row.right.kind].group), []).append(row)
     for (resource, group), members in grouped.items():
-        # A confined rule must not widen another of the same resource, so it stands alone.
+        # A rule confined to one object must not widen another rule of the same resource, so it is kept separate.
         for name, is_off in dict.fromkeys((row.name, row.is_off) for row in members):
             same = [row for row in members if (row.name, row.is_off) == (name, is_off)]
             verbs = tuple(verb for verb in _VERBS if verb in {row.right.verb for row in same})
@@ -105,7 +105,7 @@ def _grants(rows: Iterable[RightRow]) -> Iterator[_Grant]:
 
 
 def _notes(rows: Sequence[RightRow]) -> tuple[str, ...]:
-    """Return the reasons of rows; and what is so without them, if no verb of the program needs any of them."""
+    """Return the reasons of rows, and the effect of their absence if no command needs any of them."""
     notes = [f"{row.right.verb}: {row.reason}" for row in rows if row.reason]
     if all(row.is_optional for row in rows):
         notes += [f"for {row.only_for}" for row in rows if row.only_for]
@@ -114,7 +114,7 @@ def _notes(rows: Sequence[RightRow]) -> tuple[str, ...]:
 
 
 def _rules(grants: Iterable[_Grant]) -> Iterator[str]:
-    """Yield the text of the rules: resources of one group with the same verbs and notes share one."""
+    """Yield the text of the rules: resources of one group with the same verbs and notes share a rule."""
     merged: dict[tuple[object, ...], list[_Grant]] = {}
     for grant in grants:
         key = (grant.group, grant.verbs, grant.notes, grant.name, grant.is_off)

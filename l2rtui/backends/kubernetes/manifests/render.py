@@ -1,10 +1,10 @@
-"""Manifests of a planned run, as plain dicts: pure, and compared with golden files.
+"""Manifests of a planned run as plain dicts. Pure, and tested with golden files.
 
 The ConfigMap comes first, because it owns the others; ``launch`` adds the owner reference when the server has
-chosen the ConfigMap's uid. A set becomes one controller for each device that it is placed on: a ReplicaSet where
-its processes always run, a Job where they end. The learner is always a Job: a learner that has finished must not
-start again. Stable replicas have a Job each: its name stays theirs, and a replica that has finished stays finished,
-which a StatefulSet would start again.
+chosen the ConfigMap's uid. A set becomes one controller for each device that it is placed on: a ReplicaSet if its
+processes always run, a Job if they end. The learner is always a Job: a finished learner must not start again. Each
+stable replica has its own Job, which keeps its name fixed. A StatefulSet would restart a finished replica; a Job
+does not.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from runtime.base.contract import DATA_PORT
 MAX_RETRIES = 2**31 - 1
 """backoffLimit of a Job whose processes are restarted: the kubelet's own back-off limits the rate."""
 LEARNER_RESTART_SECONDS = 180
-"""Added to the deadline of a Job: a learner that hangs kills itself a minute after its limit, and the one that the
-kubelet then starts ends the run in order. Workers are not the Job's, so a deadline would leave them behind."""
+"""Added to the deadline of a Job: a hung learner kills itself a minute after its limit, and the learner that the
+kubelet then starts ends the run in order. Workers do not belong to the Job, so its deadline would leave them
+behind.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,9 @@ class Group:
     """The replicas of one set on one device: one controller.
 
     Attributes:
-        number: Counts the devices of the set from 0.
-        node: Empty where the cluster chooses it.
-        gpus: Indices of its device, or of several whole GPUs; empty where the cluster chooses.
+        number: Index of the device within the set, from 0.
+        node: Empty if the cluster chooses it.
+        gpus: Indices of its device, or of several whole GPUs; empty if the cluster chooses.
     """
 
     set_spec: SetSpec
@@ -64,7 +66,7 @@ class Group:
 
     @property
     def seats(self) -> str:
-        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``; no slots of whole GPUs."""
+        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``; whole GPUs have no slots."""
         seats = [seat_of(pod) for pod in self.pods]
         return json.dumps(seats, separators=(",", ":"))
 
@@ -81,12 +83,12 @@ def replicas_field(kind: str) -> str:
 
 
 def replicas_of(controller: dict[str, Any]) -> int:
-    """Return the number of pods that a controller is to have."""
+    """Return the desired number of pods of a controller."""
     return int(controller["spec"][replicas_field(controller["kind"])])
 
 
 def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
-    """Group replicas of one set by device, in the order in which the devices appear; stable ones are not grouped.
+    """Group replicas of one set by device, in order of first use; stable replicas are not grouped.
 
     Args:
         first: Number of the first group.
@@ -101,7 +103,7 @@ def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
 
 
 def device_of(pod: PodPlan) -> tuple[str, tuple[int, ...]]:
-    """Return node and devices to which a replica is pinned; "" and none where the cluster chooses."""
+    """Return node and devices that a replica is pinned to; "" and empty if the cluster chooses."""
     if not pod.seat.slots:
         return (pod.node, ())
     gpus = tuple(dict.fromkeys(slot.gpu for slot in pod.seat.slots))
@@ -109,7 +111,7 @@ def device_of(pod: PodPlan) -> tuple[str, tuple[int, ...]]:
 
 
 def seat_of(pod: PodPlan) -> tuple[int, tuple[int, ...]]:
-    """Return index and slots of a replica; no slots where it has whole GPUs, or where the cluster chooses."""
+    """Return index and slots of a replica; no slots if it has whole GPUs, or if the cluster chooses."""
     is_numbered = pod.set_spec.pod.binding.chooses_gpu and len(device_of(pod)[1]) == 1
     return (pod.index, tuple(slot.slot for slot in pod.seat.slots) if is_numbered else ())
 
@@ -130,7 +132,7 @@ def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts
         token: Secret of the exchange; imported runs, which do not use it, get none.
 
     Raises:
-        RefusedError: a binding mode cannot be had.
+        RefusedError: A binding mode is not available.
     """
     objects = [config_map(run)]
     if any(not set_spec.template for set_spec in run.spec.sets):
@@ -150,12 +152,14 @@ def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts
 
 
 def sent_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts) -> list[dict[str, Any]]:
-    """Return the manifests of a run as they are sent; arguments and errors are those of `run_objects`."""
+    """Return the manifests of a run as they are sent; arguments and errors as in `run_objects`."""
     return as_sent(run, run_objects(run, namespace=namespace, token=token, server=server))
 
 
 def as_sent(run: RunPlan, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the manifests of `run_objects` as they are sent: Jobs of a run with a JobSet are parts of it."""
+    """Return the manifests of `run_objects` as they are sent: with a JobSet, the Jobs of the run are parts of
+    it.
+    """
     return gang.folded(run, objects, run_labels(run))
 
 
@@ -167,7 +171,7 @@ def maker_of(run: RunPlan, group: Group) -> tuple[str, str]:
 
 
 def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanStep, ...]:
-    """The objects of a plan as steps, in launch()'s order; ``leases`` are the names of its slot Leases."""
+    """Return the objects of a plan as steps, in launch()'s order; ``leases`` are the names of its slot Leases."""
     names = [run.spec.name for run in plan.runs]
     steps = [
         _creation("ConfigMap", labels.run_object(name), f"the run {name}, which owns the rest") for name in names
@@ -183,7 +187,7 @@ def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanSte
 
 
 def with_objects(plan: LaunchPlan, leases: Sequence[str] = ()) -> LaunchPlan:
-    """Return the plan with the steps that this backend takes."""
+    """Return the plan with the steps of this backend."""
     return replace(plan, objects=planned_steps(plan, leases))
 
 
@@ -226,21 +230,21 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
 
 
 def _selector(run: RunPlan, group: Group) -> dict[str, str]:
-    """Return the selector of this controller: its pods, and none of the same set on other devices."""
+    """Return the selector of this controller: only its own pods, not pods of the same set on other devices."""
     keys = (labels.RUN_ID, labels.SET, labels.HOST, labels.GPU)
     return {key: value for key, value in group_labels(run, group).items() if key in keys}
 
 
 # --- objects ------------------------------------------------------------------------------------------------
 def config_map(run: RunPlan) -> dict[str, Any]:
-    """Return the object that stands for the run: its spec, its plan, and who launched it."""
+    """Return the object that represents the run, with its spec, its plan and its owner."""
     data = {labels.SPEC_KEY: spec_json(run.spec), labels.PLAN_KEY: _plan_json(run.pods), **programs.texts(run.spec)}
     meta = {"annotations": {labels.OWNER: run.owner}}
     return new_object("ConfigMap", labels.run_object(run.spec.name), meta=meta, data=data)
 
 
 def spec_json(spec: RunSpec) -> str:
-    """Encode a spec as it stands in the ConfigMap."""
+    """Encode a spec in the format of the ConfigMap."""
     return msgspec.json.encode(spec).decode()
 
 
@@ -258,7 +262,7 @@ def _secret(run: RunPlan, token: str) -> dict[str, Any]:
 
 
 def _services(run: RunPlan) -> list[dict[str, Any]]:
-    """Return the learner's Service, that of stable replicas, and those that were imported with the run."""
+    """Return the learner's Service, the stable replicas' Service, and Services that were imported with the run."""
     services = dns_names.service(run)
     learners = (item for item in run.spec.sets if item.role is Role.LEARNER and not item.template)
     learner = next(learners, None)
@@ -284,7 +288,7 @@ def _services(run: RunPlan) -> list[dict[str, Any]]:
 
 
 def _claims(run: RunPlan, server: ServerFacts) -> list[dict[str, Any]]:
-    """Return one ResourceClaim for each GPU that pods of the run share by DRA."""
+    """Return one ResourceClaim for each GPU that pods of the run share with DRA."""
     claims = {}
     for pod in run.pods:
         name = gpu_binding.bind(run, pod, server.cuda).claim
@@ -320,8 +324,8 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             # change.
             spec["completions"] = 1
         if (backstop := backstop_seconds(run.spec, run.pods)) is not None:
-            # For a learner that hangs, and for kinds without one. Not for the pods of a ReplicaSet, which would
-            # replace them: they end with their learner.
+            # For a learner that hangs, and for kinds without a learner. Not for the pods of a ReplicaSet, which
+            # would replace them: they end with their learner.
             spec["activeDeadlineSeconds"] = math.ceil(backstop) + LEARNER_RESTART_SECONDS
     own_fields = imported_controller(run, set_spec)
     if group.kind == "Job":

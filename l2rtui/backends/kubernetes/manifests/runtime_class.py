@@ -1,8 +1,8 @@
-"""Choice of the RuntimeClass of pods with a GPU of NVIDIA; pure.
+"""Choice of the RuntimeClass of pods with an NVIDIA GPU. Pure.
 
-On most clusters the default container runtime hands out GPUs. On k3s and RKE2 it is runc: a pod without
-``runtimeClassName: nvidia`` runs there and sees no GPU. The class is chosen where it exists and cannot break: on
-a node that reports a handler of its name (Kubernetes 1.31 and later), or whose kubelet is that of k3s or RKE2.
+On most clusters the default container runtime provides GPUs. On k3s and RKE2 it is runc: a pod without
+``runtimeClassName: nvidia`` runs there but sees no GPU. The class is chosen if it exists and is safe: on a node
+that reports a handler of its name (Kubernetes 1.31 and later), or whose kubelet is from k3s or RKE2.
 
 Source: docs.k3s.io/advanced, "Alternative Container Runtime Support"; NodeRuntimeHandler in k8s.io/api.
 """
@@ -18,20 +18,20 @@ CLASS: Final = "nvidia"
 AUTO: Final = "auto"
 NONE: Final = "none"
 _DISTRIBUTIONS: Final = ("+k3s", "+rke2")
-"""Marks in the kubelet's version of distributions that leave GPUs to a RuntimeClass."""
+"""Suffixes of the kubelet version in distributions that provide GPUs through a RuntimeClass."""
 
 
 def may_need_class(nodes: Iterable[Node]) -> bool:
-    """Return True if a node could need the class, so that it is worth a request."""
+    """Return True if a node could need the class, so that requesting it is worthwhile."""
     return any(_has_nvidia(node) and (leaves_gpus_to_class(node) or CLASS in node.runtimes) for node in nodes)
 
 
 def by_node(nodes: Iterable[Node], setting: str, runtime_class: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the RuntimeClass of pods with a GPU, by node; nodes whose default runtime serves are left out.
+    """Return the RuntimeClass of pods with a GPU, by node; nodes whose default runtime suffices are left out.
 
     Args:
         setting: ``auto``, ``none``, or the name of a class for every node with GPUs.
-        runtime_class: The class ``nvidia``; None where there is none, or where it may not be read.
+        runtime_class: The class ``nvidia``; None if it does not exist or may not be read.
     """
     if setting == NONE:
         return {}
@@ -41,7 +41,7 @@ def by_node(nodes: Iterable[Node], setting: str, runtime_class: Mapping[str, Any
     if runtime_class is None:
         return {}
     handler = str(runtime_class.get("handler", ""))
-    # A node that lists its handlers is believed: without the handler no pod of the class would start there.
+    # A node that lists its handlers is authoritative: without the handler no pod of the class would start there.
     return {
         node.name: CLASS
         for node in with_gpus
@@ -59,7 +59,7 @@ def reason(node: Node, setting: str) -> str:
 
 
 def leaves_gpus_to_class(node: Node) -> bool:
-    """Return True for a node of a distribution whose default runtime has no GPU."""
+    """Return True for a node of a distribution whose default runtime provides no GPU."""
     return any(mark in node.kubelet_version for mark in _DISTRIBUTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Node selector, node affinity and tolerations of pods: written into a pod spec, and read from patches of it."""
+"""Node selector, node affinity and tolerations of pods: written into a pod spec, and read from its patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.base import bounded_json
 
 
 class _Form(msgspec.Struct, rename="camel"):
-    """Object of Kubernetes, of which the fields that are read here have their types."""
+    """Kubernetes object with types for the fields that are read here."""
 
 
 class _Rule(_Form):
@@ -52,17 +52,17 @@ class _PodSpec(_Form):
 
 
 def toleration(item: Toleration) -> dict[str, str]:
-    """Return a toleration as a pod spec has it."""
+    """Return a toleration in the format of a pod spec."""
     fields = {"operator": "Equal" if item.value else "Exists"}
     parts = {"key": item.key, "value": item.value, "effect": item.effect}
     return fields | {key: value for key, value in parts.items() if value}
 
 
 def patched(settings: PodSettings) -> Scheduling | None:
-    """Return the scheduling of pods on a slot after the patches of a spec; None where it has none.
+    """Return the scheduling of pods on a slot after the patches of a spec; None without patches.
 
     Raises:
-        ValueError: a patch is malformed; the message names the field.
+        ValueError: A patch is malformed; the message names the field.
     """
     if not settings.templates:
         return None
@@ -80,7 +80,7 @@ def of_pod(fields: Mapping[str, Any]) -> Scheduling:
     """Return the scheduling of a pod with this spec.
 
     Raises:
-        ValueError: a field of it has another type; the message names it.
+        ValueError: A field has the wrong type; the message names it.
     """
     try:
         spec = msgspec.convert(fields, _PodSpec)
@@ -95,7 +95,7 @@ def of_pod(fields: Mapping[str, Any]) -> Scheduling:
 
 
 def _terms(spec: _PodSpec) -> tuple[_Term, ...]:
-    """Return the alternatives of the required node affinity; an empty one where there is none."""
+    """Return the alternatives of the required node affinity; without one, a single empty alternative."""
     affinity = spec.affinity and spec.affinity.node_affinity
     required = affinity and affinity.required
     return (required and required.node_selector_terms) or (_Term(),)

@@ -1,9 +1,9 @@
 """Simulator container in a worker's pod, controlled by `runtime.sim.launchers.sidecar` through a shared folder.
 
-It runs until the worker has ended for good. Kubernetes 1.29 and later have sidecar containers (an init container
-with ``restartPolicy: Always``). Older versions do not, and a Job whose pod has one container left never ends: there
-it is a plain second container, and a shell script around the worker's command writes a file when the worker has
-ended.
+It runs until the worker has permanently ended. Kubernetes 1.29 and later have sidecar containers (an init container
+with ``restartPolicy: Always``). Older versions do not, and a Job whose pod still has a running container never
+ends: there it is an ordinary second container, and a shell script around the worker's command writes a file when
+the worker has ended.
 
 No Docker socket is mounted for this: access to it is root access to the node.
 """
@@ -59,7 +59,8 @@ done
 finish
 """
 """Shell script that starts the simulator and ends it on request, with every process in its container. As process 1
-of the container it signals all of them at once; anywhere else it signals the process it has started."""
+of the container it signals all of them; elsewhere it signals the process that it has started.
+"""
 UNTIL_DONE: Final = """\
 dir=$1 last=$2 asked=; shift 2
 trap 'asked=yes; [ -z "$!" ] || kill -TERM "$!" 2>/dev/null' TERM INT
@@ -102,12 +103,12 @@ def add(
     worker_mounts = [dict(mount) for mount in worker["volumeMounts"] if mount["mountPath"] in _spec_paths(set_spec)]
     container["volumeMounts"] = [*worker_mounts, dict(shared), {"name": _SCRATCH, "mountPath": _HOME}]
     if is_native:
-        # After those that prepare its folders, before the worker.
+        # After the containers that prepare its folders, before the worker.
         spec["initContainers"] = [*spec.get("initContainers", ()), {**container, "restartPolicy": "Always"}]
         return
     spec["containers"] = [worker, container]
     if set_spec.restart is not RestartPolicy.ALWAYS:
-        # With Never any end is the last one; with OnFailure only a success is.
+        # With Never, any end is final; with OnFailure, only a success is.
         last = "yes" if set_spec.restart is RestartPolicy.NEVER else "no"
         worker["command"] = ["/bin/sh", "-c", _script(UNTIL_DONE), "l2r-worker", FOLDER, last, *worker["command"]]
 
@@ -139,7 +140,7 @@ def _container(
     if "securityContext" in worker:
         security = deepcopy(worker["securityContext"])
         if sidecar.image and set_spec.pod.security is Security.RESTRICTED:
-            security.pop("readOnlyRootFilesystem")  # simulators write beside their binary; `restricted` allows it
+            security.pop("readOnlyRootFilesystem")  # simulators write next to their binary; `restricted` allows it
         if sidecar.user:
             security |= {"runAsUser": sidecar.user}
         container["securityContext"] = security

@@ -1,15 +1,15 @@
-"""Strategic merge patch of a pod template: Kubernetes' rules, as a pure function on plain dicts.
+"""Strategic merge patch of a pod template: Kubernetes' rules as a pure function on plain dicts.
 
-Maps merge key by key, and null deletes a key. A list is replaced, but for those that Kubernetes merges by a key of
-their elements (containers by name, mounts by their path) or as sets of scalars; the table below names them. The
-directives are Kubernetes' own: ``$patch: replace`` or ``delete`` in a map or in an element of a list,
-``$retainKeys``, and ``$deleteFromPrimitiveList/FIELD``.
+Maps merge key by key, and null deletes a key. A list is replaced, except for lists that Kubernetes merges by a key
+of their elements (containers by name, mounts by their path) or as sets of scalars; the table below names them. The
+directives are Kubernetes' own: ``$patch: replace`` or ``delete`` in a map or in a list element, ``$retainKeys``,
+and ``$deleteFromPrimitiveList/FIELD``.
 
 Sources: kubernetes/community, contributors/devel/sig-api-machinery/strategic-merge-patch.md; mergeMap and
 mergeSlice of k8s.io/apimachinery/pkg/util/strategicpatch; the tags ``patchStrategy`` and ``patchMergeKey`` of
 PodSpec, Container and ObjectMeta in k8s.io/api (1.20 to 1.36).
 
-One difference: `kubectl patch` puts a new element before those that the patch does not name. Here it comes after
+One difference: `kubectl patch` puts a new element before elements that the patch does not name. Here it comes after
 them, so that the process of the set stays the first container, which `kubectl logs` shows by default.
 """
 
@@ -32,7 +32,7 @@ _CONTAINER: Final = {
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 MERGE_KEYS: Final[dict[str, str]] = {
     "metadata.ownerReferences": "uid",
-    # A set of scalars has no key; its strategy is merge all the same.
+    # A set of scalars has no key, but its strategy is merge too.
     "metadata.finalizers": "",
     "spec.volumes": "name",
     "spec.imagePullSecrets": "name",
@@ -50,7 +50,7 @@ def merge(original: Document, patch: Document) -> Document:
     """Return a pod template with a patch applied; neither argument is changed.
 
     Raises:
-        ValueError: the patch is malformed; the message names the field.
+        ValueError: The patch is malformed; the message names the field.
     """
     return _merge_maps(deepcopy(original), patch, "")
 
@@ -95,7 +95,7 @@ def _merge_lists(original: list[Any], patch: list[Any], path: str) -> list[Any]:
     for element in patch:
         if not isinstance(element, dict):
             raise ValueError(f"{path}: {element!r} is no mapping, and its elements have a {key}")  # noqa: TRY004
-    # ``- $patch: replace`` among the elements: those without a directive are the whole list.
+    # ``- $patch: replace`` among the elements: elements without a directive form the whole list.
     if any(element.get(_DIRECTIVE) == "replace" for element in patch):
         original, patch = [], [element for element in patch if _DIRECTIVE not in element]
     merged = list(original)
@@ -106,7 +106,7 @@ def _merge_lists(original: list[Any], patch: list[Any], path: str) -> list[Any]:
             raise ValueError(f"{path}: $patch of an element is {element[_DIRECTIVE]!r}: write replace or delete")
         position = next((n for n, own in enumerate(merged) if _key(own, key) == element[key]), None)
         if element.get(_DIRECTIVE) == "delete":
-            # Kubernetes deletes every element of that key, which a list of ports can have twice.
+            # Kubernetes deletes every element with that key, which a list of ports can have twice.
             merged = [own for own in merged if _key(own, key) != element[key]]
         elif position is None:
             merged.append(_merge_maps({}, element, path))
@@ -116,7 +116,7 @@ def _merge_lists(original: list[Any], patch: list[Any], path: str) -> list[Any]:
 
 
 def _key(element: Any, key: str) -> Any:
-    # An imported template may hold anything; the server refuses what is no mapping here.
+    # An imported template may contain anything; the server refuses non-mappings here.
     return element.get(key) if isinstance(element, dict) else None
 
 
@@ -127,7 +127,7 @@ def _delete_scalars(original: Document, field: str, values: Any, path: str) -> N
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Return a copy of a new value without the directives in it: there is nothing that they could act on."""
+    """Return a copy of a new value without directives, as there is nothing for them to act on."""
     if isinstance(value, dict):
         content = {key: inner for key, inner in value.items() if key != _DIRECTIVE}
         _check_directives(content, path)
@@ -142,7 +142,7 @@ def _plain(value: Any, path: str) -> Any:
 def _check_directives(patch: Document, path: str) -> None:
     for key in patch:
         if key.startswith("$") and key not in (_DIRECTIVE, _RETAIN) and not key.startswith(_DELETE_SCALARS):
-            # $setElementOrder is what kubectl writes for itself; nobody needs it by hand.
+            # kubectl generates $setElementOrder for itself; it is not needed in hand-written patches.
             raise ValueError(f"{_joined(path, key)} is no directive that is known here")
 
 

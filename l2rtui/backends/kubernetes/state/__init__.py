@@ -1,4 +1,4 @@
-"""Lists and watches to a ClusterSnapshot: decoded objects joined into views, GPU usage, visibility.
+"""Conversion of lists and watches to a ClusterSnapshot: objects joined into views, GPU usage, visibility.
 
 Writes nothing to the cluster.
 """

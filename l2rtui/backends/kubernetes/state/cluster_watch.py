@@ -1,6 +1,6 @@
-"""Watch of a cluster: one reflector for each scope, joined into rows, reported in at most ten batches a second.
+"""Watch of a cluster: one reflector per scope, joined into rows, reported in at most ten batches per second.
 
-The snapshot, which lists everything once, uses the same joiner, so both give the same rows.
+The snapshot, which lists everything once, uses the same joiner, so both produce the same rows.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 _BATCH_SECONDS = 0.1
 """Shortest time between two batches: faster than people read, and long enough to collapse a burst."""
 _RECHECK_SECONDS = 5.0
-"""Interval at which pods are looked at again whose reason changes by time alone."""
+"""Interval at which pods whose reason depends on the time are checked again."""
 _METRICS_SECONDS = 30.0
 _NO_METRICS_SECONDS = 300.0
 _SAMPLES_SECONDS = 10.0
 _SNAPSHOT_SAMPLES_SECONDS = 2.0
-"""For all exporters together: a user waits for the snapshot, and the API server may not reach them at all."""
+"""For all exporters together: a user waits for the snapshot, and the API server may not be able to reach them."""
 _SNAPSHOT_REPORTS_SECONDS = 2.0
 _AT_ONCE = 16
 _MOST_CONFIG_MAPS = 512
@@ -55,10 +55,10 @@ class ClusterWatch:
     """Snapshot and watch of one cluster.
 
     Args:
-        rule: Slots of a device.
-        timing: Waits of the watches.
+        rule: Rule for the slots of a device.
+        timing: Timeouts and pauses of the watches.
         clock: Seconds since the epoch.
-        liveness: Waits of the check whether a quiet server still responds.
+        liveness: Timeouts of the health check of a quiet server.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ClusterWatch:
         return max((reflector.stale_seconds for reflector in self._reflectors if reflector.is_listed), default=0.0)
 
     async def snapshot(self) -> ClusterSnapshot:
-        """List everything once, all kinds at the same time; ApiError if pods cannot be listed at all."""
+        """List everything once, all kinds concurrently; ApiError if pods cannot be listed at all."""
         visibility, verbs = await asyncio.gather(self._find_visibility(), self._node_metrics_verbs())
         joiner = self._make_joiner(visibility)
         listed_scopes = scopes(visibility)
@@ -108,7 +108,7 @@ class ClusterWatch:
         joiner.set_undecoded_pods(undecoded)
         if self._api.has_exporters and (exporters := joiner.exporters()):
             samples = await dcgm.read_samples(self._api, exporters, _SNAPSHOT_SAMPLES_SECONDS)
-            # If none has answered, later snapshots of this connection do not wait for them again.
+            # If no exporter has responded, later snapshots of this connection do not wait for them again.
             self._api.has_exporters = bool(samples)
             joiner.set_samples(samples)
         made = [*lists.changes, *joiner.changes()]
@@ -121,10 +121,10 @@ class ClusterWatch:
         return apply(EMPTY_SNAPSHOT, [*made, *joiner.changes(), last])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Yield changes as they happen, for ever; the first batch builds all rows.
+        """Yield changes as they happen, without end; the first batch builds all rows.
 
-        Permissions are checked again now and then. When they change, everything is listed again, and rows that may
-        no longer be read are removed.
+        Permissions are checked periodically. When they change, everything is listed again, and rows that may no
+        longer be read are removed.
         """
         self._visibility = await self._find_visibility()
         previous: Joiner | None = None
@@ -157,7 +157,7 @@ class ClusterWatch:
             silent_since: float | None = None
             is_first, ticked = True, time.monotonic()
             while self._visibility == visibility:
-                # Cleared before the changes are taken: one that comes in between wakes the next round.
+                # Cleared before the changes are taken: a change that arrives in between triggers the next round.
                 wake.clear()
                 check()
                 began = time.monotonic()
@@ -195,7 +195,7 @@ class ClusterWatch:
         )
 
     def _make_liveness(self, wake: asyncio.Event) -> Liveness:
-        """Return the check of this server, one for all watches."""
+        """Return the health check of this server, shared by all watches."""
 
         def changed() -> None:
             if liveness.silent_since is None:
@@ -221,9 +221,10 @@ class ClusterWatch:
         return Reflector(self._api, scope, struct, changed, gate, self._timing, on_heard=heard)
 
     async def _begin(self, joiner: Joiner) -> tuple[Change, ...]:
-        """List everything page by page if the server cannot stream lists, so that each watch starts from there.
+        """List everything page by page if the server cannot stream lists, so that each watch starts from these
+        lists.
 
-        Lists that fail are left to their reflectors, which retry with their own back-off.
+        Failed lists are left to their reflectors, which retry with their own back-off.
         """
         if any(reflector.streams_lists for reflector in self._reflectors):
             return ()
@@ -235,7 +236,7 @@ class ClusterWatch:
         return tuple(lists.changes)
 
     async def _settled(self) -> None:
-        """Wait until everything has been listed, or until an error has lasted for a while."""
+        """Wait until everything has been listed, or until an error has lasted for some time."""
         while not all(reflector.settled.is_set() for reflector in self._reflectors):
             if any(
                 reflector.error is not None and reflector.stale_seconds > self._timing.stale
@@ -254,7 +255,7 @@ class ClusterWatch:
         return joiner.changes()
 
     def _problems(self, visibility: Visibility) -> tuple[str, ...]:
-        """Return one sentence for each thing that cannot be read now; equal as long as nothing changes."""
+        """Return one sentence for each part that cannot be read now; equal as long as nothing changes."""
         problems: dict[str, None] = {}
         stale: dict[str, list[Reflector[Any]]] = {}
         for reflector in self._reflectors:
@@ -265,8 +266,8 @@ class ClusterWatch:
                 cause = error.message if error is not None else f"{self._api.server} is silent."
                 stale.setdefault(cause, []).append(reflector)
             problems.update(dict.fromkeys(undecoded_problems(reflector.scope, reflector.undecoded, reflector.lost)))
-        # One sentence for all kinds that fail for the same reason: in an outage that is every one of them. It names
-        # the minute and not the age, or it would change every second.
+        # One sentence for all kinds that fail for the same reason: in an outage these are all kinds. It names the
+        # minute and not the age; otherwise it would change every second.
         for cause, reflectors in stale.items():
             since = min(self._clock() - reflector.stale_seconds for reflector in reflectors)
             kinds = ", ".join(dict.fromkeys(str(reflector.scope) for reflector in reflectors))
@@ -285,12 +286,12 @@ class ClusterWatch:
             ):
                 continue
             self._api.forget_permissions()
-            with contextlib.suppress(ApiError):  # the watches report what is wrong
+            with contextlib.suppress(ApiError):  # the watches report the problem
                 self._visibility = await self._find_visibility()
 
     # --- CPU, GPUs and memory in use ----------------------------------------------------------------------------
     async def _node_metrics_verbs(self) -> frozenset[str]:
-        """Return the verbs of node metrics on this server; none where no metrics server is installed."""
+        """Return the verbs for node metrics on this server; empty if no metrics server is installed."""
         try:
             group = await self._api.get_json(f"/apis/{KINDS['NodeMetrics'].api_version}")
         except ApiError:
@@ -309,7 +310,7 @@ class ClusterWatch:
             await self._reflector(_METRICS, joiner, wake, gate, liveness).run()
         metrics: dict[str, NodeMetricsStruct] = {}
         while True:
-            with contextlib.suppress(ApiError):  # the last values stay
+            with contextlib.suppress(ApiError):  # the last values are kept
                 newest = (await list_kind(self._api, _METRICS, self._timing.page)).items
                 for key in {*metrics, *newest}:
                     joiner.put_metrics(metrics.get(key), newest.get(key))
@@ -318,7 +319,7 @@ class ClusterWatch:
             await asyncio.sleep(_METRICS_SECONDS)
 
     async def _follow_samples(self, joiner: Joiner, wake: asyncio.Event) -> None:
-        """Read exporters as often as node metrics; rarely while none of them answers."""
+        """Read exporters as often as node metrics; rarely while none of them responds."""
         await self._settled()
         latest: dcgm.Samples = {}
         while True:
@@ -331,7 +332,9 @@ class ClusterWatch:
             await asyncio.sleep(_NO_METRICS_SECONDS if is_silent else _METRICS_SECONDS)
 
     async def _follow_config_maps(self, joiner: Joiner, wake: asyncio.Event) -> None:
-        """Read the ConfigMaps that may hold the GPU of a new pod, each once: a container reads it once, too."""
+        """Read the ConfigMaps that may contain the GPU of a new pod, once each: a container reads them only once,
+        too.
+        """
         await self._settled()
         while True:
             if unread := joiner.unread_config_maps():
@@ -340,7 +343,7 @@ class ClusterWatch:
             await asyncio.sleep(_RECHECK_SECONDS)
 
     async def _follow_reports(self, joiner: Joiner, wake: asyncio.Event) -> None:
-        """Read what our own pods report in their logs."""
+        """Read the reports of our own pods from their logs."""
         await self._settled()
         while True:
             if reporting := joiner.reporting_pods():
@@ -349,7 +352,7 @@ class ClusterWatch:
             await asyncio.sleep(_RECHECK_SECONDS)
 
     async def _config_maps(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str] | None]:
-        """Read ConfigMaps; None for one that the user may not read, and for all beyond a bound."""
+        """Read ConfigMaps; None for one that the user may not read, and for all beyond a limit."""
         read: dict[tuple[str, str], dict[str, str] | None] = dict.fromkeys(keys)
         gate = asyncio.Semaphore(_AT_ONCE)
         denied: set[str] = set()
@@ -375,10 +378,10 @@ class ClusterWatch:
 async def _running(
     coroutines: Sequence[Coroutine[Any, Any, None]], wake: asyncio.Event
 ) -> AsyncIterator[Callable[[], None]]:
-    """Run coroutines in the background; yield a function that raises the exception of one that has died.
+    """Run coroutines in the background; yield a function that raises the exception of one that has failed.
 
-    Not a task group: it may cancel its owner at any await, and the owner here is a generator, so that the task of
-    its consumer would be cancelled.
+    Not a task group: it may cancel its owner at any await. The owner here is a generator, so the task of its
+    consumer would be cancelled.
     """
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     for task in tasks:

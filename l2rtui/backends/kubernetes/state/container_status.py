@@ -1,4 +1,4 @@
-"""Newest process of a container, read from its pod's status, and how the one before it ended."""
+"""Newest process of a container, read from its pod's status, and how the previous one ended."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ContainerProcess:
 
     Attributes:
         number: Number of restarts before it.
-        is_running: It runs now.
-        ending: Its end; None while it runs or before it has started.
-        previous: End of the process before it, as far as the status still holds it.
+        is_running: It is running now.
+        ending: Its end; None while it is running or before it has started.
+        previous: End of the previous process, if the status still has it.
         is_final: No other process will follow.
     """
 
@@ -31,7 +31,7 @@ class ContainerProcess:
 
 
 def container_names(pod: PodStruct) -> tuple[str, ...]:
-    """Return the names of all containers: init containers first, those of `kubectl debug` last."""
+    """Return the names of all containers: init containers first, containers of `kubectl debug` last."""
     spec = pod.spec
     parts = (spec.init_containers, spec.containers, spec.ephemeral_containers)
     return tuple(container.name for part in parts for container in part or ())
@@ -47,7 +47,7 @@ def newest_process(pod: PodStruct, container: str) -> ContainerProcess | None:
         return None if is_over else unstarted
     previous = status.last_state.terminated if status.last_state else None
     ending = status.state.terminated
-    # restartCount grows when the next process starts. While the container waits for it (CrashLoopBackOff), the
+    # restartCount increases when the next process starts. While the container waits for it (CrashLoopBackOff), the
     # newest process is the one that has ended, and the status shows that as the last state.
     if status.state.waiting is not None:
         ending, previous = previous, None
@@ -64,7 +64,7 @@ def _restarts(pod: PodStruct, status: ContainerStatus, ending: Terminated) -> bo
     policy = pod.spec.restart_policy or "Always"
     init_containers = pod.spec.init_containers or ()
     init_container = next((init for init in init_containers if init.name == status.name), None)
-    # An init container restarts after failures only, unless its own policy makes it a sidecar (KEP-753).
+    # An init container only restarts after failures, unless its own policy makes it a sidecar (KEP-753).
     if init_container is not None:
         if init_container.restart_policy == "Always":
             return True

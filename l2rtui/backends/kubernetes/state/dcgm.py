@@ -1,8 +1,8 @@
 """Metrics of dcgm-exporter: utilisation, memory, power and temperature, read through the API server's pod proxy.
 
-Kubernetes itself measures no GPU. The exporter runs on each GPU node; its pods are among those that are watched
-anyway, and a GET on ``pods/NAME:9400/proxy/metrics`` reads it. Its output is untrusted: size and counts are
-bounded, and malformed lines are skipped silently, as a figure on a screen is not worth a failure.
+Kubernetes itself does not measure GPUs. The exporter runs on each GPU node; its pods are already watched, and a GET
+on ``pods/NAME:9400/proxy/metrics`` reads it. Its output is untrusted: size and counts are bounded, and malformed
+lines are skipped silently, as a figure on a screen is not worth a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from l2rtui.domain.node import GpuUse
 from l2rtui.domain.status import Phase
 
 MOST_BYTES: Final = 4 << 20
-"""Of one response; an exporter of eight GPUs sends about 40 KiB."""
+"""Maximum size of one response; an exporter of eight GPUs sends about 40 KiB."""
 PORT: Final = 9400
 _MARKS: Final = (
     ("app.kubernetes.io/name", "dcgm-exporter"),  # its own chart and manifest
@@ -44,7 +44,7 @@ _FIELDS: Final[Mapping[str, tuple[str, float, Callable[[float], float]]]] = {
     "DCGM_FI_DEV_POWER_USAGE": ("watts", 1e5, float),
     "DCGM_FI_DEV_GPU_TEMP": ("celsius", 1e3, float),
 }
-"""Names of metrics: field of a sample, largest number that is one, and its conversion."""
+"""Names of metrics: field of a sample, largest valid number, and its conversion."""
 _MOST_PODS = 1024
 _AT_ONCE = 16
 _IDLE_SECONDS = 5.0
@@ -55,10 +55,10 @@ class GpuSample:
     """Measurement of one GPU.
 
     Attributes:
-        index: By the driver's count; None if not given. uuid: empty if not given.
-        percent: Share of time in which a kernel ran, 0 to 100. used_bytes, free_bytes: of its memory.
+        index: Index in the driver's order; None if not given. uuid: Empty if not given.
+        percent: Share of time in which a kernel ran, 0 to 100. used_bytes, free_bytes: Its memory.
         watts: Power draw. celsius: Temperature of the chip.
-        pods: Namespace and name of the pods to which the kubelet says it was given.
+        pods: Namespace and name of the pods to which the kubelet assigned it.
     """
 
     index: int | None
@@ -76,7 +76,7 @@ Samples = Mapping[str, tuple[GpuSample, ...]]
 
 
 def parse_metrics(text: str) -> tuple[GpuSample, ...]:
-    """Parse the figures of ``_FIELDS`` from Prometheus' text format; all other lines are skipped."""
+    """Parse the metrics of ``_FIELDS`` from Prometheus' text format; all other lines are skipped."""
     samples: dict[tuple[int | None, str], GpuSample] = {}
     for line in text.split("\n"):
         name, _, rest = line.partition("{")
@@ -108,7 +108,7 @@ def gpu_uses(devices: NodeDevices, samples: Iterable[GpuSample]) -> tuple[GpuUse
     gpus = {gpu.index: gpu for gpu in devices.gpus if not gpu.is_cpu}
     use_by_index: dict[int, GpuUse] = {}
     for sample in samples:
-        # By UUID where the node publishes them: the exporter's container may see the GPUs in another order.
+        # By UUID if the node publishes them: the exporter's container may see the GPUs in another order.
         index = devices.uuids.get(sample.uuid, sample.index)
         gpu = gpus.get(index) if index is not None else None
         if gpu is None or (gpu.uuid and sample.uuid and gpu.uuid != sample.uuid):
@@ -122,7 +122,7 @@ def gpu_uses(devices: NodeDevices, samples: Iterable[GpuSample]) -> tuple[GpuUse
 
 
 def pods_by_gpu(samples: Samples, devices: Mapping[str, NodeDevices]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Return the indices of the GPUs that each pod was given, as far as exporters tell; lowest first."""
+    """Return the indices of the GPUs that each pod was assigned, if exporters report them; lowest first."""
     indices: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for node, of_node in samples.items():
         uuids = devices[node].uuids if node in devices else {}
@@ -140,10 +140,10 @@ def exporters(pods: Iterable[PodStruct]) -> list[PodStruct]:
 
 
 async def read_samples(api: Api, pods: Iterable[PodStruct], seconds: float) -> Samples:
-    """Read exporters; those that are forbidden, silent or know no GPU are left out.
+    """Read exporters; exporters that are forbidden, silent or without GPUs are left out.
 
     Args:
-        seconds: Longest time for all of them together; samples that arrived by then are returned.
+        seconds: Timeout for all of them together; samples that arrived by then are returned.
     """
     gate = asyncio.Semaphore(_AT_ONCE)
     samples_by_node: dict[str, tuple[GpuSample, ...]] = {}

@@ -1,8 +1,8 @@
-"""GPUs that resource claims of pods were allocated (dynamic resource allocation, DRA); no I/O.
+"""GPUs that were allocated to resource claims of pods (dynamic resource allocation, DRA). No I/O.
 
-A pod names its claims, a claim names its allocated devices, and only the driver's slices tell which GPU such a
-device is. A claim that is not allocated yet, or that we may not read, counts as an unknown GPU.
-Access of an administrator (a monitor) is no use: others get the device as well.
+A pod names its claims, a claim names its allocated devices, and only the driver's slices map a device to its GPU. A
+claim that is not allocated yet, or that we may not read, counts as an unknown GPU. Admin access (by a monitor) does
+not count as use: others get the device as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DraAllocations:
             self._devices.pop(name, None)
         elif new.spec.driver == DRIVER:
             self._devices[name] = {(new.spec.pool.name, device.name): device for device in new.spec.devices or ()}
-        # All of them: which claims name the slice's devices is not indexed, as slices change once in a node's life.
+        # All of them: there is no index from slices to claims, as slices change once in a node's life.
         return frozenset(uid for uids in self._users.values() for uid in uids)
 
     def add_user(self, pod: PodStruct) -> None:
@@ -73,7 +73,7 @@ class DraAllocations:
     def usage(self, pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:
         """Return the GPU usage of a pod's claims on its node; pods that share a claim share its GPU's slots."""
         keys = set(_keys(pod))
-        # A claim from a template that has no name yet: it will get a GPU, and nobody knows which.
+        # A claim from a template without a name yet: it will get a GPU, whose index is unknown.
         usages = [DeviceUsage(None)] * (len(pod.spec.resource_claims or ()) - len(keys))
         for key in keys:
             claim = self._claims.get(key)
@@ -81,7 +81,7 @@ class DraAllocations:
             if claim is None or allocation is None:
                 usages.append(DeviceUsage(None))
                 continue
-            # A claim may be shared by pods: together they use all slots of its device, each an equal part.
+            # Pods may share a claim: together they use all slots of its device, in equal parts.
             share = max(1, devices.slots_per_gpu // max(1, len(claim.status.reserved_for or ())))
             for result in allocation.devices.results or ():
                 if result.driver == DRIVER and not result.admin_access:
@@ -93,7 +93,7 @@ class DraAllocations:
         device = next((by_key[key] for by_key in self._devices.values() if key in by_key), None)
         index = _index(device, devices) if device is not None else None
         name = _NAME.fullmatch(result.device)
-        # Without the slice, NVIDIA's own device name still holds the index: gpu-0, gpu-0-mig-1g.5gb-0.
+        # Without the slice, NVIDIA's own device name still contains the index: gpu-0, gpu-0-mig-1g.5gb-0.
         if index is None and name is not None:
             index = int(name[1])
         is_part = "mig" in result.device
@@ -101,7 +101,7 @@ class DraAllocations:
 
 
 def _index(device: DeviceStruct, devices: NodeDevices) -> int | None:
-    """Return the GPU's index on its node: by UUID if the node publishes UUIDs, else by the driver's count."""
+    """Return the GPU's index on its node: by UUID if the node publishes UUIDs, otherwise in the driver's order."""
     attributes = device.attributes or (device.basic.attributes if device.basic is not None else None) or {}
     for name in ("uuid", "parentUUID"):
         attribute = attributes.get(name)
@@ -115,7 +115,7 @@ def _index(device: DeviceStruct, devices: NodeDevices) -> int | None:
 
 
 def _keys(pod: PodStruct) -> Iterator[str]:
-    """Yield the keys of a pod's claims; those made from templates have a name in the status, once they exist."""
+    """Yield the keys of a pod's claims; claims from templates have a name in the status, once they exist."""
     made = {claim.name: claim.resource_claim_name for claim in pod.status.resource_claim_statuses or ()}
     for claim in pod.spec.resource_claims or ():
         name = claim.resource_claim_name or made.get(claim.name)

@@ -1,18 +1,18 @@
-"""GPU usage of any pod, our own or a foreign pod of another tool, read from its spec and annotations; pure.
+"""GPU usage of any pod, our own or foreign, read from its spec and annotations. Pure.
 
 Pods get GPUs in two independent ways: by an environment variable that the NVIDIA container runtime obeys
 (NVIDIA_VISIBLE_DEVICES) and no scheduler sees, and by a resource of the device plugin, whose allocation does not
-appear in the pod. The rules:
+appear in the pod. The rules are:
 
 - A pod counts as one worker: a GPU that it pins costs one slot, however many of its containers name it.
-- A requested GPU costs all slots of one GPU, a share costs one; which GPU it is, is unknown, unless something else
-  tells: HAMi's annotation, dcgm-exporter, a resource claim.
-- A MIG slice, or a device of another maker, costs one of the devices that its plugin hands out.
-- CUDA_VISIBLE_DEVICES counts among the GPUs that a container has: beside a request it names none of the node.
-- Of two variables that contradict each other both may count: it depends on the container runtime. Their GPUs are
+- A requested GPU costs all slots of one GPU, a share costs one slot. The index of the GPU is unknown, unless HAMi's
+  annotation, dcgm-exporter or a resource claim reveals it.
+- A MIG slice, or a device of another vendor, costs one of the devices that its plugin hands out.
+- CUDA_VISIBLE_DEVICES counts the GPUs that a container has: with a request it names no GPU of the node.
+- If the two variables contradict each other, either may apply, depending on the container runtime. Their GPUs are
   unknown.
 - Containers add up, as in Kubernetes; init containers count if they need more than all others together.
-- Whatever may hold a GPU and cannot be read counts as an unknown GPU: variables from a Secret, a fraction in an
+- A possible GPU use that cannot be read counts as an unknown GPU: variables from a Secret, a fraction in an
   annotation, memory of a GPU as a resource.
 - A pod that mentions no GPU uses none, although its image may see all: most pods of a cluster are like that.
 """
@@ -44,7 +44,7 @@ _HAMI_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 _MOUNT: Final = re.compile(r"/var/run/nvidia-container-devices(?:/(?P<token>[^/]*))?/?|/dev/nvidia(?P<index>\d+)")
 _CDI: Final = "cdi.k8s.io/"
 _INDICES: Final = ("ALIYUN_COM_GPU_MEM_IDX", "volcano.sh/gpu-index", "tencent.com/predicate-gpu-idx-0")
-"""Annotations with the indices of the GPUs that a scheduler of shares chose."""
+"""Annotations with the indices of the GPUs that a share scheduler chose."""
 _FRACTIONS: Final = (
     "gpu-fraction",
     "gpu-memory",
@@ -54,12 +54,12 @@ _FRACTIONS: Final = (
     "volcano.sh/vgpu-",
     "hami.io/vgpu-",
 )
-"""Beginnings of annotations on a pod that uses a part of a GPU which nothing else tells."""
+"""Prefixes of annotations on a pod that uses part of a GPU, if nothing else identifies the GPU."""
 _KEYS: Final = (_CDI, *_INDICES, *_FRACTIONS)
 _GPU_KEYS: Final = (*_KEYS, labels.HAMI_ALLOCATED, labels.HAMI_GPU_UUID)
 _PATHS: Final = ("/var/run/nvidia", "/dev/nvidia")
 ConfigMaps = Mapping[tuple[str, str], Mapping[str, str] | None]
-"""ConfigMaps by namespace and name, as far as they are read; None for one that cannot be."""
+"""ConfigMaps by namespace and name, as far as they were read; None for an unreadable one."""
 
 
 @row(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PodGpuUsage:
 
     Attributes:
         requests: Units of extended resources that the scheduler counts.
-        config_maps: ConfigMaps that may hold a variable, and are not read yet.
+        config_maps: ConfigMaps that may contain a variable but were not read yet.
     """
 
     devices: tuple[DeviceUsage, ...] = ()
@@ -97,7 +97,7 @@ class _Pin:
 _UNSET = _Pin()
 _HIDDEN = _Pin(is_set=True, is_hidden=True)
 _UNREAD = _Pin(is_set=True, is_hidden=True, tokens=("?",))
-"""Value of a variable that a ConfigMap or Secret may hold, or may not."""
+"""Value of a variable that a ConfigMap or Secret may or may not contain."""
 
 
 def read_gpu_usage(
@@ -112,9 +112,9 @@ def read_gpu_usage(
     """Read the GPU usage of a pod on its node.
 
     Args:
-        planned_slots: Slots that our own plan gave it; None for a foreign pod, or if its replica index is unknown.
+        planned_slots: Slots from our own plan; None for a foreign pod, or if its replica index is unknown.
         allocated: Allocations of its resource claims; None if they cannot be read.
-        measured: Indices of the GPUs on which a measurement has seen it.
+        measured: Indices of the GPUs on which it was measured.
         config_maps: ConfigMaps that were read for it.
     """
     spec = pod.spec
@@ -153,7 +153,7 @@ def _exact_usage(
     allocated: tuple[DeviceUsage, ...] | None,
     measured: Sequence[int],
 ) -> tuple[tuple[DeviceUsage, ...], int]:
-    """Return the GPUs of a pod, and its requested slots on unknown ones, by claims, by HAMi and by measurements."""
+    """Return the GPUs of a pod, and its requested slots on unknown ones, from claims, HAMi and measurements."""
     if pod.spec.resource_claims and allocated is None:
         return pinned, requested + len(pod.spec.resource_claims)
     if allocated:
@@ -168,7 +168,7 @@ def _exact_usage(
 
 
 def _gpu_annotations(pod: PodStruct) -> Mapping[str, str]:
-    """Return the annotations of a pod if one of them may be about a GPU."""
+    """Return the annotations of a pod if one of them may concern a GPU."""
     annotations = pod.metadata.annotations or {}
     for key in annotations:  # no generator: this runs for every pod
         if key.startswith(_GPU_KEYS):
@@ -177,7 +177,7 @@ def _gpu_annotations(pod: PodStruct) -> Mapping[str, str]:
 
 
 def _may_name_gpu(pod: PodStruct) -> bool:
-    """Return True if a container may name a GPU: nearly none of a cluster does, and this runs for every pod."""
+    """Return True if a container may name a GPU: few pods of a cluster do, and this runs for every pod."""
     spec = pod.spec
     if spec.ephemeral_containers:
         return True
@@ -217,23 +217,25 @@ def _pinned(
 
 
 def _distinct(usages: list[DeviceUsage]) -> tuple[DeviceUsage, ...]:
-    """Return each usage once, in order; most pods have one, which needs no hash."""
+    """Remove duplicates, keeping the order; most pods have one usage, which needs no hash."""
     return tuple(dict.fromkeys(usages) if len(usages) > 1 else usages)
 
 
 def _all_containers(pod: PodStruct) -> Sequence[Container]:
-    """Return the containers that may use a GPU: all but ephemeral ones that have ended."""
+    """Return the containers that may use a GPU: all except ephemeral ones that have ended."""
     spec = pod.spec
     if not (spec.init_containers or spec.ephemeral_containers):
         return spec.containers or ()
-    statuses = pod.status.ephemeral_container_statuses or ()  # those stay in the spec for ever
+    statuses = pod.status.ephemeral_container_statuses or ()  # those stay in the spec permanently
     ended = {item.name for item in statuses if item.state is not None and item.state.terminated is not None}
     ephemeral = (item for item in spec.ephemeral_containers or () if item.name not in ended)
     return [*(spec.containers or ()), *(spec.init_containers or ()), *ephemeral]
 
 
 def _measured_usage(measured: Sequence[int], requested: int, devices: NodeDevices) -> list[DeviceUsage]:
-    """Return the requested slots on GPUs where the pod was measured; empty where it was not seen on all of them."""
+    """Return the requested slots on GPUs where the pod was measured; empty if it was not measured on all of
+    them.
+    """
     if not (measured and requested):
         return []
     if devices.counts_shares:
@@ -249,7 +251,7 @@ def _own_pod_usage(
     planned_slots: Sequence[int] | None,
     flags: dict[str, None],
 ) -> tuple[DeviceUsage, ...]:
-    """Return the planned slots of one of our pods, if it is where its plan put it; else what it was read to use."""
+    """Return the planned slots of one of our pods, if it is where its plan put it; otherwise its usage as read."""
     host, label = pod.metadata.label(labels.HOST), pod.metadata.label(labels.GPU)
     node = pod.spec.node_name or ""
     if host and node and host != labels.label_value(node):
@@ -305,14 +307,14 @@ def _pins(
             value = _value(pod, variable, config_maps, unread)
             pins[variable.name] = _HIDDEN if value is None else _pin(variable.name, value)
     if pins[CUDA].is_set and (_requests_gpu(container) or (pod.spec.resource_claims and not pins[NVIDIA].is_set)):
-        pins[CUDA] = _UNSET  # it counts among the container's own devices
+        pins[CUDA] = _UNSET  # it counts the container's own devices
     return pins[NVIDIA], pins[CUDA]
 
 
 def _plain_pins(
     pod: PodStruct, variables: Sequence[EnvVar], config_maps: ConfigMaps, unread: dict[tuple[str, str], None]
 ) -> tuple[_Pin, _Pin]:
-    """Read both variables of a container that has nothing but variables, as nearly all have."""
+    """Read both variables of a container that only has plain variables, as nearly all have."""
     nvidia = cuda = _UNSET
     for variable in variables:
         if variable.name in _NAMES:
@@ -331,7 +333,7 @@ def _pin(name: str, value: str) -> _Pin:
 
 
 def _is_of_daemon_set(pod: PodStruct) -> bool:
-    """Return True for a pod that runs on every node: its variables are settings of a service, and name no GPU."""
+    """Return True for a pod that runs on every node: its variables configure a service, and name no GPU."""
     owner = pod.metadata.controller
     return owner is not None and owner.kind == "DaemonSet"
 
@@ -339,7 +341,7 @@ def _is_of_daemon_set(pod: PodStruct) -> bool:
 def _value(
     pod: PodStruct, variable: EnvVar, config_maps: ConfigMaps, unread: dict[tuple[str, str], None]
 ) -> str | None:
-    """Return the value of a variable; None where only the container knows it."""
+    """Return the value of a variable; None if only the container knows it."""
     source = variable.value_from
     if source is None:
         return variable.value or ""
@@ -351,7 +353,7 @@ def _value(
         return None if data is None else data.get(reference.key, "")
     if source.field_ref is not None and (match := _FIELD.fullmatch(source.field_ref.field_path)):
         of_pod = pod.metadata.annotations if match[1] == "annotations" else pod.metadata.labels
-        return (of_pod or {}).get(match[2])  # None as well where the scheduler will write it later
+        return (of_pod or {}).get(match[2])  # also None if the scheduler will write it later
     return None
 
 
@@ -369,7 +371,7 @@ def _read_pin(text: str, is_cuda: bool) -> _Pin:
         return _Pin(is_set=True, is_all=True)
     tokens = [token.strip() for token in value.split(",")]
     invalid = [number for number, token in enumerate(tokens) if not _TOKEN.fullmatch(token)]
-    if is_cuda and invalid:  # CUDA ignores the first invalid entry and all behind it
+    if is_cuda and invalid:  # CUDA ignores the first invalid entry and all later ones
         tokens = tokens[: invalid[0]]
     return _Pin(is_set=True, tokens=tuple(dict.fromkeys(token for token in tokens if token)))
 
@@ -378,7 +380,7 @@ _TOKEN: Final = re.compile(r"\d+|(GPU|MIG)-[-0-9a-zA-Z/]+", re.ASCII)
 
 
 def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str, None]) -> tuple[DeviceUsage, ...]:
-    """Combine the two variables of one container; the runtime's NVIDIA_VISIBLE_DEVICES limits what CUDA can see."""
+    """Combine the two variables of one container; NVIDIA_VISIBLE_DEVICES (runtime) limits what CUDA can see."""
     if nvidia.is_hidden or (cuda.is_hidden and not nvidia.is_set):
         if nvidia is not _UNREAD:
             flags["takes its GPU from a value that only the container knows"] = None
@@ -394,7 +396,7 @@ def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str
         if cuda.is_set and not cuda.is_hidden and not _is_consistent(nvidia.tokens, cuda):
             flags[f"has {NVIDIA}={_written(nvidia)}, but {CUDA}={_written(cuda)}"] = None
             if cuda.tokens:
-                # Where the runtime hides nothing the second one counts, and nobody here knows the runtime.
+                # If the runtime hides no GPUs the second one applies, and the runtime is unknown here.
                 both = _usage_of_tokens((*nvidia.tokens, *cuda.tokens), devices, flags)
                 return tuple(replace(usage, is_unsure=True) for usage in both)
         return _usage_of_tokens(nvidia.tokens, devices, flags)
@@ -402,9 +404,9 @@ def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str
 
 
 def _is_consistent(nvidia: tuple[str, ...], cuda: _Pin) -> bool:
-    """Return True if the second variable can mean devices of the first.
+    """Return True if the second variable can refer to devices of the first.
 
-    It names the same ones, or counts among those that the first lets through: 0 for the only one.
+    It names the same devices, or counts the devices that the first one exposes: 0 for the only one.
     """
     if cuda.is_all or cuda.tokens == nvidia:
         return True
@@ -416,7 +418,7 @@ def _is_consistent(nvidia: tuple[str, ...], cuda: _Pin) -> bool:
 def _usage_of_cuda(
     tokens: tuple[str, ...], devices: NodeDevices, flags: dict[str, None]
 ) -> tuple[DeviceUsage, ...]:
-    """Return the GPUs of a list of CUDA's, which ends at the first index that the node does not have."""
+    """Return the GPUs of a CUDA list, which ends at the first index that the node does not have."""
     indices = (whole_number(token) for token in tokens)
     most = devices.num_nvidia if devices.gpus and devices.has_gpus else None
     ends = (at for at, index in enumerate(indices) if index is not None and most is not None and index >= most)
@@ -435,7 +437,7 @@ def _usage_of_tokens(
         if index is not None:
             if devices.gpus and (not devices.has_gpus or index >= devices.num_nvidia):
                 flags[f"names device {index} of {devices.node}, which has no such device"] = None
-                if not devices.has_gpus:  # device 0 of such a node is its CPU, which nobody meant
+                if not devices.has_gpus:  # device 0 of such a node is its CPU, which was not meant
                     continue
         elif token.startswith(_UUID_PREFIXES):
             index = _index_of_uuid(token, devices)
@@ -446,7 +448,7 @@ def _usage_of_tokens(
 
 
 def _index_of_uuid(token: str, devices: NodeDevices) -> int | None:
-    """Return the index of a UUID, or of the beginning of one that no other has."""
+    """Return the index of a UUID, or of a unique prefix of one."""
     if token in devices.uuids:
         return devices.uuids[token]
     matches = {index for uuid, index in devices.uuids.items() if uuid.startswith(token)}
@@ -455,7 +457,7 @@ def _index_of_uuid(token: str, devices: NodeDevices) -> int | None:
 
 @lru_cache(maxsize=256)
 def _gpu_device_usage(index: int | None) -> DeviceUsage:
-    """Return a shared value for one GPU: ten thousand pods use a few hundred of them."""
+    """Return a shared value for one GPU: ten thousand pods use a few hundred GPUs."""
     return DeviceUsage(index)
 
 
@@ -469,7 +471,7 @@ def _written(pin: _Pin) -> str:
 
 # --- by mount and annotation ------------------------------------------------------------------------------------
 def _mounted(path: str, devices: NodeDevices, flags: dict[str, None]) -> tuple[DeviceUsage, ...]:
-    """Return the GPUs of a mount, which NVIDIA's runtime reads as a list of devices, or which is a device."""
+    """Return the GPUs of a mount that is a device, or that NVIDIA's runtime reads as a list of devices."""
     match = _MOUNT.fullmatch(path)
     if match is None:
         return ()
@@ -482,7 +484,7 @@ def _mounted(path: str, devices: NodeDevices, flags: dict[str, None]) -> tuple[D
 def _annotated(
     annotations: Mapping[str, str], devices: NodeDevices, flags: dict[str, None], *, has_requests: bool
 ) -> Iterator[DeviceUsage]:
-    """Yield the GPUs that annotations name, and an unknown one for a fraction that names none."""
+    """Yield the GPUs that annotations name, and an unknown GPU for a fraction that names none."""
     has_index = False
     for key, value in annotations.items():
         if key.startswith(_CDI):
@@ -507,19 +509,19 @@ def _has_requests(pod: PodStruct) -> bool:
             if (resources := container.resources) is not None:
                 for amounts in (resources.limits, resources.requests):
                     for name in amounts or ():
-                        if "/" in name and is_device(name):  # cpu and memory are none
+                        if "/" in name and is_device(name):  # cpu and memory are not devices
                             return True
     return False
 
 
 def _requests_gpu(container: Container) -> bool:
-    """Return True for a container to which a plugin gives its GPUs."""
+    """Return True for a container that gets its GPUs from a plugin."""
     amounts = _amounts(container)
     return any(unit_of(name) is not Unit.NONE and quantity(amounts, name) >= 1 for name in amounts)
 
 
 def _requests(pod: PodStruct) -> dict[str, int]:
-    """Return the units of each extended resource of GPUs that the scheduler counts for a pod."""
+    """Return the units of each extended GPU resource that the scheduler counts for a pod."""
     every = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
     names = dict.fromkeys(name for item in every for name in _amounts(item) if is_device(name))
     units = {name: _summed(pod, partial(_count_of, name)) for name in names}
@@ -527,16 +529,16 @@ def _requests(pod: PodStruct) -> dict[str, int]:
 
 
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
-    """Return the slots of GPUs of NVIDIA that the pod requests from the scheduler."""
+    """Return the slots of NVIDIA GPUs that the pod requests from the scheduler."""
     return _summed(pod, lambda container: _slots(container, devices))
 
 
 def _summed(pod: PodStruct, amount: Callable[[Container], int]) -> int:
-    """Sum an amount of the containers as Kubernetes does (resource helpers, PodRequests)."""
+    """Sum an amount over the containers as Kubernetes does (resource helpers, PodRequests)."""
     sidecars = most = 0
     for container in pod.spec.init_containers or ():
         count = amount(container)
-        # A sidecar runs on beside all that start after it: init containers and main containers.
+        # A sidecar keeps running alongside all containers that start after it.
         if container.restart_policy == "Always":
             sidecars += count
             count = 0
@@ -545,8 +547,8 @@ def _summed(pod: PodStruct, amount: Callable[[Container], int]) -> int:
 
 
 def _plugin_usage(requests: Mapping[str, int], devices: NodeDevices) -> tuple[DeviceUsage, ...]:
-    """Return the devices of other makers, and MIG slices, that the pod requests of the plugins of its node."""
-    # On a node that does not offer it (any more), a MIG slice is a part of some GPU there.
+    """Return the devices of other vendors, and MIG slices, that the pod requests from plugins of its node."""
+    # On a node that does not (or no longer) offer it, a MIG slice is a part of some GPU there.
     own = [
         name
         for name in requests
@@ -562,13 +564,13 @@ def _count_of(name: str, container: Container) -> int:
 
 
 def _amounts(container: Container) -> Quantities:
-    """Return the resources of a container; of extended ones requests and limits are equal, or limits alone."""
+    """Return the resources of a container; extended ones have equal requests and limits, or only limits."""
     resources = container.resources
     return {} if resources is None else {**(resources.requests or {}), **(resources.limits or {})}
 
 
 def _slots(container: Container, devices: NodeDevices) -> int:
-    """Return the slots of GPUs and shares of a container, and of MIG slices that are no devices of the node."""
+    """Return the slots of GPUs, shares, and MIG slices that are not devices of the node."""
     slots, has_part = 0, False
     amounts, own = _amounts(container), devices.plugin_only
     for name in amounts:
@@ -580,12 +582,12 @@ def _slots(container: Container, devices: NodeDevices) -> int:
         elif unit is Unit.SHARE or name.startswith(MIG):
             slots += count
         has_part = has_part or unit is Unit.PART
-    # Memory or cores alone: the scheduler of shares puts the container on some GPU.
+    # Only memory or cores: the share scheduler puts the container on some GPU.
     return slots or int(has_part and not any(name in own for name in amounts))
 
 
 def _by_hami(pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:
-    """Return the GPUs that HAMi has allocated, or the only one that the pod accepts."""
+    """Return the GPUs that HAMi has allocated, or the only GPU that the pod accepts."""
     annotation = pod.metadata.annotation(labels.HAMI_ALLOCATED) or pod.metadata.annotation(labels.HAMI_GPU_UUID)
     if not annotation:
         return ()

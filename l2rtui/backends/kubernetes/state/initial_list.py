@@ -1,8 +1,8 @@
-"""Initial lists: all kinds are listed at the same time, and rows are made while the rest is still on its way.
+"""Initial lists: all kinds are listed concurrently, and rows are made while the rest is still being received.
 
 Making ten thousand rows takes half as long as the server needs to read the objects from etcd. So each page becomes
-rows while the server works on the next one, as soon as the nodes are known. A list from the server's watch cache
-would take half the time, but comes in one piece, and all rows would be made after that.
+rows while the server works on the next one, once the nodes are known. A list from the server's watch cache would
+take half the time, but it arrives in one piece, and all rows would be made after that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PutMethod = Callable[[Any, Any], None]
 
 @dataclass
 class InitialLists:
-    """Lists by scope, errors of those that failed, and the changes of rows that follow from them."""
+    """Lists by scope, errors of failed lists, and the resulting row changes."""
 
     listings: dict[Scope, ListResult[Any]] = field(default_factory=dict)
     errors: dict[Scope, ApiError] = field(default_factory=dict)
@@ -66,7 +66,7 @@ async def list_all(api: Api, scopes: Sequence[Scope], joiner: Joiner, page_secon
             decoder: Decoder[Any] = Decoder(STRUCTS[scope.kind])
             async with aclosing(iter_pages(api, scope, decoder, page_seconds)) as parts:
                 async for page in parts:
-                    if page is None:  # the revision has expired: what was listed so far may be gone by now
+                    if page is None:  # the revision has expired: listed objects may be gone by now
                         _withdraw(listing, put)
                     else:
                         _put_items(page.items, listing, put)
@@ -79,7 +79,7 @@ async def list_all(api: Api, scopes: Sequence[Scope], joiner: Joiner, page_secon
             _withdraw(listing, put)
             lists.errors[scope] = error
 
-    # No task group: a scope that fails is reported beside the others and must not cancel them.
+    # No task group: a failed scope is reported together with the others and must not cancel them.
     tasks = [asyncio.create_task(read(scope)) for scope in scopes]
     with _no_garbage():
         try:
@@ -93,7 +93,7 @@ async def list_all(api: Api, scopes: Sequence[Scope], joiner: Joiner, page_secon
 
 
 async def list_kind(api: Api, scope: Scope, page_seconds: float) -> ListResult[Any]:
-    """List one scope; ApiError when the server refuses, or when what it sends is no list."""
+    """List one scope; ApiError if the server refuses, or if the response is not a list."""
     listing: ListResult[Any] = ListResult()
     async with aclosing(iter_pages(api, scope, Decoder(STRUCTS[scope.kind]), page_seconds)) as parts:
         async for page in parts:
@@ -134,6 +134,6 @@ def _put_items(items: Sequence[Any], listing: ListResult[Any], put: PutMethod) -
 
 
 def _withdraw(listing: ListResult[Any], put: PutMethod) -> None:
-    """Remove the objects of a list that broke off, as it may be incomplete."""
+    """Remove the objects of an interrupted list, as it may be incomplete."""
     for item in listing.items.values():
         put(item, None)

@@ -1,8 +1,8 @@
 """Join of objects of several kinds into rows; a change of one object updates every row that depends on it.
 
-A pod's row needs its node (devices), its controller (replica index) and its events (reasons); a run's row needs
-its controllers. The joiner holds the newest version of each object, marks the rows that a change affects, and makes
-only those again. No I/O: ``cluster_watch`` puts objects in and takes changes out a few times a second.
+A pod's row needs its node (devices), its controller (replica index) and its events (reasons); a run's row needs its
+controllers. The joiner stores the newest version of each object, marks the rows that a change affects, and rebuilds
+only those. No I/O: ``cluster_watch`` puts objects in and takes changes out a few times per second.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from runtime.base.contract import WORKER_NAME
 T = TypeVar("T")
 _OVER = (Phase.SUCCEEDED, Phase.FAILED)
 _MOST_TRIES = 5
-"""Logs read of a pod in search of its GPUs."""
+"""Maximum number of logs read of a pod to find its GPUs."""
 _MOST_REPORTS = 512
 _MOST_EVENTS = 20
-"""Events kept for one object: the latest explain why it does not run."""
+"""Number of events stored per object: the latest explain why it does not run."""
 
 
 class Joiner:
-    """Rows of one cluster; the clock (seconds since the epoch) is read since some reasons contain a duration."""
+    """Rows of one cluster. It needs the clock (seconds since the epoch), as some reasons contain a duration."""
 
     def __init__(self, rule: SlotRule, clock: Callable[[], float]) -> None:
         self._rule = rule
@@ -95,12 +95,12 @@ class Joiner:
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
         self._waiting: set[str] = set()
-        # Pods that report what the API does not know, and their reports, by uid.
+        # Pods that report facts unknown to the API, and their reports, by uid.
         self._reporting: dict[str, PodStruct] = {}
         self._reports: dict[str, PodReport] = {}
         self._tries: Counter[str] = Counter()
         self._workers: dict[str, int] = {}
-        # Rows to make again at the next changes(); in this order, as each step may mark rows of the later ones.
+        # Rows to rebuild at the next changes(), in this order, as each step may mark rows of the later ones.
         self._dirty_nodes: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._dirty_runs: set[str] = set()
@@ -155,7 +155,7 @@ class Joiner:
         self._dirty_runs.add(run)
 
     def put_run(self, old: ConfigMapStruct | None, new: ConfigMapStruct | None) -> None:
-        """Add, replace or remove the ConfigMap of a run, or that of the reservations of a node."""
+        """Add, replace or remove the ConfigMap of a run, or of a node's reservations."""
         if _newer(old, new).metadata.label(labels.APP_COMPONENT) == labels.RESERVATIONS:
             self._put_reservations(_newer(old, new), is_there=new is not None)
             return
@@ -185,7 +185,7 @@ class Joiner:
             events[key] = new
             if len(events) > _MOST_EVENTS:
                 del events[min(events, key=lambda name: events[name].last_seen)]
-        # An event may come before its object: then the object's own put marks the row.
+        # An event may arrive before its object: then the object's own put marks the row.
         if uid in self._pods:
             self._dirty_pods.add(uid)
         elif uid in self._controllers:
@@ -199,7 +199,7 @@ class Joiner:
 
     def set_samples(self, samples: Samples) -> None:
         """Replace all GPU samples."""
-        # The old ones too: a node whose exporter has gone must lose its figures.
+        # Includes old ones: a node whose exporter is gone must lose its figures.
         self._dirty_nodes.update(samples, self._samples)
         self._samples = samples
         measured = pods_by_gpu(samples, self._devices)
@@ -211,19 +211,20 @@ class Joiner:
                     self._dirty_pods.add(uid)
 
     def unread_config_maps(self) -> list[tuple[str, str]]:
-        """Return namespace and name of ConfigMaps that may hold the GPU of a pod, and that nobody has read yet."""
+        """Return namespace and name of ConfigMaps that may contain the GPU of a pod and were not read yet."""
         return [key for key in self._unread if key not in self._config_maps]
 
     def set_config_maps(self, read: Mapping[tuple[str, str], Mapping[str, str] | None]) -> None:
-        """Add ConfigMaps that were read; None for one that cannot be."""
+        """Add ConfigMaps that were read; None for an unreadable one."""
         self._config_maps.update(read)
         for key in read:
             self._dirty_pods |= self._unread.pop(key, set())
 
     def reporting_pods(self) -> list[tuple[PodStruct, bool]]:
-        """Return running pods whose reports are to be read, and whether each runs several workers.
+        """Return running pods whose reports should be read, and whether each runs several workers.
 
-        Those report again and again. Of others the GPU alone is wanted, on nodes whose UUIDs are known.
+        Pods with several workers report repeatedly. From others only the GPU is needed, on nodes whose UUIDs are
+        known.
         """
         pods = []
         for uid, pod in self._reporting.items():
@@ -235,7 +236,7 @@ class Joiner:
         return pods[:_MOST_REPORTS]
 
     def set_reports(self, reports: Mapping[str, PodReport | None]) -> None:
-        """Add reports that were read, by uid; None for a pod that gave none, which keeps the one before."""
+        """Add reports that were read, by uid; None for a pod without a report, which keeps its earlier one."""
         for uid, report in reports.items():
             if report is None:
                 self._tries[uid] += 1
@@ -262,8 +263,9 @@ class Joiner:
         """Set which objects can be listed.
 
         Args:
-            run_namespaces: Namespaces of the runs that are shown; pods of runs elsewhere count as foreign pods.
-            is_use_known: All pods can be listed. is_derived: nodes cannot, and are derived from their pods.
+            run_namespaces: Namespaces of the runs that are shown; pods of other runs count as foreign pods.
+            is_use_known: All pods can be listed. is_derived: Nodes cannot be listed, and are derived from their
+                pods.
         """
         self._run_namespaces = frozenset(run_namespaces)
         if (is_use_known, is_derived) != (self._is_use_known, self._is_derived):
@@ -271,7 +273,7 @@ class Joiner:
             self._dirty_nodes.update(self._nodes, self._on_node, self._node_rows)
 
     def recheck_waiting_pods(self) -> None:
-        """Mark rows that may change by time alone: pods that wait or terminate, nodes with reservations."""
+        """Mark rows that may change with time: waiting or terminating pods, nodes with reservations."""
         self._dirty_pods |= self._waiting
         self._dirty_nodes.update(name for name, texts in self._reserved.items() if texts)
 
@@ -319,7 +321,7 @@ class Joiner:
             elif (previous := self._node_rows.get(name)) != row:
                 self._node_rows[name] = row
                 made.append(NodeChanged(row))
-                # Pods show the trouble of their node, but not its metrics, which change every few seconds.
+                # Pods show the problem of their node, but not its metrics, which change every few seconds.
                 if previous is None or (previous.ready, previous.message) != (row.ready, row.message):
                     self._dirty_pods |= self._on_node.get(name, set())
             if row is not None and node is not None:
@@ -328,11 +330,11 @@ class Joiner:
                 self._dirty_pods |= self._on_node.get(name, set())
 
     def _reservations(self, name: str) -> tuple[SlotReservation, ...]:
-        """Return the reservations of a node that are not over, of all namespaces."""
+        """Return the unexpired reservations of a node, from all namespaces."""
         now, me = self._clock(), user_name()
         of_slots = {
             (item.gpu, item.slot): item
-            for _, text in sorted(self._reserved[name].items(), reverse=True)  # of two on a slot the first counts
+            for _, text in sorted(self._reserved[name].items(), reverse=True)  # the first entry of a slot counts
             for item in read_reservations(text, now, me)
         }
         return tuple(of_slots[key] for key in sorted(of_slots))
@@ -343,7 +345,7 @@ class Joiner:
         blank = NodeDevices(name, ())
         rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in _OVER]
         indices = [claim.gpu for row in rows for claim in row.devices if claim.gpu is not None]
-        # A stranger's pod may name any number, and as many GPUs would be made.
+        # A foreign pod may name any number, and that many GPUs would be created.
         count = max((index for index in indices if index < MOST_GPUS), default=-1) + 1
         gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(count))
         cpu = Gpu(name, CPU, slots=self._rule.most_on_cpu, is_cpu=True) if CPU in indices else None
@@ -352,7 +354,8 @@ class Joiner:
 
     def _assign_replicas(self) -> None:
         dirty, self._dirty_controllers = self._dirty_controllers, set()
-        # Without the controller (deleted first, or not listed yet) its pods' own copies of the annotation are read.
+        # Without the controller (deleted first, or not listed yet), the pods' own copies of the annotation are
+        # read.
         for uid in dirty:
             pods = [self._pods[pod_uid] for pod_uid in self._of_controller.get(uid, ())]
             controller = self._controllers.get(uid)
@@ -361,7 +364,7 @@ class Joiner:
                 if controller is not None
                 else [pod.metadata for pod in pods if is_living(pod)] or [pod.metadata for pod in pods]
             )
-            # The longest plan: during a change of scale old pods still carry the shorter one.
+            # The longest plan: during a change of scale old pods still have the shorter one.
             planned = max((read_planned_replicas(meta) for meta in metas), key=len, default=())
             assigned = self._replica_indexer.assign(uid, planned, pods)
             for pod in pods:
@@ -383,7 +386,8 @@ class Joiner:
                 replica = self._replicas.get(uid)
                 usage = self._usage(pod, devices, replica)
                 row = pod_view(pod, devices, replica, self._events_about(uid), now, node, usage)
-                # A run is known by its name within one namespace: elsewhere it may be another run of that name.
+                # A run is identified by its name within one namespace: elsewhere it may be another run of that
+                # name.
                 if row.run and row.namespace not in self._run_namespaces:
                     row = replace(row, run="", set_name="", role=None)
                 if replica is not None and row.run and self._make_workers(row, pod, made):
@@ -405,7 +409,7 @@ class Joiner:
                 made.append(PodChanged(row))
 
     def _make_workers(self, row: PodView, pod: PodStruct, made: list[Change]) -> bool:
-        """Make the rows of the workers of a pod; return False for a pod that is one worker."""
+        """Make the rows of the workers of a pod; return False for a pod that is a single worker."""
         workers = whole_number(pod.metadata.annotation(labels.WORKERS)) or 1
         if not 1 < workers <= MOST_WORKERS:
             return False
@@ -427,7 +431,7 @@ class Joiner:
         made.extend(PodGone(key) for key in workers or [uid] if self._pod_rows.pop(key, None) is not None)
 
     def _usage(self, pod: PodStruct, devices: NodeDevices, replica: PlannedReplica | None) -> PodGpuUsage:
-        """Read the GPU usage of a pod, with what claims, measurements and ConfigMaps tell."""
+        """Read the GPU usage of a pod, using claims, measurements and ConfigMaps."""
         claims, meta = pod.spec.resource_claims, pod.metadata
         if replica is None and not (claims or self._measured or self._config_maps):  # nearly every pod
             usage = read_gpu_usage(pod, devices)
@@ -446,7 +450,7 @@ class Joiner:
         return usage
 
     def _reported_gpus(self, uid: str, devices: NodeDevices) -> tuple[int, ...]:
-        """Return the GPUs that a pod of ours sees; empty unless all of them are GPUs of its node."""
+        """Return the GPUs that one of our pods sees; empty unless all of them are GPUs of its node."""
         report = self._reports.get(uid)
         indices = [devices.uuids.get(uuid) for uuid in report.uuids] if report is not None else ()
         return () if None in indices else tuple(sorted({index for index in indices if index is not None}))
@@ -483,7 +487,7 @@ class Joiner:
 
 
 def _newer(old: T | None, new: T | None) -> T:
-    """Return the newer one of the two; at least one is not None."""
+    """Return the newer of the two; at least one is not None."""
     if new is not None:
         return new
     assert old is not None  # noqa: S101  (a change has two sides, and one of them is something)
@@ -491,7 +495,7 @@ def _newer(old: T | None, new: T | None) -> T:
 
 
 def _store(objects: dict[str, T], key: str, new: T | None) -> None:
-    """Store the new version of an object, or remove the object if there is none."""
+    """Store the new version of an object, or remove the object if it is None."""
     if new is None:
         objects.pop(key, None)
     else:
@@ -499,7 +503,7 @@ def _store(objects: dict[str, T], key: str, new: T | None) -> None:
 
 
 def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
-    """Remove a member from one of the sets; an empty set is removed, too."""
+    """Remove a member from one of the sets; an empty set is removed too."""
     if key in sets:
         sets[key].discard(member)
         if not sets[key]:

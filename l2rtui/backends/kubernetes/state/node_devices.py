@@ -1,13 +1,13 @@
-"""Devices of a node: number of GPUs, their UUIDs, and the slots of each; pure.
+"""Devices of a node: number of GPUs, their UUIDs, and the slots of each. Pure.
 
-Devices of other makers, and MIG profiles, follow the GPUs of NVIDIA: each one that its plugin hands out is a device
-of one slot. With MIG strategy ``single`` the slices are called ``nvidia.com/gpu`` and are devices of that plugin,
-since a variable counts cards and no slices.
+Devices of other vendors, and MIG profiles, follow the NVIDIA GPUs: each device that its plugin hands out has one
+slot. With MIG strategy ``single`` the slices are called ``nvidia.com/gpu`` and are devices of that plugin, since a
+variable counts cards, not slices.
 
-Kubernetes counts resources and not devices, so this combines what several programs publish on a node: the device
-plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels where none of
-them runs. Slots of a GPU: the node's own label, else the setting for the product, else the replicas of the device
-plugin's time-slicing, else the setting for all.
+Kubernetes counts resources, not devices, so this combines the information that several programs publish on a node:
+the device plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels
+where none of them runs. Number of slots of a GPU: the node's own label, otherwise the setting for the product,
+otherwise the replicas of the device plugin's time-slicing, otherwise the setting for all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from l2rtui.domain.quantity import parse_quantity, whole_number
 from runtime.base import bounded_json
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
-# Labels are set by anybody who may edit nodes: a typing error must not make a million slots.
+# Anyone who may edit nodes can set labels: a typo must not create a million slots.
 MOST_GPUS = 64
 _MOST_SLOTS = 64
 
@@ -49,14 +49,14 @@ class SlotRule:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """Devices of a node, against which the GPU usage of its pods is read.
+    """Devices of a node, used to interpret the GPU usage of its pods.
 
     Attributes:
-        gpus: The GPUs, those of NVIDIA first, or the single ``cpu`` device of a node without any. cpu: that device
-            beside GPUs.
+        gpus: The GPUs, NVIDIA's first, or the single ``cpu`` device of a node without GPUs. cpu: The cpu device of
+            a node with GPUs.
         uuids: UUID → index, as far as known.
         counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
-        resources: What plugins hand out here by count.
+        resources: Extended resources that plugins of the node hand out.
     """
 
     node: str
@@ -92,7 +92,7 @@ class NodeDevices:
 
     @property
     def slots_per_gpu(self) -> int:
-        """Slots of one GPU of NVIDIA, or of the cpu device; all of them have the same number."""
+        """Slots of one NVIDIA GPU, or of the cpu device; all have the same number."""
         return self.gpus[0].slots if self.gpus else 1
 
 
@@ -113,7 +113,7 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     cpu_slots = max(1, int(min(cores * rule.per_core, rule.most_on_cpu)))
     # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
     is_sliced = replicas > 1 and not quantity(capacity, SHARED)
-    # HAMi and other plugins of shares give no number of replicas: more units than GPUs are shares, too.
+    # HAMi and other share plugins report no number of replicas: more units than GPUs also means shares.
     is_sliced |= 0 < count < quantity(capacity, WHOLE) and not meta.label(labels.GPUS) and count < MOST_GPUS
     resources = tuple(_resources(capacity, allocatable, count, has_slices=has_slices, is_sliced=is_sliced))
     others = tuple(_plugin_devices(name, meta, resources, count))
@@ -152,8 +152,8 @@ def quantity(quantities: Quantities | None, name: str) -> float:
 
 
 def _count(meta: ObjectMeta, capacity: Quantities | None, replicas: int, uuid_count: int) -> int:
-    """Return the number of GPUs; the most exact source wins: label, UUIDs, then the shares divided by replicas."""
-    # With MIG profiles feature discovery counts the cards in MIG mode as well, which nobody can have whole.
+    """Return the number of GPUs from the most exact source: label, UUIDs, then shares divided by replicas."""
+    # With MIG profiles, feature discovery also counts cards in MIG mode, which no pod can get as a whole.
     has_mig = any(name.startswith(MIG) and quantity(capacity, name) for name in capacity or ())
     discovered = 0 if has_mig else _number(meta.label(labels.GPU_COUNT), 0)
     labelled = _number(meta.label(labels.GPUS), 0) or discovered
@@ -175,7 +175,7 @@ def _resources(
         unit = unit_of(name)
         if unit in (Unit.NONE, Unit.PART):
             continue
-        # Shares of GPUs whose number nobody tells are devices of their own.
+        # Shares of an unknown number of GPUs are devices of their own.
         is_own = unit is Unit.PLUGIN or not count
         numbers = int(quantity(capacity, name)), int(quantity(allocatable, name))
         is_share = not is_own and (unit is Unit.SHARE or (name == WHOLE and is_sliced))
@@ -183,7 +183,7 @@ def _resources(
 
 
 def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...], first: int) -> Iterator[Gpu]:
-    """Yield devices that a plugin alone hands out; ``first`` is the index of the first."""
+    """Yield devices that only a plugin hands out; ``first`` is the index of the first."""
     index = first
     by_name = {item.name: item for item in resources if item.device}
     for resource in (*(name for name in by_name if unit_of(name) is not Unit.PLUGIN), *plugin_only(by_name)):

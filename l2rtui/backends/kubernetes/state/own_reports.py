@@ -1,7 +1,7 @@
-"""Reports of our own pods, read from their logs: the GPUs that they see, and the workers that share a pod.
+"""Reports of our own pods, read from their logs: their visible GPUs, and the workers that share a pod.
 
 The API knows neither: a device plugin chooses the GPU, and a supervisor in the pod restarts its workers. Both are
-metric records (``runtime.base.contract``). They come from inside a run and are not trusted.
+metric records (``runtime.base.contract``). They come from inside a run and are untrusted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record
 
 MOST_WORKERS: Final = 64
 _TAIL_LINES: Final = 1_000
-"""Last lines among which the newest record of a supervisor is, which writes one every ten seconds."""
+"""Last lines that contain a supervisor's newest record, which it writes every ten seconds."""
 _HEAD_BYTES: Final = 64 * 1024
-"""Beginning of a log in which a process names its GPUs."""
+"""Size of the beginning of a log in which a process names its GPUs."""
 _AT_ONCE: Final = 16
 
 
@@ -47,7 +47,7 @@ class PodReport:
 
 
 def parse_report(log: str) -> PodReport | None:
-    """Return the newest report in a part of a log; None where there is none."""
+    """Return the newest report in a part of a log; None without one."""
     for line in reversed(log.split("\n")):
         record = parse_record(line)
         if record is None or record["l2r"] not in (GPU_RECORD, WORKERS_RECORD):
@@ -71,7 +71,7 @@ def _worker(item: Any) -> WorkerState:
 
 
 def worker_rows(pod: PodView, workers: int, report: PodReport | None) -> Iterable[PodView]:
-    """Yield a row for each worker of a pod; the first one holds the pod's devices, so that they count once.
+    """Yield a row for each worker of a pod; the first one gets the pod's devices, so that they count once.
 
     Args:
         pod: Row of the pod, whose index counts pods.
@@ -109,7 +109,7 @@ def _with_state(row: PodView, state: WorkerState) -> PodView:
 
 
 def pod_of(row: PodView) -> PodView:
-    """Return the row of the pod in which a worker runs; for other rows the row itself."""
+    """Return the row of the pod in which a worker runs; any other row is returned unchanged."""
     if row.worker is None:
         return row
     suffix = WORKER_NAME.format("", row.worker)
@@ -119,10 +119,10 @@ def pod_of(row: PodView) -> PodView:
 async def read_reports(
     api: Api, pods: Sequence[tuple[PodStruct, bool]], seconds: float
 ) -> dict[str, PodReport | None]:
-    """Read the reports of pods by uid, within so many seconds; None for a pod that gave none.
+    """Read the reports of pods by uid, within a timeout; None for a pod without a report.
 
     Args:
-        pods: Pods, and whether each runs several workers: the newest record counts there, elsewhere the first ones.
+        pods: Pods, and whether each runs several workers: then its newest record counts, otherwise the first ones.
     """
     reports: dict[str, PodReport | None] = {}
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -135,7 +135,7 @@ async def read_reports(
         async with gate:
             try:
                 log = await api.request("GET", path, query=query, timeout_seconds=seconds)
-            except ApiError:  # it does not run yet, or its log may not be read
+            except ApiError:  # it is not running yet, or its log may not be read
                 reports[meta.uid] = None
             else:
                 reports[meta.uid] = parse_report(log.decode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""Reason for which a pod is not simply running: Kubernetes' own word, and one sentence with the next step.
+"""Reason why a pod is not simply running: Kubernetes' own word, and one sentence with the next step.
 
-Pure: input are a pod, its events and the time. The first cause wins: deletion, then missing scheduling, then the
-node, then the containers in the order in which they start. Text of the server is raw here; screens sanitise it.
+Pure: the input is a pod, its events and the time. The first cause wins: deletion, then missing scheduling, then the
+node, then the containers in the order in which they start. Server text is raw here; screens sanitise it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerEr
 _VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 _NODE_EVENTS = ("FailedCreatePodSandBox", "NetworkNotReady", "NodeNotReady")
 _PROGRESS_EVENTS = ("SuccessfulAttachVolume", "Pulling", "Pulled", "Failed", "Created", "Started")
-"""Events after which an earlier failure of a volume or of the sandbox is over."""
+"""Events after which an earlier failure of a volume or of the sandbox is resolved."""
 _GOOD_EVENTS = (*_PROGRESS_EVENTS, "SuccessfulCreate")
 _PLAIN_WAITS = ("ContainerCreating", "PodInitializing", "")
-"""Reasons for waiting that name no trouble; any other is Kubernetes' own, with its own message."""
+"""Reasons for waiting that indicate no problem; any other is Kubernetes' own, with its own message."""
 _OWN_LIMIT = re.compile(
     r'Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit "?(?P<size>[^"\s]+?)"?[.\s]*$'
     r'|[Ee]phemeral.*? storage (?:usage exceeds the total )?limit(?: of containers)? "?(?P<total>[^"\s]+?)"?[.\s]*$'
@@ -53,13 +53,13 @@ _ARCHITECTURE = (
 _NOT_FOUND = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)")
 _GANG_PHRASES = ("pod group", "podgroup", "PodGroup", "enough sibling pods")
-"""Phrases in conditions of Volcano and coscheduling that say that the group lacks pods or room."""
+"""Phrases in conditions of Volcano and coscheduling that say that the group lacks pods or capacity."""
 _EVICTIONS = ("DisruptionTarget", "TerminationTarget")
-"""Conditions of a pod that somebody puts out: Kubernetes' own (1.26 and later), and Kueue's."""
+"""Conditions of a pod that is being evicted: Kubernetes' own (1.26 and later), and Kueue's."""
 _OWN_ENDS = ("DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet")
-"""Reasons of such a condition whose cause is the node; the pod's own reason says more."""
+"""Reasons of such conditions whose cause is the node; the pod's own reason says more."""
 _PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
-"""What the scheduler adds on pods that it might put out: it repeats the count of nodes, and hides the cause."""
+"""The scheduler's note on pods that it might preempt: it repeats the number of nodes, and hides the cause."""
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
@@ -69,7 +69,7 @@ def explain(
     """Return the reason and sentence of one pod.
 
     Args:
-        events: Those of this pod, in any order.
+        events: Events of this pod, in any order.
         now: Seconds since the epoch.
         node: The pod's node, if it is known.
     """
@@ -95,7 +95,7 @@ def explain(
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
-    """Return the reason for which a controller has fewer pods than desired: pods never created have no status."""
+    """Return why a controller has fewer pods than desired: pods that were never created have no status."""
     newest = _newest(events, ("FailedCreate", "SuccessfulCreate"))
     failed = newest if newest is not None and newest.reason == "FailedCreate" else None
     condition = controller.condition("ReplicaFailure")
@@ -133,7 +133,7 @@ def with_log(why: PodReason, line: str) -> PodReason:
 
 
 def node_trouble(node: NodeStruct) -> str:
-    """Describe the trouble of a node: ``is NotReady``; empty if it is ready."""
+    """Describe the problem of a node: ``is NotReady``; empty if it is ready."""
     for ready in node.status.conditions or ():  # no generator: called for every pod
         if ready.type == "Ready":
             break
@@ -146,22 +146,22 @@ def node_trouble(node: NodeStruct) -> str:
 
 
 def own_finalizers(meta: ObjectMeta) -> tuple[str, ...]:
-    """Return the finalizers other than those of deletion propagation."""
+    """Return the finalizers except those of deletion propagation."""
     return tuple(finalizer for finalizer in meta.finalizers or () if finalizer not in _OF_PROPAGATION)
 
 
 def deletion_blocker(meta: ObjectMeta, trouble: str, now: float) -> str:
-    """Describe what holds up an object whose deletion has begun.
+    """Describe what delays the deletion of an object.
 
     Args:
-        trouble: Trouble of the pod's node; empty for none.
+        trouble: Problem of the pod's node; empty for none.
         now: Seconds since the epoch.
     """
     if finalizers := own_finalizers(meta):
         return f"the finalizer {', '.join(finalizers)} holds it"
     if trouble:
         return trouble
-    # The deletion timestamp of a pod is the end of its grace period, not its begin.
+    # The deletion timestamp of a pod is the end of its grace period, not its start.
     left = epoch(meta.deletion_timestamp) - now
     if left > 0:
         return f"grace {left:.0f} s left"
@@ -173,7 +173,7 @@ def deletion_blocker(meta: ObjectMeta, trouble: str, now: float) -> str:
 
 # --- no node yet -------------------------------------------------------------------------------------------------
 def _unplaced(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
-    # The condition is the present state; the event is the only source until the scheduler has written that.
+    # The condition is the current state; until the scheduler has written it, the event is the only source.
     condition = pod.condition("PodScheduled")
     if pod.spec.scheduling_gates:
         return "SchedulingGated", _gated(pod)
@@ -200,7 +200,7 @@ def _gated(pod: PodStruct) -> str:
 
 
 def _unschedulable(text: str, host: str) -> str:
-    """Rephrase the scheduler's sentence; for a pinned pod only the cause at its own node counts."""
+    """Rephrase the scheduler's sentence; for a pinned pod only the cause at its own node matters."""
     text = _PREEMPTION.sub("", text)
     match = _UNSCHEDULABLE.match(text)
     parts = [part.strip().rstrip(".") for part in match[2].split(", ")] if match else [text.rstrip(".")]
@@ -249,7 +249,7 @@ def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventSt
 
 
 def _ended_beside_others(pod: PodStruct) -> PodReason:
-    """Explain a running pod in which a container has ended for good, and another keeps the pod alive."""
+    """Explain a running pod in which one container has permanently ended while another keeps the pod alive."""
     if pod.status.phase != "Running":
         return NO_REASON
     policy = pod.spec.restart_policy or "Always"
@@ -271,7 +271,7 @@ def _ended_beside_others(pod: PodStruct) -> PodReason:
 
 
 def _initializing(pod: PodStruct, now: float) -> str:
-    """Say which init container a pod waits for, and since when; empty where it waits for none."""
+    """Describe the init container that a pod waits for, and since when; empty if it waits for none."""
     sidecars = {init.name for init in pod.spec.init_containers or () if init.restart_policy == "Always"}
     for status in pod.init_statuses:
         state = status.state
@@ -294,7 +294,7 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
     if reason == "ErrImageNeverPull":
         return f"{name}{image} is not on the node, and the spec forbids to pull it. Load it there, or allow that."
     failed = _newest(events, ("Failed",), "pull")
-    # "Back-off pulling image" hides the cause, which only the event before it names.
+    # "Back-off pulling image" hides the cause, which only the previous event names.
     text = message if "Back-off" not in message and message else (failed.message if failed else None) or message
     low = text.lower()
     if any(word in low for word in _ARCHITECTURE):
@@ -355,11 +355,11 @@ def _name(pod: PodStruct, status: ContainerStatus) -> str:
 
 # --- others ------------------------------------------------------------------------------------------------------
 def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodReason:
-    """Explain a scheduled pod that does not run and of which no container reports trouble."""
+    """Explain a scheduled pod that is not running although no container reports a problem."""
     if initializing := _initializing(pod, now):
         return "PodInitializing", initializing
-    # Events alone: until its volumes are mounted a pod's containers report ContainerCreating and no cause. The
-    # newest counts: a claim that was missing ten minutes ago is there when the image is being pulled.
+    # Only events: until its volumes are mounted, a pod's containers report ContainerCreating without a cause. The
+    # newest counts: a claim that was missing ten minutes ago exists by the time the image is pulled.
     newest = _newest(events, (*_PROGRESS_EVENTS, *_VOLUME_EVENTS, *_NODE_EVENTS))
     if newest is not None and newest.reason in _VOLUME_EVENTS:
         text = newest.message or ""
@@ -412,17 +412,17 @@ def _over(pod: PodStruct) -> PodReason:
             last_words = f" Its last words: {_short(output[-1])}" if output else ""
             sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{last_words}"
             return ending.reason or "Error", sentence
-        if ending is not None and ending.message:  # what a learner that a limit has ended says of it
+        if ending is not None and ending.message:  # message of a learner that a limit has ended
             message = message or ending.message
     return (reason, _short(message)) if reason or message else NO_REASON
 
 
 def _evicted(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
-    """Return by whom a pod was put out, where the scheduler, a queue or an administrator did so."""
+    """Return who evicted or preempted a pod: the scheduler, a queue or an administrator."""
     for condition in pod.status.conditions or ():
         if condition.type not in _EVICTIONS or condition.status != "True" or condition.reason in _OWN_ENDS:
             continue
-        # The scheduler's condition names nobody; its event names the pod that got the place.
+        # The scheduler's condition names no pod; its event names the pod that preempted this one.
         preempted = _newest(events, ("Preempted",))
         text = _short((preempted.message if preempted else None) or condition.message or "no cause is given")
         is_preempted = preempted is not None or "reempt" in f"{condition.reason}{condition.message}"
@@ -451,12 +451,12 @@ def _quota(text: str) -> str:
 
 def _newest(events: Iterable[EventStruct], reasons: Sequence[str], word: str = "") -> EventStruct | None:
     matches = [event for event in events if event.reason in reasons and word in (event.message or "").lower()]
-    # Of one moment a failure counts before progress: times are whole seconds, and both may lie in one.
+    # At the same time a failure precedes progress: times are whole seconds, and both may be equal.
     return max(matches, key=lambda event: (event.last_seen, event.reason not in _GOOD_EVENTS), default=None)
 
 
 def _short(text: str) -> str:
-    """Shorten to one line of bounded length, without the full stop at its end."""
+    """Shorten to one line of bounded length, without a trailing full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 

@@ -1,8 +1,8 @@
 """Replica index of each pod of a controller: names of pods are random, replicas of the plan are numbered.
 
-A pod keeps its index while it lives, so that rows do not change their names under the user's cursor. A new pod
-takes the lowest index that no living pod has. A pod that is terminating or has ended shares its index with its
-successor, and uses no slot from then on.
+A pod keeps its index while it lives, so that rows do not change their names under the user's cursor. A new pod gets
+the lowest index that no living pod has. A pod that is terminating or has ended shares its index with its successor,
+and no longer uses a slot from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PlannedReplica:
 
     Attributes:
         slots: Slots of the controller's device; empty if the cluster chooses the device.
-        has_successor: A newer pod has this index already.
+        has_successor: A newer pod already has this index.
     """
 
     index: int
@@ -31,7 +31,7 @@ class PlannedReplica:
 
 
 def read_planned_replicas(meta: ObjectMeta) -> tuple[PlannedReplica, ...]:
-    """Read the replicas from the annotation of a controller or of one of its pods; empty if it is not readable."""
+    """Read the replicas from the annotation of a controller or of one of its pods; empty if unreadable."""
     text = meta.annotation(labels.SEATS)
     try:
         parsed = bounded_json.loads(text) if text else []
@@ -64,7 +64,8 @@ class ReplicaIndexer:
                 numbers[uid] = previous[uid]
         left = sorted(set(range(len(planned))) - set(numbers.values()))
         lent = {previous[uid] for uid in others if uid in previous}
-        # Free indices first, then those of terminating pods, whose slots may still be in use for the grace period.
+        # Free indices first, then indices of terminating pods, whose slots may be in use until their grace period
+        # ends.
         left.sort(key=lambda number: (number in lent, number))
         for uid in living:
             if uid not in numbers and left:
@@ -73,7 +74,7 @@ class ReplicaIndexer:
         replicas = {uid: planned[number] for uid, number in numbers.items()}
         for position, uid in enumerate(others):
             number = previous.get(uid)
-            # Unknown after a restart of ours, or beyond the end after a change of scale.
+            # Unknown after a restart of this program, or beyond the end after a change of scale.
             if number is None or number >= len(planned):
                 number = left.pop(0) if left else position % len(planned)
             numbers[uid] = number

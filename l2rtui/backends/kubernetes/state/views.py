@@ -1,4 +1,4 @@
-"""Views (rows of a snapshot) from structs of the API; pure, and the only module that knows both."""
+"""Views (rows of a snapshot) from API structs. Pure, and the only module that knows both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def node_view(
     conditions = {item.type: item for item in status.conditions or ()}
     ready = conditions.get("Ready")
     is_ready = ready is not None and ready.status == "True"
-    # Of all conditions Ready alone is good when True: the others (MemoryPressure, DiskPressure …) name a trouble.
+    # Ready is the only condition that is good when True: the others (MemoryPressure, DiskPressure …) are problems.
     pressing = [item for name, item in conditions.items() if name != "Ready" and item.status == "True"]
     messages = [item.message or item.reason or item.type for item in pressing]
     if not is_ready:
@@ -69,7 +69,7 @@ def node_view(
         is_use_known=is_use_known,
         cpu_cores=quantity(allocatable, "cpu"),
         memory_bytes=int(quantity(allocatable, "memory")),
-        # None and not 0 without metrics: an idle node and an unmeasured one must look different.
+        # None, not 0, without metrics: an idle node and an unmeasured one must look different.
         cpu_used=quantity(usage, "cpu") if usage else None,
         memory_used_bytes=int(quantity(usage, "memory")) if usage else None,
         gpu_use=gpu_use,
@@ -98,10 +98,10 @@ def pod_view(
 
     Args:
         devices: Devices of the node that it is bound or pinned to.
-        replica: Its replica of the plan; None for a foreign pod.
+        replica: Its replica in the plan; None for a foreign pod.
         events: Events about this pod, in any order.
         node: The node that it is bound to, if known.
-        usage: Its GPU usage, where more is known than the pod alone tells.
+        usage: Its GPU usage, if more is known than the pod itself shows.
     """
     meta, status = pod.metadata, pod.status
     is_ours = is_own(meta)
@@ -121,7 +121,7 @@ def pod_view(
         _ROLES.get(meta.label(labels.ROLE)) if is_ours else None,
         replica.index if replica is not None else 0,
         _number(meta.label(labels.SEED)),
-        # Its successor has the slot by now: counted for both, the device would look overbooked until the pod ends.
+        # Its successor already has the slot: if both counted, the device would look overbooked until the pod ends.
         () if replica is not None and replica.has_successor else usage.devices,
         _PHASES.get(status.phase or "Pending", Phase.UNKNOWN),
         reason,
@@ -167,12 +167,12 @@ def undecoded_pod_view(undecoded: UndecodedObject) -> PodView:
 def run_view(
     run: ConfigMapStruct, controllers: Iterable[tuple[ControllerStruct, Sequence[EventStruct]]]
 ) -> RunView:
-    """Make the row of a run from its ConfigMap and its controllers, each with the events about it."""
+    """Make the row of a run from its ConfigMap and its controllers, each with its events."""
     meta = run.metadata
     text = (run.data or {}).get(labels.SPEC_KEY, "")
     spec = _spec(text)
     troubles = (_trouble(controller, events) for controller, events in controllers)
-    # The first controller with a trouble: one sentence fits into the row, and causes are mostly shared.
+    # The first controller with a problem: one sentence fits into the row, and causes are mostly shared.
     reason, message = next((item for item in troubles if item[0]), ("", ""))
     if spec is None:
         reason, message = UNREADABLE, f"its spec in the ConfigMap {meta.name} cannot be read"
@@ -207,7 +207,7 @@ def planned_node(pod: PodStruct) -> str:
     return pod.spec.node_name or (pod.spec.node_selector or {}).get(labels.HOSTNAME, "")
 
 
-# Only the fields that a row shows: a spec written by a newer version of l2rtui must not lose its run.
+# Only the fields that a row shows: a spec written by a newer version of l2rtui must not hide its run.
 class _StoredSet(msgspec.Struct, frozen=True):
     name: str
     role: str = ""
@@ -235,8 +235,8 @@ def _spec(text: str) -> _StoredSpec | None:
 
 
 def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:
-    """Return the reason for which a controller lacks pods; old events do not count once it has them all."""
-    given_up = controller.condition("Failed")  # of a Job alone: its backoffLimit is used up
+    """Return why a controller lacks pods; old events do not count once it has them all."""
+    given_up = controller.condition("Failed")  # only for a Job: its backoffLimit is used up
     if given_up is not None and given_up.status == "True":
         return given_up.reason or "Failed", f"{controller.metadata.name}: {given_up.message or 'it has given up'}"
     spec, status = controller.spec, controller.status
@@ -258,7 +258,7 @@ def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
 
 
 def _started(statuses: Sequence[ContainerStatus]) -> float | None:
-    """Return the time since which a process of the pod runs, else the start of the last one."""
+    """Return the time since which a process of the pod runs, otherwise the start of the last one."""
     running: float | None = None
     ended: float | None = None
     for container in statuses:

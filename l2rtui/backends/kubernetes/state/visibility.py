@@ -1,7 +1,7 @@
-"""Visibility: which namespaces and kinds the user may list, and sentences on what is hidden.
+"""Visibility: the namespaces and kinds that the user may list, and sentences on hidden ones.
 
-All namespaces if pods may be listed everywhere, else those that were named, or the context's own. In the latter
-case foreign pods are hidden, and a slot that looks free reads as unknown.
+All namespaces if pods may be listed everywhere, otherwise the given ones, or the context's own. Unless all pods can
+be listed, foreign pods are hidden, and a slot that looks free is shown as unknown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Extent of what the user may list.
+    """Namespaces and kinds that the user may list.
 
     Attributes:
-        namespaces: Namespaces whose pods are listed; (None,) stands for all of them.
-        run_namespaces: Namespaces whose runs are shown: those that were named, else the context's own. A run's name
-            is unique in one namespace only; pods of runs elsewhere use slots like foreign pods.
+        namespaces: Namespaces whose pods are listed; (None,) means all of them.
+        run_namespaces: Namespaces whose runs are shown: the given ones, otherwise the context's own. A run's name
+            is unique in one namespace only; pods of other namespaces' runs use slots like foreign pods.
         is_cluster_wide: All pods of the cluster can be listed.
         claim_namespaces: Namespaces whose resource claims can be read; (None,) for all.
         has_slices: Resource slices can be listed.
         resource_api: Version of ``resource.k8s.io`` in use; empty if the server has none.
-        reservation_namespace: Namespace of reservations that is none of ``run_namespaces``; empty for none.
+        reservation_namespace: Namespace of reservations if it is not among ``run_namespaces``; otherwise empty.
     """
 
     namespaces: tuple[str | None, ...]
@@ -54,14 +54,14 @@ class Visibility:
 
 
 async def find_visibility(api: Api, shared_namespace: str = "") -> Visibility:
-    """Determine what the user may list, by access reviews or, where these are forbidden, by trying it.
+    """Determine the user's list permissions, by access reviews or, if these are forbidden, by trying.
 
     Args:
         shared_namespace: Namespace in which all users claim and reserve slots; empty for none.
     """
     visibility = await _visibility_of_rows(api)
     is_apart = shared_namespace and shared_namespace not in visibility.run_namespaces
-    # Without the right they are not shown, which is not worth a message on every screen.
+    # Without the permission reservations are not shown, which is not worth a message on every screen.
     if is_apart and await _may_read(api, "ConfigMap", shared_namespace):
         return replace(visibility, reservation_namespace=shared_namespace)
     return visibility
@@ -90,7 +90,7 @@ def scopes(visibility: Visibility) -> list[Scope]:
     result += [Scope("Pod", namespace) for namespace in visibility.namespaces]
     for namespace in visibility.run_namespaces:
         result += [Scope(kind, namespace, labels.MANAGED) for kind in _OWN_KINDS]
-        # Warnings alone: a busy namespace has thousands of normal events, and none explains a pending pod.
+        # Only warnings: a busy namespace has thousands of normal events, and none explains a pending pod.
         result.append(Scope("Event", namespace, fields="type=Warning"))
     if visibility.reservation_namespace:
         selector = f"{labels.MANAGED},{labels.APP_COMPONENT}={labels.RESERVATIONS}"
@@ -114,7 +114,9 @@ async def _resource_api(api: Api) -> str:
 async def _claim_namespaces(
     api: Api, namespaces: tuple[str | None, ...], run_namespaces: tuple[str, ...]
 ) -> tuple[str | None, ...]:
-    """Return the namespaces whose claims may be watched: all where pods are listed, else those of our runs."""
+    """Return the namespaces whose claims may be watched: all namespaces of listed pods, otherwise only of our
+    runs.
+    """
     for candidates in dict.fromkeys((namespaces, run_namespaces)):
         readable = await asyncio.gather(*(_may_read(api, "ResourceClaim", namespace) for namespace in candidates))
         if any(readable):
@@ -136,7 +138,7 @@ async def _may_list_all(api: Api, kind: str) -> bool:
     except ApiError as error:
         if not (error.is_forbidden or error.is_not_found):
             raise
-    # Some servers forbid access reviews themselves: a list of one object tells as much.
+    # Some servers forbid access reviews themselves: a list of one object is equivalent.
     try:
         await api.get_json(KINDS[kind].path(None), {"limit": "1"})
     except ApiError as error:
@@ -147,14 +149,14 @@ async def _may_list_all(api: Api, kind: str) -> bool:
 
 
 def missing(scope: Scope, error: ApiError) -> str:
-    """Return the sentence for a kind that cannot be read; the server's message names the verb."""
+    """Return the sentence for an unreadable kind; the server's message names the verb."""
     if error.missing is None:
         return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
     return f"{scope} cannot be read: the right to {error.missing.verb} them is missing. {advice(error.missing)}"
 
 
 def undecoded_problems(scope: Scope, undecoded: Mapping[str, UndecodedObject], lost: int) -> list[str]:
-    """Return sentences for objects that exist and cannot be decoded."""
+    """Return sentences for objects that exist but cannot be decoded."""
     problems = []
     if undecoded:
         names = ", ".join(f"{key} ({item.error})" for key, item in sorted(undecoded.items())[:_MOST_NAMED])

@@ -16,15 +16,17 @@ from l2rtui.domain.secret import Secret, SecretKind, SecretView
 from l2rtui.errors import NotFoundError, RefusedError
 
 SECRET_LABEL: Final = f"{labels.PREFIX}secret"
-"""Label of a secret that a person has stored. Not ``managed-by``: that marks objects of a run, which go with it."""
+"""Label of a secret that a user has stored. Not ``managed-by``, which marks objects that are deleted with their
+run.
+"""
 _TYPES: Final = {SecretKind.VARIABLES: "Opaque", SecretKind.REGISTRY: "kubernetes.io/dockerconfigjson"}
 
 
 class KubernetesSecrets:
-    """The secrets of the namespace where runs are launched.
+    """The secrets of the namespace of new runs.
 
     Args:
-        api: Return the open connection.
+        api: Returns the open connection.
         owner: User name for the annotation of new secrets.
     """
 
@@ -35,14 +37,14 @@ class KubernetesSecrets:
 
     @property
     def hidden(self) -> str:
-        """Reason why the latest list may lack secrets; empty for a complete list."""
+        """Sentence on why the latest list may be incomplete; empty for a complete list."""
         return self._hidden
 
     async def list(self) -> tuple[SecretView, ...]:
-        """Return the secrets that l2rtui has made, by name.
+        """Return the secrets that l2rtui has created, by name.
 
-        A user who may not list Secrets, which would show the tokens of all runs, gets those that the specs of the
-        namespace's runs name, each read by its name; ``hidden`` then says so.
+        Listing Secrets would show the tokens of all runs. A user who may not list them gets the secrets that the
+        specs of the namespace's runs name, each read by its name; ``hidden`` then says so.
         """
         api = await self._api()
         self._hidden = ""
@@ -59,7 +61,7 @@ class KubernetesSecrets:
         return tuple(sorted(map(_view, items), key=lambda view: view.name))
 
     async def keep(self, secret: Secret, *, replace: bool = False) -> None:
-        """Create a secret, or replace the one that l2rtui has made under this name."""
+        """Create a secret, or replace the one that l2rtui has created under this name."""
         api = await self._api()
         manifest = self._manifest(secret, api.namespace)
         try:
@@ -83,7 +85,7 @@ class KubernetesSecrets:
         await api.create(manifest)
 
     async def delete(self, name: str) -> None:
-        """Remove a secret that l2rtui has made."""
+        """Remove a secret that l2rtui has created."""
         api = await self._api()
         existing = await self._ours(api, name)
         await api.delete("Secret", api.namespace, name, uid=existing["metadata"]["uid"])
@@ -107,7 +109,7 @@ class KubernetesSecrets:
 
 
 async def _names_in_specs(api: Api) -> set[str]:
-    """Return the names of secrets in the specs of all runs; a spec that this version cannot read names none."""
+    """Return the names of secrets in the specs of all runs; a spec that this version cannot read is skipped."""
     names: set[str] = set()
     for item in await api.list("ConfigMap", api.namespace, labels=labels.MANAGED):
         try:
@@ -119,7 +121,7 @@ async def _names_in_specs(api: Api) -> set[str]:
 
 
 async def _read_all(api: Api, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the secrets of these names that l2rtui has made."""
+    """Return the secrets of these names that l2rtui has created."""
     items = await asyncio.gather(*(api.find("Secret", api.namespace, name) for name in sorted(names)))
     return [item for item in items if item is not None and SECRET_LABEL in (item["metadata"].get("labels") or {})]
 

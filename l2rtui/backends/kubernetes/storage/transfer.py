@@ -15,7 +15,7 @@ from typing import TypeVar
 from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES
 from l2rtui.errors import BackendError
 
-# A batch is held in memory and repeated as a whole after a cut.
+# A batch is held in memory and repeated as a whole after a broken connection.
 _BATCH_BYTES = 32 * 1024 * 1024
 _BATCH_FILES = 200
 
@@ -39,22 +39,22 @@ def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> list[str]:
-    """Write the requested files from a tar stream, and no other member of it; return the names that did not come.
+    """Write the requested files from a tar stream, and no other members; return the names of missing files.
 
     Raises:
-        BackendError: the stream is no tar archive.
+        BackendError: The stream is not a tar archive.
     """
     missing = dict(targets)
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
-                # tar sends the content of a file with several names once, and the other names as links to it.
+                # tar sends the content of a hard-linked file once, and its other names as links.
                 first = targets.get(member.linkname) if member.islnk() else None
                 target = targets.get(member.name)
                 if target is None or not (member.isreg() or (first is not None and first.is_file())):
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
-                # Renamed when complete, so that a reader never sees half a file.
+                # Renamed when complete, so that readers never see a partial file.
                 part = target.with_name(f".part-{target.name}")
                 if first is not None:
                     shutil.copyfile(first, part)
@@ -69,7 +69,7 @@ def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> list[str]:
 
 
 def stamp(path: Path, changed: float) -> None:
-    """Set a file's modification time to that of its original; the next copy compares it."""
+    """Set a file's modification time to its original's, which the next copy compares."""
     os.utime(path, (changed, changed))
 
 
@@ -77,10 +77,10 @@ def pack(batch: Sequence[tuple[str, Path, int]]) -> bytes:
     """Pack files, given by name, path and size, into one tar stream.
 
     Raises:
-        BackendError: a file is gone, or became shorter while it was read.
+        BackendError: A file is gone, or became shorter while it was read.
     """
     stream = io.BytesIO()
-    # Dereferenced: a link would arrive as a link to what is not there, and a second name of a file as none at all.
+    # Dereferenced: a symbolic link would arrive dangling, and a second hard link of a file without content.
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, dereference=True) as archive:
         for name, path, _ in batch:
             try:

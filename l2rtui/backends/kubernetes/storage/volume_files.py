@@ -1,8 +1,9 @@
 """Files of a volume, listed and copied through a pod that mounts it.
 
-No login to the storage is needed. Small files are transferred together as a tar stream, large ones one by one and
-resumed after a cut. A file appears under its name when it is complete; the SHA-256 of large ones is compared. The
-pod has no rights, is deleted at the end, and ends by itself after some hours if l2rtui was killed.
+No login to the storage is needed. Small files are transferred together as a tar stream; large ones are sent one by
+one and resumed after a broken connection. A file appears under its name when it is complete; the SHA-256 of large
+files is compared. The pod has no permissions, is deleted at the end, and ends after some hours if l2rtui was
+killed.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ class PodFiles:
         self._volume = volume
 
     async def entries(self, path: str = "") -> tuple[FileEntry, ...]:
-        """Return what is under a path, folders first, or the file at it; NotFoundError if there is none."""
+        """Return the entries under a path, folders first, or the file itself; NotFoundError if the path does not
+        exist.
+        """
         entries = await self._find(_inside(path), 1)
         return tuple(sorted(entries, key=lambda entry: (entry.kind != "folder", entry.path)))
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """Return everything but folders under a path, at any depth; `get` copies what is of kind ``file``."""
+        """Return all entries except folders under a path, at any depth; `get` copies entries of kind ``file``."""
         return tuple(entry for entry in await self._find(_inside(path), 0) if entry.kind != "folder")
 
     async def get(self, path: str, target: Path, progress: Progress) -> int:
-        """Copy a file, or all files under a folder, to ``target``; skip those already copied; return their number.
+        """Copy a file, or all files under a folder, to ``target``; skip copied files; return the number of files.
 
         Raises:
-            NotFoundError: there is no such path. BackendError: it could not be read or written.
+            NotFoundError: The path does not exist. BackendError: It could not be read or written.
         """
         inside = _inside(path)
         entries = [entry for entry in await self.sizes(path) if entry.kind == "file"]
@@ -85,10 +88,10 @@ class PodFiles:
         return len(entries)
 
     async def put(self, source: Path, path: str, progress: Progress) -> int:
-        """Copy a file, or all files under a folder, to a path; skip those already copied; return their number.
+        """Copy a file, or all files under a folder, to a path; skip copied files; return the number of files.
 
         Raises:
-            UsageError: there is nothing to copy. BackendError: it could not be read or written.
+            UsageError: There is nothing to copy. BackendError: It could not be read or written.
         """
         inside = _inside(path)
         if not (files := await asyncio.to_thread(file_copies.local_files, source)):
@@ -113,7 +116,7 @@ class PodFiles:
         return len(files)
 
     async def _compare(self, folder: str, sent: Sequence[tuple[str, Path, int]]) -> None:
-        """Raise BackendError where the volume does not have what was sent to it."""
+        """Raise BackendError if the volume does not have the files that were sent."""
         arrived = {entry.path: entry.size for entry in await self._find_if_exists(folder) if entry.kind == "file"}
         wrong = [name for name, _, size in sent if arrived.get(name) != size]
         if wrong:
@@ -123,7 +126,7 @@ class PodFiles:
 
     # --- transfer ---
     async def _get_large(self, path: str, entry: FileEntry, target: Path, progress: Progress) -> None:
-        """Copy one file from where the last try ended, compare digests, rename."""
+        """Copy one file, resuming the last try; compare digests, then rename."""
         part = target.with_name(f".part-{target.name}")
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         have = part.stat().st_size if part.exists() else 0
@@ -148,7 +151,8 @@ class PodFiles:
 
     async def _get_small(self, folder: str, batch: Sequence[tuple[FileEntry, Path]], progress: Progress) -> None:
         stream = io.BytesIO()
-        # Files may grow meanwhile, and names take blocks of 512 bytes; more is no answer, but fills the memory.
+        # Files may grow meanwhile, and names take blocks of 512 bytes; a longer response would only fill the
+        # memory.
         limit = 2 * sum(entry.size + 8 * len(entry.path) + 4096 for entry, _ in batch) + _SLACK_BYTES
 
         async def on_output(block: bytes) -> None:
@@ -175,7 +179,7 @@ class PodFiles:
         if have > size:
             await self._run(["rm", "-f", "--", part])
             have = 0
-        # `head -c` ends by itself after the last byte: exec on servers before 1.29 cannot close stdin.
+        # `head -c` ends after the last byte: exec on servers before 1.29 cannot close stdin.
         script = f'head -c {size - have} >> "$1"'
         await self._run(["sh", "-c", script, "sh", part], stdin=transfer.read(source, have, progress))
         if await self._digest(part) != await asyncio.to_thread(transfer.digest, source):
@@ -230,13 +234,13 @@ class PodFiles:
 
 @asynccontextmanager
 async def opened(api: Api, volume: Volume, image: str, owner: str, *, node: str = "") -> AsyncGenerator[PodFiles]:
-    """Start the pod, wait until it runs, and delete it in the end.
+    """Start the pod, wait until it is running, and finally delete it.
 
     Args:
-        node: Node where it must run, because a pod there has mounted a volume that only one node can mount.
+        node: Required node, because a pod there has mounted a volume that only one node can mount.
 
     Raises:
-        BackendError: it does not start; names the reason.
+        BackendError: It does not start; the message names the reason.
     """
     name, namespace = f"l2rtui-files-{uuid.uuid4().hex[:8]}", api.namespace
     try:
@@ -255,7 +259,7 @@ async def _running(api: Api, namespace: str, name: str, volume: str) -> None:
         if status.get("phase") == "Running":
             return
         reason = _reason(status)
-        # A pull error does not go away within the deadline, so it is reported at once.
+        # A pull error does not resolve within the deadline, so it is reported immediately.
         is_over = status.get("phase") in ("Failed", "Succeeded")
         if is_over or asyncio.get_running_loop().time() > until or "ErrImage" in reason or "ImagePull" in reason:
             raise BackendError(
@@ -281,7 +285,7 @@ def _volume_pod(name: str, namespace: str, claim: str, image: str, owner: str, n
         "name": "files",
         "image": image,
         "command": ["sleep", str(_LIFE_SECONDS)],
-        # NVIDIA's runtime gives every GPU to images of CUDA unless told otherwise.
+        # NVIDIA's runtime gives CUDA images every GPU by default.
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}],
         "volumeMounts": [{"name": "volume", "mountPath": _ROOT}],
     }
@@ -299,7 +303,7 @@ def _volume_pod(name: str, namespace: str, claim: str, image: str, owner: str, n
 
 
 def entry_of(line: bytes) -> FileEntry:
-    """Return an entry of the listing. Raises BackendError for what `find` does not print."""
+    """Parse an entry of the listing. Raises BackendError for text that `find` does not print."""
     try:
         kind, size, changed, name = line.decode("utf-8", "surrogateescape").split("\t", 3)
         entry_kind = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
@@ -318,7 +322,7 @@ def _some(names: Sequence[str]) -> str:
 
 # --- pieces ---------------------------------------------------------------------------------------------------
 def _inside(path: str) -> str:
-    """Return a path of the volume as it is in the pod; UsageError if it leads out of the volume."""
+    """Return the path in the pod of a path in the volume; UsageError if it leads out of the volume."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in path:
         raise UsageError(f"{path!r} leads out of the volume.", "Write it without `..`.")
@@ -326,7 +330,7 @@ def _inside(path: str) -> str:
 
 
 async def _retry(act: Callable[[], Awaitable[None]]) -> None:
-    """Run a transfer; after a cut again, from where it ended."""
+    """Run a transfer; after a broken connection repeat it, resuming where it ended."""
     for number in range(_TRIES):
         try:
             return await act()

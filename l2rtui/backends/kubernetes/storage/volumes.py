@@ -27,7 +27,7 @@ class Volumes:
     """The claims of one namespace.
 
     Args:
-        connect: Return the open connection.
+        connect: Returns the open connection.
         image: Image of the pods that transfer files; it needs a POSIX shell, GNU find and tar.
         owner: User name for the labels of new objects.
     """
@@ -47,27 +47,27 @@ class Volumes:
     async def create(
         self, name: str, size: str, *, storage_class: str = "", modes: tuple[str, ...] = ("RWO",)
     ) -> Volume:
-        """Create a claim, and wait a moment until it is bound.
+        """Create a claim, and wait briefly until it is bound.
 
         Args:
             size: A quantity, such as ``50Gi``. storage_class: Empty for the cluster's default.
             modes: Short names of access modes: RWO, RWX, ROX, RWOP.
 
         Raises:
-            UsageError: a value is wrong.
-            ApiError: the server refuses.
+            UsageError: A value is invalid.
+            ApiError: The server refuses.
         """
         _refuse_values(name, size, modes)
         api = await self._connect()
         access_modes = [MODES[mode] for mode in modes]
         spec: dict[str, Any] = {"accessModes": access_modes, "resources": {"requests": {"storage": size}}}
         if storage_class:
-            # Missing means the default class; an empty name means no dynamic provisioning.
+            # A missing field means the default class; an empty name means no dynamic provisioning.
             spec["storageClassName"] = "" if storage_class == "none" else storage_class
         own_labels = {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.OWNER: labels.label_value(self._owner)}
         meta = {"namespace": api.namespace, "labels": own_labels}
         await api.create(new_object(KIND, name, meta=meta, spec=spec))
-        # A class with WaitForFirstConsumer stays Pending until a pod mounts the claim, so the wait is short.
+        # With WaitForFirstConsumer the claim stays Pending until a pod mounts it, so the wait is short.
         until = asyncio.get_running_loop().time() + _BIND_SECONDS
         while True:
             volume = _volume(await api.read(KIND, api.namespace, name), ())
@@ -76,7 +76,7 @@ class Volumes:
             await asyncio.sleep(_BIND_POLL_SECONDS)
 
     async def delete(self, name: str) -> None:
-        """Delete a claim; NotFoundError when there is none, RefusedError while a pod mounts it."""
+        """Delete a claim; NotFoundError if it does not exist, RefusedError while a pod mounts it."""
         api = await self._connect()
         volume = await self._read_volume(api, name)
         if volume.mounted_by:
@@ -90,7 +90,7 @@ class Volumes:
         """Open a claim's files through a pod that is deleted when the context ends.
 
         Raises:
-            NotFoundError: there is no such claim. BackendError: the pod does not start.
+            NotFoundError: The claim does not exist. BackendError: The pod does not start.
         """
         api = await self._connect()
         volume = await self._read_volume(api, name)
@@ -115,7 +115,7 @@ class Volumes:
 
 
 def _refuse_values(name: str, size: str, modes: tuple[str, ...]) -> None:
-    """Refuse values before they are sent: the server's own messages name fields that nobody has written."""
+    """Refuse values before they are sent: the server's own messages name fields that the user has not written."""
     if problem := name_problem(name, 253):
         raise UsageError(f"{problem}.")
     if unknown := [mode for mode in modes if mode not in MODES]:
@@ -154,7 +154,7 @@ def _users(pods: list[dict[str, Any]]) -> defaultdict[str, list[str]]:
 
 
 def _mounts(pod: dict[str, Any]) -> list[str]:
-    """Return the claims that a pod mounts; a pod that has ended mounts none."""
+    """Return the claims that a pod mounts; empty for a pod that has ended."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return []
     volumes = (pod.get("spec") or {}).get("volumes") or ()

@@ -28,7 +28,7 @@ class AttachedKubeContainer:
         self.has_terminal = has_terminal
 
     async def output(self) -> AsyncGenerator[tuple[bool, bytes], None]:
-        """Yield the output until the container ends, or the connection; True marks standard error."""
+        """Yield the output until the container or the connection ends; True marks standard error."""
         async for data in websocket.messages(self._socket):
             if data[0] == websocket.STATUS:
                 return
@@ -36,27 +36,27 @@ class AttachedKubeContainer:
                 yield data[0] == websocket.STDERR, data[1:]
 
     async def send(self, data: bytes) -> None:
-        """Type it."""
-        with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket sees the end
+        """Send input to the process."""
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket notices the end
             await self._socket.send_bytes(websocket.frame(websocket.STDIN, data))
 
     async def end_input(self) -> None:
-        """Close the input of the process, where the protocol can."""
+        """Close the input of the process, if the protocol supports that."""
         if self._socket.protocol == websocket.EXEC_PROTOCOLS[0]:
             await self._socket.send_bytes(websocket.close_frame(websocket.STDIN))
 
     async def resize(self, columns: int, lines: int) -> None:
-        """Give its terminal a size."""
+        """Set the size of its terminal."""
         await self._socket.send_bytes(websocket.resize(columns, lines))
 
 
 @contextlib.asynccontextmanager
 async def attached(api: Api, pod: PodView) -> AsyncIterator[AttachedKubeContainer]:
-    """Attach to the first container of a running pod that takes input.
+    """Attach to the first container of a running pod that accepts input.
 
     Raises:
-        RefusedError: none does, or the pod does not run.
-        ApiError: the server refuses the connection.
+        RefusedError: No container accepts input, or the pod is not running.
+        ApiError: The server refuses the connection.
     """
     namespace = pod.namespace or api.namespace
     kind = KINDS["Pod"]
@@ -75,6 +75,6 @@ async def attached(api: Api, pod: PodView) -> AsyncIterator[AttachedKubeContaine
 
 
 def _query(container: Container) -> list[tuple[str, str]]:
-    # A terminal has one output stream: the kubelet ignores a request for stderr beside it.
+    # A terminal has one output stream: the kubelet ignores an additional request for stderr.
     flags = (("stdin", True), ("stdout", True), ("stderr", not container.tty), ("tty", bool(container.tty)))
     return [*((name, flag(value)) for name, value in flags), ("container", container.name)]

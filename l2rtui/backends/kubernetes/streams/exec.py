@@ -25,14 +25,14 @@ from l2rtui.errors import BackendError
 BLOCK_BYTES: Final = 256 * 1024
 """Size of the blocks in which files are piped."""
 _MAX_CAPTURED_BYTES = 16 << 20
-"""Of each stream of a captured command; the rest is dropped."""
+"""Limit for each stream of a captured command; the excess is dropped."""
 _MAX_COMPLAINT_BYTES = 4096
 _MAX_PIPED_BYTES = 64 << 20
-"""Of a piped command's output where nobody takes it block by block: a list of half a million files."""
+"""Limit for a piped command's output without ``on_output``: a list of half a million files."""
 
 
 class CutError(BackendError):
-    """The connection ended before the command did; what arrived until then is complete and in order."""
+    """The connection ended before the command did; the data received until then is complete and in order."""
 
 
 async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None = None, container: str = "") -> int:
@@ -40,11 +40,11 @@ async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None =
 
     Args:
         tty: Allocate a terminal; None does so if both our stdin and our stdout are terminals.
-        container: Empty means the pod's first, or the one that its annotation names.
+        container: Empty for the pod's first, or the one that its annotation names.
 
     Raises:
-        ApiError: the server refuses the connection, or there is no such container.
-        BackendError: the command cannot be run, or the connection was cut: the command may still run.
+        ApiError: The server refuses the connection, or the container does not exist.
+        BackendError: The command cannot be run, or the connection broke and the command may still run.
     """
     is_tty = sys.stdin.isatty() and sys.stdout.isatty() if tty is None else tty
     namespace = pod.namespace or api.namespace
@@ -61,8 +61,8 @@ async def capture(api: Api, pod: PodView, argv: Sequence[str], *, container: str
     """Run a command in a pod without input, and return its exit code and output.
 
     Raises:
-        ApiError: the server refuses the connection, or there is no such container.
-        BackendError: the command cannot be run, or the connection was cut.
+        ApiError: The server refuses the connection, or the container does not exist.
+        BackendError: The command cannot be run, or the connection broke.
     """
     output = {websocket.STDOUT: bytearray(), websocket.STDERR: bytearray()}
     async with _session(api, pod.namespace or api.namespace, pod.name, argv, container=container) as socket:
@@ -85,17 +85,17 @@ async def pipe(
     on_output: Callable[[bytes], Awaitable[None]] | None = None,
     stdin: AsyncIterator[bytes] | None = None,
 ) -> bytes:
-    """Run a command that must succeed; return its output if there is no ``on_output``.
+    """Run a command that must succeed; without ``on_output``, return its output.
 
     Args:
-        on_output: Gets the output block by block.
+        on_output: Called with each block of output.
         stdin: Input of the command. Servers before 1.29 cannot signal its end, so the command must know how many
             bytes to read.
 
     Raises:
-        ApiError: the server refuses the connection.
-        CutError: the connection was cut.
-        BackendError: the command failed; the sentence ends with the last line of its stderr.
+        ApiError: The server refuses the connection.
+        CutError: The connection broke.
+        BackendError: The command failed; the sentence ends with the last line of its stderr.
     """
     output, complaint = bytearray(), bytearray()
     async with contextlib.AsyncExitStack() as stack:
@@ -109,7 +109,7 @@ async def pipe(
                     raise BackendError(f"{argv[0]} ended with {code} in the volume's pod: {text or 'no reason'}.")
                 return bytes(output)
             if data[0] == websocket.STDOUT and on_output is not None:
-                # Awaited before the next message is read: a slow disk here slows the sender down by TCP.
+                # Awaited before the next message is read: a slow disk here slows the sender down through TCP.
                 await on_output(data[1:])
             elif data[0] == websocket.STDOUT:
                 output += data[1:]
@@ -120,7 +120,7 @@ async def pipe(
                     )
             elif data[0] == websocket.STDERR:
                 complaint += data[1:]
-                del complaint[:-_MAX_COMPLAINT_BYTES]  # its last line is what is shown
+                del complaint[:-_MAX_COMPLAINT_BYTES]  # only its last line is shown
     raise CutError(f"The connection to {pod} was cut.", "Try again: what has come over is kept.")
 
 
@@ -135,9 +135,9 @@ async def _session(
     tty: bool = False,
     container: str = "",
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """Open the websocket of one command, and close it in the end."""
+    """Open the websocket of one command, and close it at the end."""
     query = [("command", argument) for argument in argv]
-    # A terminal has one output stream: the kubelet ignores a request for stderr beside it.
+    # A terminal has one output stream: the kubelet ignores an additional request for stderr.
     query += [("stdin", flag(stdin)), ("stdout", "true"), ("stderr", flag(not tty)), ("tty", flag(tty))]
     query += [("container", container)] if container else []
     path = KINDS["Pod"].path(namespace, pod, "exec")
@@ -149,13 +149,13 @@ async def _session(
 
 
 def flag(value: bool) -> str:
-    """Write a query's value."""
+    """Format a query value."""
     return "true" if value else "false"
 
 
 @contextlib.asynccontextmanager
 async def _in_background(sending: Awaitable[None]) -> AsyncIterator[None]:
-    """Run a sender until the block ends; its errors do not matter, as the reader sees the same cut."""
+    """Run a sender until the block ends; its errors are ignored, as the reader sees the same broken connection."""
     task = asyncio.ensure_future(sending)
     try:
         yield
@@ -171,25 +171,25 @@ def _cut_error(command: str) -> BackendError:
 
 
 async def _write_output(socket: aiohttp.ClientWebSocketResponse, command: str) -> int:
-    """Write the command's output to ours until its status comes."""
+    """Copy the command's output to ours until its status arrives."""
     outputs = {websocket.STDOUT: sys.stdout.fileno(), websocket.STDERR: sys.stderr.fileno()}
     async for data in websocket.messages(socket):
         if data[0] == websocket.STATUS:
             return websocket.exit_code(data[1:], command)
         if data[0] in outputs and len(data) > 1:
-            # In a thread: our stdout may be a pipe whose reader is slow, and pings must still be answered.
+            # In a thread: our stdout may be a pipe with a slow reader, and pings must still be answered.
             await asyncio.to_thread(write_all, outputs[data[0]], data[1:])
     raise _cut_error(command)
 
 
 async def _send_blocks(socket: aiohttp.ClientWebSocketResponse, blocks: AsyncIterator[bytes]) -> None:
-    with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket reports the cut
+    with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket reports the error
         async for block in blocks:
             await socket.send_bytes(websocket.frame(websocket.STDIN, block))
 
 
 async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
-    """Send our stdin until it ends; then close the command's, where the protocol can."""
+    """Send our stdin until it ends; then close the command's stdin, if the protocol supports that."""
     async with contextlib.aclosing(stdin_blocks()) as blocks:
         async for block in blocks:
             await socket.send_bytes(websocket.frame(websocket.STDIN, block))

@@ -1,8 +1,8 @@
-"""Lines with times from the bytes of a log, and a cursor that recognises lines that the server repeats.
+"""Timestamped lines from the bytes of a log, and a cursor that recognises lines that the server repeats.
 
-A stream may be cut at any byte and is opened again with ``sinceTime``, a whole second, so the server repeats lines.
-The cursor recognises them by their times and by the number of lines per time, as several lines may have the same.
-The repeated lines are a part of the same sequence, so the first unknown line ends the repetition.
+A stream may break at any byte and is reopened with ``sinceTime``, a whole second, so the server repeats lines. The
+cursor recognises them by their times and by the number of lines per time, as several lines may have the same time.
+Repeated lines come in the same order, so the first unknown line ends the repetition.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class StampParser:
         self._epoch = 0
 
     def parse(self, line: bytes) -> tuple[int, bytes] | None:
-        """Return nanoseconds since the epoch and the text; None if the line does not begin with a time."""
-        # By hand: datetime.fromisoformat() knows no nanoseconds, and strptime() alone costs 10 µs a line.
+        """Return nanoseconds since the epoch and the text; None if the line does not start with a time."""
+        # By hand: datetime.fromisoformat() does not support nanoseconds, and strptime() costs 10 µs a line.
         stamp, _, text = line.partition(b" ")
         second, rest = stamp[:19], stamp[19:]
         if len(second) < 19 or second[10:11] != b"T":
@@ -44,7 +44,7 @@ class StampParser:
 
 
 def _fraction(rest: bytes) -> tuple[bytes, bytes]:
-    """Split into the digits after the point and the zone."""
+    """Split into the digits after the decimal point and the zone."""
     if rest[:1] != b".":
         return b"", rest
     end = 1
@@ -75,19 +75,19 @@ class Cursor:
 
     @property
     def since(self) -> str:
-        """Value of ``sinceTime``, a whole second as the kubelet knows no finer; empty for the whole log."""
+        """Value of ``sinceTime``, a whole second as the kubelet supports no finer; empty for the whole log."""
         if not self._last:
             return ""
-        # One second earlier: lines of stdout and stderr of the same moment may come in either order.
+        # One second earlier: lines of stdout and stderr with the same time may come in either order.
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._last // _SECOND - 1))
 
     def reopen(self) -> None:
-        """Expect repeated lines first, after the stream was opened again from ``since``."""
+        """Expect repeated lines first, after the stream was reopened from ``since``."""
         self._expected = Counter(self._recent)
         self._is_repeating = True
 
     def is_new(self, stamp: int) -> bool:
-        """Return True if the line with this time was not read before; it then counts as read."""
+        """Return True if the line with this time was not read before, and count it as read."""
         if self._is_repeating:
             if self._expected[stamp] > 0:
                 self._expected[stamp] -= 1
@@ -97,12 +97,13 @@ class Cursor:
             self._is_repeating = False
         self._recent.append(stamp)
         self._last = stamp
-        # A forgotten time becomes the floor: its line can no longer be recognised, so nothing that old may be new.
+        # A forgotten time becomes the floor: its line can no longer be recognised, so no line that old counts as
+        # new.
         if len(self._recent) > _MAX_STAMPS:
             self.floor = max(self.floor, self._recent.popleft())
         return True
 
     def forget_before_first(self) -> None:
-        """Raise the floor to the first line: earlier lines are before the tail that was requested."""
+        """Raise the floor to the first line: earlier lines are before the requested tail."""
         if self._recent:
             self.floor = max(self.floor, self._recent[0])

@@ -1,9 +1,9 @@
-"""Log of a pod: stored lines, then new ones across cuts, silence, rotation and restarts until the pod is gone.
+"""Log of a pod: stored lines, then new ones, across connection losses, rotation and restarts until the pod is gone.
 
 A follow ends for many reasons that look the same to the client: the process ended, the server restarted, a proxy
 timed out, or the kubelet rotated the file and lost the reader (kubernetes/kubernetes issue 115701). So after each
-end the pod is read, and the stream continues from the cursor. A silent stream is opened again as well, as some are
-dead without an end. Lines that the server repeats are skipped, see ``log_lines``.
+end the pod is read, and the stream continues from the cursor. A silent stream is reopened as well, as some die
+without an end. Lines that the server repeats are skipped, see ``log_lines``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ LogLines = AsyncGenerator[LogLine, None]
 
 @dataclass(frozen=True, slots=True)
 class LogTiming:
-    """Waits of log streams; tests shorten them.
+    """Timeouts and pauses of log streams; tests shorten them.
 
     Attributes:
-        silence_seconds: A stream that is silent for so long is opened again; doubled after each silence, up to
+        silence_seconds: A stream that is silent for this long is reopened; doubled after each silence, up to
             ``longest_silence_seconds``.
-        pause_seconds: Before the next attempt after a stream without lines; doubled up to the longest.
+        pause_seconds: Pause after a stream without lines; doubled up to the longest.
         tries: Attempts to read stored lines without ``follow``.
     """
 
@@ -64,20 +64,20 @@ class LogTiming:
 
 DEFAULT_LOG_TIMING = LogTiming()
 _SHARED_LINES, _SHARED_TAIL = 32, 2_000
-"""Lines of a pod for each of a worker, and at least: the others may write more."""
+"""Pod lines to read per requested worker line, and the minimum: other workers may write more."""
 _WORKER_LINE = re.compile(rb"\[(?P<worker>\d{1,4})\](?P<mark>!?) ")
 """See ``contract.WORKER_LINE`` and ``contract.WORKER_MARK``."""
 _WORKERS_RECORD = f"{METRIC_PREFIX}{WORKERS_RECORD}".encode()
 _OUTAGE_TRIES = 4
-"""Failures in a row after which a mark in the log reports the outage, once."""
+"""Number of consecutive failures after which a mark in the log reports the outage, once."""
 
 
 async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = DEFAULT_LOG_TIMING) -> LogLines:
     """Yield the lines of all containers of one pod.
 
     Raises:
-        NotFoundError: the pod is gone, and its log with it; or it has no such container.
-        ApiError: the user may not read it, or (without ``follow``) the server does not give it.
+        NotFoundError: The pod is gone with its log, or it has no such container.
+        ApiError: The user may not read it, or (without ``follow``) the server does not provide it.
     """
     source = _Pod(api, pod_of(pod), timing, pod.worker)
     pod_struct = await source.read_pod()
@@ -85,7 +85,7 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
         raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
     names, is_only = _selected(pod_struct, query.container), len(container_names(pod_struct)) == 1
     is_shared = pod.worker is not None
-    # The last lines of a pod are those of all its workers.
+    # The last lines of a pod include all its workers.
     inner_tail = (
         max(_SHARED_LINES * query.tail, _SHARED_TAIL) if is_shared and query.tail is not None else query.tail
     )
@@ -97,7 +97,7 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
                 if query.seam or not line.is_seam:
                     yield line
             return
-        # Each container has returned its last lines: only the last ones of all together are the tail.
+        # Each container has returned its own last lines: only the last of them together are the tail.
         last_lines: deque[LogLine] = deque(maxlen=query.tail)
         async for line in lines:
             if line.is_seam:
@@ -112,7 +112,7 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
 
 
 def _selected(pod: PodStruct, container: str) -> tuple[str, ...]:
-    """Return the names of the containers that are read; all of them where none is named."""
+    """Return the names of the containers to read: the given one, otherwise all."""
     names = container_names(pod)
     if not container:
         return names
@@ -190,7 +190,7 @@ class _Container:
         return _chained(*parts)
 
     async def _newest_process(self) -> ContainerProcess | None:
-        """Return the newest process; None if the pod is gone or none will ever run."""
+        """Return the newest process; None if the pod is gone or no process will ever run."""
         pod = await self._pod.read_pod(tries=-1)
         return newest_process(pod, self._name) if pod is not None else None
 
@@ -225,11 +225,11 @@ class _Container:
             yield self._mark(ending_text(now.ending), ended_at(now.ending))
 
     async def _next_process(self, now: ContainerProcess) -> LogLines:
-        """Yield the rest of the previous process and a mark; the cursor then is at the beginning of the next."""
+        """Yield the rest of the previous process and a mark; the cursor is then at the beginning of the next."""
         ending = now.previous or now.ending
         text = f"restart {now.number}"
         if now.number == self._number + 1:
-            # While a container waits for its next start only one log is stored, and that is the newer one.
+            # While a container waits for its next start only one log is stored: the newer one.
             if now.previous is not None and not self._is_marked:
                 async with aclosing(self._stored_lines(None, is_previous=True)) as lines:
                     async for line in lines:
@@ -241,7 +241,7 @@ class _Container:
         self._cursor = Cursor()
 
     async def _stored_lines(self, tail: int | None, *, is_previous: bool = False) -> LogLines:
-        """Yield the stored lines from the cursor on; retries if the server fails in the middle."""
+        """Yield the stored lines from the cursor on; retries if the server fails midway."""
         query = {"previous": "true"} if is_previous else {}
         if tail is not None:
             for line in await self._tail(query, tail):
@@ -252,7 +252,7 @@ class _Container:
             try:
                 async with aclosing(self._opened(query)) as lines:
                     async for line in lines:
-                        # Every line is progress: only failures in a row count against the limit.
+                        # Every line is progress: only consecutive failures count against the limit.
                         tries = self._pod.timing.tries
                         yield line
             except ApiError as error:
@@ -263,12 +263,14 @@ class _Container:
                 return
 
     async def _tail(self, query: dict[str, str], tail: int) -> list[LogLine]:
-        """Return the last stored lines; after a cut all are read again, as the tail has moved by then."""
+        """Return the last stored lines; after a broken connection all are read again, as the tail has moved by
+        then.
+        """
         start, tries, pauses = self._cursor, self._pod.timing.tries, self._pod.timing.pauses()
         while True:
             self._cursor = Cursor(start.floor)
             try:
-                # At least one line, even for a tail of 0: its time is the position from which to follow.
+                # At least one line, even for a tail of 0: its time is the position to follow from.
                 async with aclosing(self._opened({**query, "tailLines": str(max(1, tail))})) as lines:
                     last_lines = [line async for line in lines]
             except ApiError as error:
@@ -280,7 +282,9 @@ class _Container:
                 return last_lines if tail else []
 
     async def _is_absent(self, error: ApiError, tries: int, pauses: RetryPauses) -> bool:
-        """Return True if there is no log; else pause before the next attempt, or raise if none can help."""
+        """Return True if there is no log; otherwise pause before the next attempt, or raise if retries cannot
+        help.
+        """
         if _has_no_log(error):
             return True
         if error.is_final or tries <= 0:
@@ -289,7 +293,7 @@ class _Container:
         return False
 
     async def _stream(self) -> LogLines:
-        """Yield the lines of one follow, until it ends in whatever way."""
+        """Yield the lines of one follow, until it ends for any reason."""
         self._was_silent = False
         began = time.monotonic()
         try:
@@ -299,7 +303,8 @@ class _Container:
         except ApiError as error:
             if error.is_final:
                 raise
-            # The idle time-out of the stream: quiet programs are common, so each silence makes the next longer.
+            # The idle timeout of the stream: quiet programs are common, so each silence makes the next timeout
+            # longer.
             if error.is_unreachable and time.monotonic() - began >= self._silence:
                 self._silence = min(2 * self._silence, self._pod.timing.longest_silence_seconds)
                 self._was_silent = True
@@ -321,8 +326,8 @@ class _Container:
                 for raw in splitter.feed(chunk):
                     if (line := self._line(raw, parser)) is not None:
                         yield line
-        # An unfinished last line means a cut, and the next attempt returns it complete; if it comes again exactly
-        # so, the program has written it without a line feed.
+        # An unfinished last line means a broken connection, and the next attempt returns it complete. If it comes
+        # again unchanged, the program has written it without a line feed.
         if "follow" not in query and (raw := splitter.flush()):
             if raw != self._half:
                 self._half = raw
@@ -351,9 +356,9 @@ class _Container:
         return LogLine(stamp / 1e9, self._pod.view.name, state, container=self._label)
 
     def _line_of_worker(self, at: float, text: bytes) -> LogLine | None:
-        """Return a line of the worker whose log is read; None for one of another worker, or of all of them."""
+        """Return a line of the selected worker; None for a line of another worker, or of all of them."""
         match = _WORKER_LINE.match(text)
-        if match is None:  # of a container beside it, or of what the supervisor says before it starts any
+        if match is None:  # from another container, or from the supervisor before it starts a worker
             if text.startswith(_WORKERS_RECORD):
                 return None
         elif int(match["worker"]) != self._pod.worker:

@@ -27,14 +27,16 @@ _LINGER_SECONDS = 20.0
 async def forward(
     api: Api, pod: PodView, local: int, remote: int, linger_seconds: float = _LINGER_SECONDS
 ) -> AsyncGenerator[str, None]:
-    """Listen on the loopback address until the generator is closed; see ``backends.base`` for what it yields.
+    """Listen on the loopback address until the generator is closed; see ``backends.base`` for the yielded
+    sentences.
 
     Args:
-        local: 0 lets the system choose. linger_seconds: Longest silence of the pod after the client's end of data.
+        local: 0 lets the system choose. linger_seconds: Longest silence of the pod after the client has sent
+            everything.
 
     Raises:
-        BackendError: the port is taken.
-        ApiError: the user may not forward ports.
+        BackendError: The port is taken.
+        ApiError: The user may not forward ports.
     """
     query = [("ports", str(remote))]
     path = KINDS["Pod"].path(pod.namespace or api.namespace, pod.name, "portforward")
@@ -47,7 +49,7 @@ async def forward(
             finally:
                 await socket.close()
         except aiohttp.ClientError as error:
-            # The listener knows OSError alone, as the other backends carry over plain sockets.
+            # The listener only handles OSError, as the other backends forward over plain sockets.
             raise ConnectionError(str(error)) from error
 
     async with aclosing(listen_and_carry(pod.name, local, remote, carry)) as sentences:
@@ -64,10 +66,10 @@ class _ForwardedConnection:
         self._received_at = time.monotonic()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry both directions until the pod closes; a client that has sent everything may still receive.
+        """Forward both directions until the pod closes; a client that has sent everything may still receive.
 
         Raises:
-            BackendError: the node cannot reach the port; the sentence is the node's.
+            BackendError: The node cannot reach the port; the sentence is the node's.
         """
         sending = asyncio.create_task(self._send(reader))
         announced: set[int] = set()
@@ -90,8 +92,8 @@ class _ForwardedConnection:
     async def _send(self, reader: asyncio.StreamReader) -> None:
         while block := await reader.read(_BLOCK_BYTES):
             await self._socket.send_bytes(frame(_DATA, block))
-        # The protocol has no half-close: the pod never learns that its peer has ended, so it may answer or wait for
-        # ever. Only its silence ends the connection.
+        # The protocol has no half-close: the pod never learns that its peer has finished, so it may answer or wait
+        # forever. Only its silence ends the connection.
         ended_at = time.monotonic()
         while (left := max(ended_at, self._received_at) + self._linger_seconds - time.monotonic()) > 0:  # noqa: ASYNC110  (time alone ends it)
             await asyncio.sleep(left)

@@ -1,4 +1,4 @@
-"""The supervisor of a local run: a process of its own that starts, restarts and stops the pods.
+"""The supervisor of a local run: a separate process that starts, restarts and stops the pods.
 
-The app reaches it through files and a socket alone; nothing here draws or asks.
+The app communicates with it only through files and a socket; this package has no user interface.
 """

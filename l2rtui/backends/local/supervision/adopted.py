@@ -1,8 +1,8 @@
-"""Processes of a run that no tag finds: they have cleared their environment, as `sudo`, `env -i` and daemons do.
+"""Processes of a run that have no tags: they have cleared their environment, as `sudo`, `env -i` and daemons do.
 
-The supervisor is their subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): the kernel gives it each descendant whose
-parent has ended, whatever its session, group and environment. Children of a daemon are no descendants and are not
-seen: a container, a job of `at` or systemd, a login by ssh.
+The supervisor is their subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): the kernel makes it the parent of each
+descendant whose parent has ended, whatever its session, group and environment. Children of a daemon are not
+descendants and are not seen: a container, a job of `at` or systemd, a login by ssh.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class AdoptedProcesses:
     """Children of a supervisor that it has not started.
 
     Args:
-        earlier: Those of an earlier supervisor. They are no children of this one, but they are the run's.
+        earlier: Adopted processes of an earlier supervisor. They belong to the run, but are not children of this
+            one.
     """
 
     def __init__(self, folder: RunFolder, earlier: Iterable[AdoptedProcess]) -> None:
@@ -30,11 +31,11 @@ class AdoptedProcesses:
 
     @property
     def living(self) -> list[AdoptedProcess]:
-        """Those that live, as far as `look` has seen them."""
+        """Living adopted processes, as of the latest `look`."""
         return list(self._known.values())
 
     def look(self, own: Collection[int]) -> bool:
-        """Reap the children that have ended and note those that have come; return whether anything changed.
+        """Reap ended children and record new ones; return whether anything changed.
 
         Args:
             own: Pids of the processes that the supervisor has started, which it reaps itself.
@@ -51,7 +52,7 @@ class AdoptedProcesses:
         return set(self._known) != before
 
     def kill(self, is_over: Callable[[str], bool]) -> set[str]:
-        """Send SIGKILL to the processes of pods that are over; return the pods of those that got it."""
+        """Send SIGKILL to the processes of pods that are over; return the pods of the signalled processes."""
         selected = [process for process in self._known.values() if is_over(process.pod_uid)]
         return {
             process.pod_uid for process in selected if process_scan.signal_process(process.proc, signal.SIGKILL)
@@ -62,13 +63,13 @@ class AdoptedProcesses:
         if process is None or process.proc in self._known:
             return
         # With tags but no pod: the supervisor of another run that a command of this one has launched, and that ends
-        # with its own run; or a delivery of alerts, which nobody waits for.
+        # with its own run; or a delivery of alerts, which is not awaited.
         if process.folder and (process.folder != str(self._folder.path) or not process.pod_id):
             return
         self._known[process.proc] = AdoptedProcess(process.proc, process.pod_id or self._pod_by_output(pid))
 
     def _pod_by_output(self, pid: int) -> str:
-        """Return the pod whose pipe a process has open, in the place of its output or anywhere else."""
+        """Return the pod whose pipe a process has open, as its output or otherwise."""
         pipes = f"{self._folder.pipes}/"
         with suppress(OSError):
             for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208

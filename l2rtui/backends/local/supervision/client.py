@@ -1,6 +1,6 @@
-"""The backend's side of supervisors: start one, wake it, check that it lives; and the lock of the state folder.
+"""Client side of supervisors: start one, wake it, check that it lives; and the lock of the state folder.
 
-Blocking work runs in a thread, and ``finish_in_thread`` waits for the end of that thread even when its caller is
+Blocking work runs in a thread. ``finish_in_thread`` waits for the end of that thread even if its caller is
 cancelled: a clean-up after the cancellation must see everything that the thread has created.
 """
 
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 POLL_SECONDS = 0.02
-"""Polling period for files that another process is about to write; a poll costs some microseconds."""
+"""Polling period for files that another process is about to write; a poll costs a few microseconds."""
 _LOCK_SECONDS = 30.0
 _START_SECONDS = 30.0
 
 
 async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run in a thread; a cancellation is passed on once the thread has ended, never before."""
+    """Run in a thread; a cancellation is passed on only after the thread has ended."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -44,7 +44,7 @@ async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # retrieved, or asyncio would log it; the cancellation is what the caller must see
+        task.exception()  # retrieved, as asyncio would otherwise log it; the caller must see the cancellation
         raise cancelled
     return task.result()
 
@@ -54,7 +54,7 @@ async def lock_state(root: StateFolder) -> AsyncIterator[None]:
     """Hold the lock of the state folder: launches and removals of runs happen one at a time.
 
     Raises:
-        BackendError: the folder cannot be written, or another process has had the lock for half a minute.
+        BackendError: The folder cannot be written, or another process has held the lock for half a minute.
     """
     try:
         make_root(root)
@@ -69,14 +69,14 @@ async def lock_state(root: StateFolder) -> AsyncIterator[None]:
         await finish_in_thread(run_folders.sweep, root.runs)
         yield
     finally:
-        os.close(descriptor)  # which also unlocks
+        os.close(descriptor)  # also unlocks
 
 
 def make_root(root: StateFolder) -> None:
     """Create the folders of the state with mode 0700.
 
     Raises:
-        OSError: they cannot be created.
+        OSError: They cannot be created.
     """
     for folder in (root.path, root.runs):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,19 +94,19 @@ def read_status(folder: RunFolder) -> RunStatus | None:
 
 
 def supervisor_of(folder: RunFolder) -> ProcessIdentity | None:
-    """Return the living supervisor of a run, which its lock file names; None when there is none or it is ending."""
+    """Return the living supervisor of a run, which its lock file names; None if there is none or it is ending."""
     proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
-    # After it has announced its end it reads no request any more, though it may live for some milliseconds.
+    # After announcing its end it reads no more requests, though it may live for some milliseconds.
     status = read_status(folder)
     is_ending = status is not None and status.is_ended and status.supervisor == proc
     return proc if process_scan.is_alive(proc) and not is_ending else None
 
 
 def start_supervisor(folder: RunFolder, uid: str) -> None:
-    """Start a supervisor unless one runs. Blocks until it has taken the run over.
+    """Start a supervisor unless one is running. Blocks until it has taken over the run.
 
     Raises:
-        BackendError: it could not be started; says why.
+        BackendError: It could not be started; the message has the reason.
     """
     until = time.monotonic() + _START_SECONDS
     while True:
@@ -115,7 +115,8 @@ def start_supervisor(folder: RunFolder, uid: str) -> None:
             return
         if code != EXIT_ALREADY_SUPERVISED or time.monotonic() > until:
             break
-        # Another one has the lock: either it lives and will name itself, or it is about to end and releases it.
+        # Another supervisor has the lock: either it lives and will name itself, or it is about to end and release
+        # it.
         if supervisor_of(folder) is not None:
             return
         time.sleep(POLL_SECONDS)
@@ -126,14 +127,14 @@ def start_supervisor(folder: RunFolder, uid: str) -> None:
 
 
 def wake(folder: RunFolder) -> bool:
-    """Make the supervisor read its files again; False when none lives."""
+    """Make the supervisor read its files again; return False if none lives."""
     supervisor = supervisor_of(folder)
     return supervisor is not None and process_scan.signal_process(supervisor, WAKE_SIGNAL)
 
 
 def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
-    # -P and the root folder: nothing in the user's working folder may be imported in place of a module; -I too
-    # where this interpreter runs so: then its modules are its own, whatever PYTHONPATH the user has for others.
+    # -P and the root folder: nothing in the user's working folder may be imported instead of a module. -I too if
+    # this interpreter runs with it: then it ignores the user's PYTHONPATH.
     isolation = "-I" if sys.flags.isolated else "-P"
     try:
         done = subprocess.run(
@@ -142,7 +143,7 @@ def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            start_new_session=True,  # Ctrl-C in the terminal is for the app
+            start_new_session=True,  # Ctrl-C in the terminal is only for the app
             timeout=_START_SECONDS,
             check=False,
         )

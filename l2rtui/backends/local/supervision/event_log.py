@@ -12,7 +12,7 @@ from l2rtui.backends.local.state_files import write_all
 from runtime.base import bounded_json
 
 MAX_BYTES = 128 * 1024
-"""Size beyond which the journal is rotated; one earlier part is stored. A crash loop must not fill the disk."""
+"""Size beyond which the journal is rotated; one earlier part is kept. A crash loop must not fill the disk."""
 _ROTATED = ".1"
 
 
@@ -22,7 +22,7 @@ class EventRecord(msgspec.Struct, frozen=True):
     Attributes:
         time: Seconds since the epoch.
         pod: Name; empty for the run itself.
-        reason: One word in the past tense. message: a sentence without its subject, or empty.
+        reason: One word in the past tense. message: A sentence without its subject, or empty.
     """
 
     time: float
@@ -33,16 +33,16 @@ class EventRecord(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """Writer of a journal; the supervisor of the run is the only one."""
+    """Writer of a journal; only the supervisor of the run writes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Opened once: if the folder is replaced by that of another run, nothing is written into its journal.
+        # Opened once: if the folder is replaced by another run's, nothing is written into that run's journal.
         self._file: int | None = None
         self._size = 0
 
     def add(self, event: EventRecord) -> None:
-        """Append an event; on a full disk it is left out, as marks in logs are."""
+        """Append an event; dropped on a full disk, like marks in logs."""
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._open()
@@ -58,13 +58,13 @@ class EventLog:
     def _open(self) -> None:
         self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
-        # A line that was cut short, by a full disk or a power cut, must not swallow the next one.
+        # A line that was truncated by a full disk or a power failure must not swallow the next one.
         if self._size and os.pread(self._file, 1, self._size - 1) != b"\n":
             write_all(self._file, b"\n")
 
 
 def read_events(path: Path) -> list[EventRecord]:
-    """Return the events of a journal, oldest first; lines that cannot be read are left out."""
+    """Return the events of a journal, oldest first; unreadable lines are skipped."""
     events: list[EventRecord] = []
     decode = bounded_json.decoder(EventRecord)
     for part in (_rotated(path), path):

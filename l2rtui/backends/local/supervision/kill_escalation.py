@@ -1,9 +1,9 @@
 """SIGTERM and SIGKILL escalation on this machine: how the processes of a local run are stopped.
 
-A process group gets SIGTERM first and SIGKILL when its grace period is over, as kubelet does with
+A process group gets SIGTERM first and SIGKILL after its grace period, as kubelet does with
 ``terminationGracePeriodSeconds``. The supervisor stops pods with ``request_stop``, ``hurry_stop`` and
-``kill_if_due``. The deadline lies in the pod's record, so it survives the supervisor. A destroy that cannot rely on
-a supervisor uses ``terminate_all`` and ``kill_remaining``.
+``kill_if_due``. The deadline is in the pod's record, so it survives the supervisor. A destroy that cannot rely on a
+supervisor uses ``terminate_all`` and ``kill_remaining``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from l2rtui.backends.local.supervision.supervised_process import SupervisedProce
 
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
-"""Longest wait for the end of a process after SIGKILL; one that sleeps in the kernel (state D) ignores it."""
+"""Longest wait for the end of a process after SIGKILL; a process that sleeps in the kernel (state D) ignores it."""
 
 
 # --- in the supervisor: deadlines, never waits -----------------------------------------------------------------
@@ -27,7 +27,7 @@ def request_stop(record: PodRecord, process: SupervisedProcess | None, grace_sec
     """Send SIGTERM to the process group of a pod and set the deadline of SIGKILL.
 
     Args:
-        now: ``time.monotonic()``, for the deadline must not move when the date is set.
+        now: ``time.monotonic()``, as the deadline must not move when the date is set.
     """
     record.kill_at = now + grace_seconds
     if process is not None:
@@ -35,13 +35,13 @@ def request_stop(record: PodRecord, process: SupervisedProcess | None, grace_sec
 
 
 def hurry_stop(record: PodRecord, grace_seconds: float, now: float) -> None:
-    """Bring the deadline of SIGKILL forward; a longer grace than the first one never puts it off."""
+    """Bring the deadline of SIGKILL forward; a longer grace than the first one never postpones it."""
     if record.kill_at is not None:
         record.kill_at = min(record.kill_at, now + grace_seconds)
 
 
 def kill_if_due(record: PodRecord, process: SupervisedProcess | None, now: float) -> bool:
-    """Send SIGKILL to the process group of a pod whose deadline is over, once; return whether it was sent."""
+    """Send SIGKILL once to the process group of a pod whose deadline has passed; return whether it was sent."""
     if record.kill_at is None or now < record.kill_at:
         return False
     record.kill_at = None
@@ -52,7 +52,7 @@ def kill_if_due(record: PodRecord, process: SupervisedProcess | None, now: float
 
 # --- in a destroy: these block, and belong in a thread ---------------------------------------------------------
 def terminate_all(processes: Sequence[TaggedProcess], grace_seconds: float) -> None:
-    """Send SIGTERM to every process, and wait until all have ended or the grace period is over."""
+    """Send SIGTERM to every process, and wait until all have ended or the grace period has passed."""
     for process in processes:
         process_scan.signal_process(process.proc, signal.SIGTERM)
     until = time.monotonic() + grace_seconds
@@ -66,7 +66,7 @@ def kill_remaining(
     """Send SIGKILL to every tagged or recorded process until a scan of the machine finds none.
 
     Returns:
-        Processes that outlive SIGKILL, with their commands; empty is the proof that the run has ended.
+        Processes that survive SIGKILL, with their commands; empty proves that the run has ended.
     """
     recorded = tuple(recorded)
     until = time.monotonic() + _KILL_SECONDS
@@ -74,19 +74,21 @@ def kill_remaining(
         survivors = {
             process.proc: process.command or process.pod or "process" for process in kill_tagged(is_of_run)
         }
-        # A recorded process may have cleared its environment, and then no scan finds it by its tag. Another user's
-        # cannot be killed, and is left.
+        # A recorded process may have cleared its environment; then no scan finds it by its tag. Another user's
+        # process cannot be killed, and is skipped.
         for proc in recorded:
             if kill(proc) or process_scan.is_alive(proc):
                 survivors.setdefault(proc, process_scan.command_of(proc.pid) or "process")
-        # Again even after a success: a process may have forked between the scan and its SIGKILL.
+        # Repeated even after a success: a process may have forked between the scan and its SIGKILL.
         if not survivors or time.monotonic() > until:
             return survivors
         time.sleep(_POLL_SECONDS)
 
 
 def kill_tagged(is_selected: Callable[[TaggedProcess], bool]) -> list[TaggedProcess]:
-    """Send SIGKILL to every selected process and return them; repeat until it is empty, for a process may fork."""
+    """Send SIGKILL to every selected process and return them. Repeat until the result is empty, as a process may
+    fork.
+    """
     processes = process_scan.find_tagged(is_selected)
     for process in processes:
         kill(process.proc)
@@ -94,5 +96,5 @@ def kill_tagged(is_selected: Callable[[TaggedProcess], bool]) -> list[TaggedProc
 
 
 def kill(proc: ProcessIdentity) -> bool:
-    """Send SIGKILL to one process; False when it has ended."""
+    """Send SIGKILL to one process; return False if it has ended."""
     return process_scan.signal_process(proc, signal.SIGKILL)

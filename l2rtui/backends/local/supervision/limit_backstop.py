@@ -1,4 +1,4 @@
-"""Deadline of a run in its supervisor: ends a learner that hangs, and runs of kinds without a learner."""
+"""Deadline of a run in its supervisor: ends hung learners, and runs of kinds without a learner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.base.metric_records import parse_record, text
 
 @dataclass(frozen=True, slots=True)
 class Backstop:
-    """Deadline by ``time.monotonic()``, and the words for it.
+    """Deadline by ``time.monotonic()``, and its text.
 
     Attributes:
         label: ``ended by limit wall 12 h``.
@@ -26,10 +26,10 @@ class Backstop:
 
 
 def backstop_of(record: RunRecord, before: RunStatus | None, now: float) -> Backstop | None:
-    """Return the deadline of a run; None without a limit that has one.
+    """Return the deadline of a run; None without a limit that has a deadline.
 
     Args:
-        before: Status of an earlier supervisor, whose deadline stays.
+        before: Status of an earlier supervisor, whose deadline is kept.
         now: Seconds of ``time.monotonic()``, which all processes of one boot share.
     """
     pods = [pod.plan for pod in record.pods]
@@ -37,14 +37,14 @@ def backstop_of(record: RunRecord, before: RunStatus | None, now: float) -> Back
     if seconds is None:
         return None
     at = now + seconds
-    # After a boot that clock begins anew, and the old time may lie far in the future.
+    # After a boot that clock restarts, and the old time may be far in the future.
     if before is not None and before.limit_at is not None:
         at = min(at, before.limit_at)
     return Backstop(at, f"{ENDED_BY} {deadline_label(record.spec.limits or Limits(), gpu_count(pods))}")
 
 
 def end_reason(folder: Path, run_id: str) -> str:
-    """Return the limit by which the learner of this launch has ended it; empty where none has.
+    """Return the limit by which the learner of this launch has ended it; empty without one.
 
     Args:
         folder: Its ``L2R_DIR``, where an earlier launch may have left its own record.

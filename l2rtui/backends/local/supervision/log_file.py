@@ -1,9 +1,9 @@
 """Format of log files, and their writer.
 
-A line is ``2026-11-20T12:00:00.123456Z text``; with ``!`` for the space, the backend wrote it, not the process, and
-with ``+`` it is a newer state of the line before it: a progress bar, which never ends its line, gets one a second.
-Output is written as soon as it is read, even an unfinished line: a supervisor that is killed loses nothing, and the
-next one continues in the middle of the line.
+A line is ``2026-11-20T12:00:00.123456Z text``. With ``!`` instead of the space, the backend wrote it, not the
+process. With ``+`` it is a newer state of the previous line: a progress bar, which never ends its line, gets one
+per second. Output is written as soon as it is read, even an unfinished line: a killed supervisor loses nothing, and
+the next one continues in the middle of the line.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from l2rtui.backends.local.state_files import write_all
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
 _STATE_SECONDS = 1.0
-"""Time for which the states of a progress bar share a line: followers see the newest one as often."""
+"""Time for which the states of a progress bar share a line; followers see the newest state at this interval."""
 MAX_LINE = 16 * 1024
-"""Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
+"""Bytes after which a line is split, as in container runtimes (the CRI log format of containerd and CRI-O)."""
 KEPT_PROCESSES = 5
-"""Number of processes of a pod whose logs are stored, the present one included."""
+"""Number of processes of a pod whose logs are kept, including the current one."""
 
 
 def stamp(seconds: float) -> bytes:
@@ -34,7 +34,7 @@ def stamp(seconds: float) -> bytes:
 
 
 def parse_stamp(text: bytes) -> float | None:
-    """Return seconds since the epoch, or None when this is no stamp."""
+    """Return seconds since the epoch; None if the text is not a timestamp."""
     try:
         return datetime.fromisoformat(text.decode("ascii")).timestamp() if len(text) == STAMP_LENGTH else None
     except ValueError:
@@ -61,10 +61,10 @@ def rotated_path(path: Path) -> Path:
 
 
 class LogWriter:
-    """Appends the output of one process; when the next supervisor opens the file it continues at its end.
+    """Appends the output of one process; a later supervisor that opens the file continues at its end.
 
     Args:
-        max_bytes: Size beyond which a file is rotated at the end of a line; one rotated part is stored.
+        max_bytes: Size beyond which a file is rotated at the end of a line; one rotated part is kept.
     """
 
     def __init__(self, folder: Path, serial: int, max_bytes: int) -> None:
@@ -74,9 +74,9 @@ class LogWriter:
         self._open()
         self._column = 0 if self._is_at_line_start() else 1
         self._begun = 0.0
-        """Time at which the present line began."""
+        """Time at which the current line began."""
         self._has_return = False
-        """The last byte was a carriage return, which the next one may make a line end of Windows."""
+        """The last byte was a carriage return, which together with the next byte may be a Windows line end."""
         # A pod that fails in a loop must not fill the disk.
         for old in serials(folder):
             if old <= serial - KEPT_PROCESSES:
@@ -87,9 +87,9 @@ class LogWriter:
         """Append output.
 
         Raises:
-            OSError: the disk is full, or the folder is gone; the chunk is lost.
+            OSError: The disk is full, or the folder is gone; the chunk is lost.
         """
-        # One stamp for the chunk: its lines were read at one moment, and formatting a time costs more than a line.
+        # One timestamp for the chunk: its lines were read together, and formatting a time costs more than a line.
         at = time.time()
         now = stamp(at)
         out = bytearray()
@@ -105,7 +105,7 @@ class LogWriter:
         self._append(out)
 
     def mark(self, text: str) -> None:
-        """Append a line of the backend; on a full disk it is left out."""
+        """Append a line of the backend; dropped on a full disk."""
         start = b"\n" if self._column else b""
         self._column, self._has_return = 0, False
         with contextlib.suppress(OSError):
@@ -113,23 +113,24 @@ class LogWriter:
 
     def close(self) -> None:
         """End the last line and close the file."""
-        with contextlib.suppress(OSError):  # a full disk: the process that ended is what matters now
+        with contextlib.suppress(OSError):  # a full disk: the end of the process is more important now
             if self._column:
                 self._append(b"\n")
         os.close(self._file)
 
     def _add(self, out: bytearray, text: bytes, now: bytes, at: float) -> None:
-        """Add a part of a line; of several states of a progress bar in it the last one alone."""
+        """Append a part of a line; for a progress bar only the last of several states."""
         body = text.rstrip(b"\r")
         *older, state = body.split(b"\r")
         kind = TEXT
         if body and (older or self._has_return):
-            # Half a line is left for the rest of a state, which may come later: none is cut in its middle.
+            # Half a line is reserved for the rest of a state, which may arrive later: no state is cut in the
+            # middle.
             is_full = self._column + len(state) >= MAX_LINE // 2
             if self._column and (is_full or at - self._begun >= _STATE_SECONDS):
                 out += b"\n"
                 self._column, kind = 0, NEWER
-                self._append(out)  # the only place at which the file of a bar can be rotated
+                self._append(out)  # the only place at which a progress bar's file can be rotated
                 out.clear()
             if not (self._column and self._has_return):
                 state = b"\r" + state
@@ -152,10 +153,10 @@ class LogWriter:
         write_all(self._file, data)
         self._size += len(data)
         if self._size > self._max_bytes and not self._column:
-            # Readers hold the old file open by inode and read it to its end; see ``logs``.
+            # Readers keep the old file open by inode and read it to its end; see ``logs``.
             old = self._file
             self._path.replace(rotated_path(self._path))
-            self._open()  # if this fails we go on in the old file
+            self._open()  # if this fails we continue in the old file
             os.close(old)
 
     def _open(self) -> None:

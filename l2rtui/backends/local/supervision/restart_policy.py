@@ -1,8 +1,8 @@
-"""Restart policy and back-off of pods as arithmetic: kubelet's rules.
+"""Restart policy and back-off of pods, following kubelet's rules.
 
-kubelet restarts a container at once the first time, then after 10 s, doubling to 300 s, and forgets after 10
-minutes without a failure (``pkg/kubelet/kubelet.go``).
-Here 10 s is the setting ``backoff_seconds``; the others are 30 and 60 times that.
+kubelet restarts a container the first time without a pause, then after 10 s, doubling to 300 s, and forgets
+failures after 10 minutes without one (``pkg/kubelet/kubelet.go``). Here the setting ``backoff_seconds`` replaces
+the 10 s; the other values are 30 and 60 times that.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ UNKNOWN_EXIT = "its exit code is unknown: it ended while no supervisor was its p
 
 
 def backoff(restarts_in_row: int, base_seconds: float) -> float:
-    """Return the seconds before the next start, after so many restarts in a row."""
+    """Return the seconds before the next start, after this number of consecutive restarts."""
     return exponential_delay(restarts_in_row, base_seconds, _MAX_FACTOR * base_seconds)
 
 
 def is_forgotten(ran_seconds: float, base_seconds: float) -> bool:
-    """Return True when a process ran so long that its earlier failures no longer count."""
+    """Return True if a process ran long enough that its earlier failures no longer count."""
     return ran_seconds >= _FORGET_FACTOR * base_seconds
 
 
@@ -35,5 +35,5 @@ def exit_code_text(exit_code: int | None) -> str:
 
 
 def exit_code_of(wait_status: int) -> int:
-    """Convert a waitpid() status to the code that shells and Kubernetes write: 128 + n for signal n."""
+    """Convert a waitpid() status to the exit code in shells and Kubernetes: 128 + n for signal n."""
     return shell_exit_code(os.waitstatus_to_exitcode(wait_status))

@@ -1,4 +1,4 @@
-"""Life of one pod in its supervisor: start, run, end, back-off, start again, until it is over or stopped.
+"""Life cycle of one pod in its supervisor: start, run, end, back-off, restart, until it has ended or is stopped.
 
 The record is public: others read it in the status file. The process is private to a living supervisor. Every change
 of the record is reported through ``SupervisionContext.changed``, and the supervisor writes the file.
@@ -34,10 +34,10 @@ class SupervisionContext:
     """Values that all pods of a supervisor share.
 
     Attributes:
-        environ: The user's environment, clean. cores: of this node.
+        environ: The user's cleaned environment. cores: Number of cores of this node.
         changed: Called after each change of a pod's record.
-        report_problem: Called with a sentence when a log cannot be written.
-        now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
+        report_problem: Called with a sentence if a log cannot be written.
+        now: Returns seconds since the epoch. monotonic: Returns seconds of a clock that date changes do not affect.
         events: Journal of the run.
     """
 
@@ -59,12 +59,12 @@ class SupervisionContext:
     def note(
         self, pod: str, reason: str, message: str = "", *, is_warning: bool = False, at: float | None = None
     ) -> None:
-        """Write an event of a pod, or with an empty name of the run, into the journal."""
+        """Write an event of a pod into the journal; an empty name means the run."""
         self.events.add(EventRecord(self.now() if at is None else at, pod, reason, message, is_warning))
 
 
 class SupervisedPod:
-    """One pod; see the module."""
+    """One pod; see the module docstring."""
 
     def __init__(self, context: SupervisionContext, record: PodRecord) -> None:
         self._context = context
@@ -88,12 +88,12 @@ class SupervisedPod:
 
     @property
     def is_over(self) -> bool:
-        """True when no process of it runs or will run."""
+        """True if no process of it runs or will run."""
         return self.process is None and self.record.phase.is_over
 
     @property
     def has_succeeded(self) -> bool:
-        """True when it succeeded and is not to be replaced."""
+        """True if it succeeded and will not be replaced."""
         return self.is_over and self.record.phase is Phase.SUCCEEDED and not self.record.is_terminating
 
     def start(self, mark: str = "", reason: str = "Started") -> None:
@@ -101,11 +101,11 @@ class SupervisedPod:
 
         Args:
             mark: Written into the log before its first line; empty for the first process of a name.
-            reason: Word for it in the journal.
+            reason: Its reason in the journal.
         """
         record, folder = self.record, self._context.folder
         record.next_start = None
-        # Numbers go on across pods of one name: the log of a replacement follows that of its predecessor.
+        # Numbers continue across pods of one name: the log of a replacement follows its predecessor's.
         record.serial = max(serials(folder.log_dir(self.name)), default=-1) + 1
         try:
             log = LogWriter(folder.log_dir(self.name), record.serial, self._context.record.log_max_bytes)
@@ -129,7 +129,7 @@ class SupervisedPod:
         self._watch()
 
     def take_over(self) -> None:
-        """Supervise the process that the record names, alive or not, after another supervisor."""
+        """Supervise the process that the record names, alive or not, on behalf of an earlier supervisor."""
         record, context = self.record, self._context
         if record.proc is not None:
             log = LogWriter(context.folder.log_dir(self.name), record.serial, context.record.log_max_bytes)
@@ -137,10 +137,10 @@ class SupervisedPod:
             self._watch()
 
     def stop(self, grace_seconds: float | None) -> None:
-        """Stop it for good or for a replacement; a second call may only shorten the grace period.
+        """Stop the pod, permanently or for a replacement; a second call may only shorten the grace period.
 
         Args:
-            grace_seconds: None means that of its set.
+            grace_seconds: None for its set's own.
         """
         record, now = self.record, self._context.monotonic()
         grace = record.plan.set_spec.grace_seconds if grace_seconds is None else grace_seconds
@@ -154,10 +154,10 @@ class SupervisedPod:
         self._context.changed()
 
     def finish(self, reason: str = "") -> None:
-        """End with the run: a process is stopped, and a pod in back-off is not started again.
+        """End with the run: stop a running process, and do not restart a pod in back-off.
 
         Args:
-            reason: Limit that has ended the run; empty for one that has finished.
+            reason: Limit that has ended the run; empty for a run that has finished.
         """
         record = self.record
         if self._is_finishing or self.is_over or record.is_terminating:
@@ -167,7 +167,7 @@ class SupervisedPod:
             record.next_start, record.message = None, reason or record.message
             record.phase, record.reason = (Phase.FAILED if record.exit_code else Phase.SUCCEEDED), ""
         else:
-            # Not is_terminating: a stopped pod would be replaced, and this one is over.
+            # Not is_terminating: a stopped pod would be replaced, but this one has ended.
             self._is_finishing = True
             grace = record.plan.set_spec.grace_seconds
             kill_escalation.request_stop(record, self.process, grace, self._context.monotonic())
@@ -176,7 +176,7 @@ class SupervisedPod:
         self._context.changed()
 
     def run_due(self) -> None:
-        """Do what is due: SIGKILL after the grace period, or the next start after the back-off."""
+        """Perform due actions: SIGKILL after the grace period, or the next start after the back-off."""
         record, now = self.record, self._context.now()
         if kill_escalation.kill_if_due(record, self.process, self._context.monotonic()):
             self._note("Killed", "SIGKILL: it still ran after its grace period", is_warning=True)
@@ -188,17 +188,17 @@ class SupervisedPod:
                 self._restart()
 
     def poll_exit(self) -> bool:
-        """Check its process; True when it has just ended."""
+        """Check its process; return True if it has just ended."""
         process = self.process
         if process is None or not process.poll_exit():
             return False
-        if process.pidfd is not None:  # it stays readable, and select() would return at once for ever
+        if process.pidfd is not None:  # it stays readable, so select() would return immediately each time
             self._context.selector.unregister(process.pidfd)
             process.close_pidfd()
         return True
 
     def copy_output(self) -> None:
-        """Move output into the log."""
+        """Copy output into the log."""
         process = self.process
         if process is None or process.pipe is None:
             return
@@ -222,7 +222,7 @@ class SupervisedPod:
         process.close()
         self.process, record.proc = None, None
         record.exit_code = process.exit_code
-        # A process that was stopped does not end by itself: its exit code says nothing of a fault.
+        # A stopped process did not end on its own: its exit code does not indicate a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
         self._note("Died", restart_policy.exit_code_text(process.exit_code), is_warning=is_fault)
         if is_fault:
@@ -256,7 +256,7 @@ class SupervisedPod:
         return SupervisedProcess.start(command, argv, environ, self._fifo(), log)
 
     def _alert(self, reason: str, *, is_by_limit: bool = False) -> None:
-        """Tell of the end of a learner, which may have had no time to do that itself."""
+        """Send an alert for the end of a learner, which may have had no time to send it itself."""
         context, plan = self._context, self.record.plan
         if plan.set_spec.role is not Role.LEARNER or not context.record.spec.alerts:
             return
@@ -279,7 +279,7 @@ class SupervisedPod:
         self._apply_policy(sentence, "StartError")
 
     def _apply_policy(self, message: str, reason: str = "") -> None:
-        """Start again now, later, or never."""
+        """Restart now, later, or never."""
         record, base, now = self.record, self._context.record.backoff_seconds, self._context.now()
         code = 1 if record.exit_code is None else record.exit_code
         record.message = message

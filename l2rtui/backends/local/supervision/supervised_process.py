@@ -17,17 +17,17 @@ from runtime.base.processes import signal_process_group
 
 _CHUNK = 65_536
 _PIPE_BYTES = 1 << 20
-"""Capacity of the output pipe: the largest that Linux gives every user (``/proc/sys/fs/pipe-max-size``)."""
+"""Capacity of the output pipe: the largest that Linux allows every user (``/proc/sys/fs/pipe-max-size``)."""
 
 
 class SupervisedProcess:
     """A process and its output pipe.
 
     Attributes:
-        pipe: The end that we read, for a selector; None after the end of output.
-        pidfd: Readable when a process that is not our child has ended (Linux); None for our own.
-        is_gone: The process has ended; processes that it left behind may still run.
-        exit_code: None while it runs, and for ever when it was another supervisor's child.
+        pipe: Read end, for a selector; None after the end of output.
+        pidfd: Readable once a process that is not our child has ended (Linux); None for our own.
+        is_gone: The process has ended; its descendants may still run.
+        exit_code: None while it runs, and always if it was another supervisor's child.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class SupervisedProcess:
 
     @property
     def must_poll(self) -> bool:
-        """True where neither SIGCHLD nor a pidfd reports its end."""
+        """True if neither SIGCHLD nor a pidfd reports its end."""
         return not self._is_child and not self.is_gone and self.pidfd is None
 
     @classmethod
     def start(
         cls, command: str, argv: Sequence[str], environ: Mapping[str, str], fifo: Path, log: LogWriter
     ) -> SupervisedProcess:
-        """Start a process in a session and group of its own, in our working folder.
+        """Start a process in its own session and process group, in our working folder.
 
-        Its standard output is a FIFO that it opens for both directions: when its reader dies, it neither gets
-        SIGPIPE nor loses its output, and the next reader finds the FIFO by name.
+        Its standard output is a FIFO that it opens for both directions: if its reader dies, it neither gets SIGPIPE
+        nor loses its output, and the next reader finds the FIFO by name.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: It cannot be started.
         """
         fifo.parent.mkdir(mode=0o700, exist_ok=True)
         os.mkfifo(fifo, 0o600)
@@ -77,7 +77,7 @@ class SupervisedProcess:
                     ],
                     setsid=True,
                     setsigmask=[],
-                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these, and children would too
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # ignored by Python, which children would inherit
                 )
             except OSError:
                 os.close(pipe)
@@ -94,12 +94,14 @@ class SupervisedProcess:
         """Supervise a process that another supervisor has started."""
         try:
             pipe: int | None = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # somebody removed it; the process runs on, its output is lost
+        except OSError:  # it was removed; the process keeps running, its output is lost
             pipe = None
         return cls(proc, pipe, fifo, log, is_child=False)
 
     def poll_exit(self) -> bool:
-        """Check whether the process has ended, and kill the rest of its group; True when it has just ended."""
+        """Check whether the process has ended, and if so kill the rest of its group; return True if it has just
+        ended.
+        """
         if self.is_gone:
             return False
         if self._is_child:
@@ -114,13 +116,13 @@ class SupervisedProcess:
         process_scan.signal_group(self.proc, number)
 
     def copy_output(self, rounds: int = _PIPE_BYTES // _CHUNK) -> bool:
-        """Move output into the log; False at the end of output.
+        """Copy output into the log; return False at the end of output.
 
         Args:
-            rounds: Most chunks to read, so that one loud process does not starve the others.
+            rounds: Maximum number of chunks to read, so that one verbose process does not starve the others.
 
         Raises:
-            OSError: the log cannot be written.
+            OSError: The log cannot be written.
         """
         if self.pipe is None:
             return False
@@ -148,7 +150,8 @@ class SupervisedProcess:
 
     def close(self) -> None:
         """Copy the rest of the pipe and close everything."""
-        # At most two full pipes: a descendant that could not be killed may write on, and must not block us here.
+        # At most two full pipes: a descendant that could not be killed may keep writing, and must not block us
+        # here.
         with contextlib.suppress(OSError):
             self.copy_output(rounds=2 * _PIPE_BYTES // _CHUNK)
         self._log.close()
@@ -157,7 +160,7 @@ class SupervisedProcess:
         self.close_pidfd()
 
     def _reap(self) -> bool:
-        """Wait for our child without blocking; before that no other process can get its pid or its group."""
+        """Wait for our child without blocking; until it is reaped no other process can get its pid or its group."""
         if hasattr(os, "waitid"):
             # WNOWAIT leaves a zombie: the group is signalled while its id is certainly still ours.
             if os.waitid(os.P_PID, self.proc.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
@@ -182,7 +185,9 @@ def _pidfd(proc: ProcessIdentity) -> int | None:
 
 
 def _enlarge(pipe: int) -> None:
-    """Give a pipe the largest capacity: the process prints on while nobody reads, and waits when it is full."""
+    """Set a pipe to its largest capacity: the process can print without a reader, and blocks when the pipe is
+    full.
+    """
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         # The user's pipes together may exceed /proc/sys/fs/pipe-user-pages-soft: the default capacity works too.
         with contextlib.suppress(OSError):

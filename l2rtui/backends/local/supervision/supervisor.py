@@ -1,9 +1,9 @@
 """The supervisor of one run: ``python -m l2rtui.backends.local.supervision.supervisor RUNDIR``.
 
-One small process in a session of its own, which outlives the app. It brings the processes in line with the desired
-state (``run.json`` and ``requests/``), writes the observed state (``status.json``), copies the output of processes
-into their logs, and ends when no process runs or will run. It sleeps until a process ends, prints, or a signal says
-that a file has changed. It keeps nothing in memory that its successor could not read again from the same files.
+One small process in its own session, which outlives the app. It brings the processes in line with the desired state
+(``run.json`` and ``requests/``), writes the observed state (``status.json``), copies the output of processes into
+their logs, and ends when no process runs or will run. It sleeps until a process ends, prints, or a signal says that
+a file has changed. It keeps nothing in memory that a successor could not read again from the same files.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ WAKE_SIGNAL = signal.SIGUSR1
 EXIT_ALREADY_SUPERVISED = 3
 """Another supervisor has the lock of this run."""
 _ROUND_SECONDS = 10.0
-"""Period of the check that its folder still exists, and of the retry of a status that could not be written."""
+"""Interval of the check that its folder still exists, and of retries to write the status."""
 _OUTPUT_SECONDS = 0.02
-"""Least time between two copies of output while processes print: line by line would cost five times as much."""
+"""Minimum time between two copies of output while processes print: copying line by line would cost five times as
+much.
+"""
 _LOCK_FILE_BYTES = 128
-"""Constant size of the lock file: a longer earlier content must not show behind a shorter one."""
+"""Constant size of the lock file, so that no remains of longer content follow shorter content."""
 _ORPHAN_SECONDS = 0.02
-"""First wait between two scans for orphans that survive a SIGKILL; doubled up to a second."""
+"""First pause between two scans for orphans that survive a SIGKILL; doubled up to a second."""
 _TAKE_OVER_SCANS = 100
-"""Most scans for processes without a pod when a supervisor takes over."""
+"""Maximum number of scans for processes without a pod when a supervisor takes over."""
 _NO_PIDFD_SECONDS = 0.5
 _KILL_SECONDS = 5.0
-"""Longest wait at the end for processes that were sent SIGKILL; one that sleeps in the kernel ignores it."""
+"""Longest wait at the end for processes that were sent SIGKILL; a process that sleeps in the kernel ignores it."""
 
 
 class Supervisor:
-    """Starts, restarts and stops the pods of one run; see the module."""
+    """Starts, restarts and stops the pods of one run; see the module docstring."""
 
     def __init__(self, folder: RunFolder, record: RunRecord, environ: Mapping[str, str]) -> None:
         self._folder = folder
@@ -83,13 +85,13 @@ class Supervisor:
         self._backstop: Backstop | None = None
 
     def open(self) -> None:
-        """Install signal handlers and take over what an earlier supervisor has left."""
+        """Install signal handlers and take over the processes of an earlier supervisor."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         # The interpreter writes each signal's number into this pipe, so select() wakes without a race.
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        # Handlers instead of SIG_IGN: what is ignored stays ignored in the processes that we start.
+        # Handlers instead of SIG_IGN: ignored signals stay ignored in the processes that we start.
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, WAKE_SIGNAL):
             signal.signal(number, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, reader)
@@ -98,7 +100,7 @@ class Supervisor:
         self._save()
 
     def run(self) -> None:
-        """Supervise the pods until all are over."""
+        """Supervise the pods until all have ended."""
         while True:
             if self._must_read:
                 self._must_read = False
@@ -129,14 +131,14 @@ class Supervisor:
 
     # --- desired state -----------------------------------------------------------------------------------------
     def _read_record(self) -> None:
-        # Somebody removed the folder, and perhaps made another of its name: that is a destroy.
+        # The folder was removed, and perhaps another of its name was created: treat that as a destroy.
         if _inode(self._folder.path) != self._folder_inode:
             self._destroy = self._destroy or StopRequest()
             return
         try:
             record = state_files.read_or_set_aside(self._folder.record, RunRecord)
         except state_files.NewerError as error:
-            record = self._context.record  # what a later version asks for is not known here
+            record = self._context.record  # a later version's record cannot be interpreted here
             self._report_problem(f"{self._folder.record} is of a newer l2rtui and has no effect: {error}")
         if record is None or record.uid != self._context.record.uid:
             # The record in memory is the only one left: write it back, so that the app and a successor find it.
@@ -157,11 +159,11 @@ class Supervisor:
                 continue
             if pod := by_uid.get(path.stem):
                 pod.stop(request.grace_seconds)
-            # Removed only after the status is written: who sees the file gone may rely on the status.
+            # Removed only after the status is written: a process that sees the file gone may rely on the status.
             self._handled_requests.append(path)
 
     def _reconcile(self) -> None:
-        """Stop pods that are not desired any more, and start those that are new."""
+        """Stop pods that are no longer desired, and start new ones."""
         if self._destroy is not None:
             self._desired = {}
             if not self._status.is_destroying:
@@ -178,9 +180,9 @@ class Supervisor:
                 pod.start()
 
     def _finish_run(self) -> None:
-        """Finish the run when its decisive pods have succeeded: the others would wait for them for ever.
+        """Finish the run when its decisive pods have succeeded: the others would wait for them forever.
 
-        Decisive are the learner, the workers of parameter servers, and the nodes of an elastic job.
+        Decisive pods are the learner, the workers of parameter servers, and the nodes of an elastic job.
         """
         role = DECISIVE_ROLES.get(self._context.record.spec.kind)
         if role is None:
@@ -191,7 +193,7 @@ class Supervisor:
                 pod.finish()
 
     def _end_by_limit(self) -> None:
-        """End all pods at the deadline of the run: it counts as finished, and its slots are free."""
+        """End all pods at the deadline of the run, which counts as finished; its slots become free."""
         backstop = self._backstop
         if backstop is None or self._destroy is not None or time.monotonic() < backstop.at:
             return
@@ -217,8 +219,8 @@ class Supervisor:
         for record in records:
             self._pods[record.plan.name] = pod = SupervisedPod(self._context, record)
             pod.take_over()
-        # The predecessor may have died between a start and its status: such a process would run beside its
-        # replacement. Processes without a pod's uid are the supervisor's own.
+        # The predecessor may have died between a start and its status: such a process would run in parallel with
+        # its replacement. Processes without a pod's uid are the supervisor's own.
         kept_uids = {""} | {record.uid for record in records if record.proc}
         uid = self._context.record.uid
         for _ in range(_TAKE_OVER_SCANS):
@@ -236,7 +238,7 @@ class Supervisor:
             lambda process: process.run_id == uid and process.pod in self._desired
         ):
             pipes = sorted(self._folder.pipes.glob(f"{process.pod_id}.*"))
-            # Descendants carry the same tags; the pod's own process leads the session.
+            # Descendants have the same tags; the pod's own process leads the session.
             if pipes and _leads_session(process.proc):
                 desired = self._desired[process.pod]
                 record = PodRecord(uid=process.pod_id, wish=desired.uid, plan=desired.plan, created=desired.created)
@@ -273,12 +275,12 @@ class Supervisor:
             self._is_changed = True
 
     def _end_adopted(self) -> None:
-        """Kill what is left below this process; those that nobody here may kill stay in the status."""
+        """Kill the remaining descendants of this process; those that cannot be killed stay in the status."""
         until = time.monotonic() + _KILL_SECONDS
         self._look_at_adopted()
         while self._adopted.kill(lambda _: True) and time.monotonic() < until:
             time.sleep(_ORPHAN_SECONDS)
-            self._look_at_adopted()  # killing a process gives us its children
+            self._look_at_adopted()  # killing a process makes us the parent of its children
 
     def _replace_stopped(self) -> None:
         """Replace stopped pods that are still desired; forget the others."""
@@ -296,10 +298,10 @@ class Supervisor:
             self._is_changed = True
 
     def _announce_end(self) -> bool:
-        """Write into the status that we end, then read once more; False when something came in between.
+        """Write into the status that we end, then read once more; return False if something arrived in between.
 
-        A process that writes a record or request after the announcement starts another supervisor; what was written
-        before it is read here. So no request is lost between the two.
+        A process that writes a record or request after the announcement starts another supervisor; files written
+        before it are read here. So no request is lost in between.
         """
         self._status.is_ended = self._is_changed = True
         self._save()
@@ -316,7 +318,7 @@ class Supervisor:
             self._status.pods = [pod.record for pod in self._pods.values()]
             try:
                 state_files.write_atomic(self._folder.status, self._status, sync=False)
-            except OSError:  # a full disk: tried again at the next event, and at the next round
+            except OSError:  # a full disk: retried at the next event and at the next round
                 return
             self._is_changed = False
         for path in self._handled_requests:
@@ -324,7 +326,7 @@ class Supervisor:
         self._handled_requests.clear()
 
     def _deadlines(self) -> Iterator[float]:
-        """Times of the next things to do, by ``time.monotonic()``."""
+        """Times of the next actions, by ``time.monotonic()``."""
         now = time.monotonic()
         yield self._round_at
         if self._backstop is not None and not self._status.ended_by:
@@ -370,7 +372,7 @@ class Supervisor:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, which tell it from another of its name; None when it is gone."""
+    """Return device and inode of a folder, which distinguish it from another of its name; None if it is gone."""
     try:
         stat = path.stat()
     except OSError:
@@ -390,7 +392,7 @@ def _rouse_keeper(folder: RunFolder) -> None:
     from l2rtui.backends.queue_store import QueueStore
     from l2rtui.backends.queued.keeper_process import ensure_keeper
 
-    # A folder of another name is a test's or a tool's own, which has no queue.
+    # A folder of another name belongs to a test or another tool, which has no queue.
     if folder.root.path.name == "local":
         with contextlib.suppress(L2RError):  # the next command tries again
             ensure_keeper(QueueStore(folder.root.path.parent / "queue" / "local"))
@@ -400,7 +402,7 @@ def main(argv: list[str]) -> int:
     """Start in the background; return when the status names us, or with a reason on stderr.
 
     Returns:
-        0: the supervisor is up. EXIT_ALREADY_SUPERVISED: another one is. 1: it cannot work, stderr says why.
+        0: The supervisor is up. EXIT_ALREADY_SUPERVISED: Another one is. 1: It cannot work; stderr has the reason.
     """
     folder = RunFolder(Path(argv[1]))
     try:
@@ -414,7 +416,7 @@ def main(argv: list[str]) -> int:
         return 1
     ready_reader, ready_writer = os.pipe()
     if os.fork():
-        # The app waits for this process alone, so it never has a supervisor to reap.
+        # The app only waits for this process, so it never has to reap a supervisor.
         os.close(ready_writer)
         return 0 if os.read(ready_reader, 1) else 1
     os.close(ready_reader)
@@ -426,7 +428,7 @@ def main(argv: list[str]) -> int:
     try:
         supervisor = Supervisor(folder, record, clean_environ())
         supervisor.open()
-        # Only after open(): who reads the name may signal us, and the default action of SIGUSR1 is to die.
+        # Only after open(): a process that reads the name may signal us, and SIGUSR1 kills by default.
         os.pwrite(lock, msgspec.json.encode(supervisor.me).ljust(_LOCK_FILE_BYTES), 0)
         os.write(ready_writer, b".")
         os.close(ready_writer)
@@ -441,5 +443,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Without the clean-up of an interpreter: there are no threads, and every file is on disk.
+    # Without interpreter clean-up: there are no threads, and every file is on disk.
     os._exit(main(sys.argv))

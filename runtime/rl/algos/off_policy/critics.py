@@ -1,4 +1,4 @@
-"""Twin Q functions: of an action that is given, or of each choice that there is."""
+"""Twin Q functions: of a given action, or of each available choice."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runtime.rl.algos.networks import Arena, Network, encode, fill_kernels, fill
 
 
 class TwinNetwork:
-    """Two networks of equal shape behind one encoder, evaluated together by batched products.
+    """Two networks of equal shape after one encoder, evaluated together by batched products.
 
     The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them. With a
-    memory both read that, and one trunk of hidden layers and cell is in front of it.
+    memory both networks read its output, and one trunk of hidden layers and cell comes before it.
     """
 
     def __init__(
@@ -27,7 +27,9 @@ class TwinNetwork:
         device: str,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """``inputs`` are numbers beside the features, ``outputs`` those of each network."""
+        """``inputs`` is the number of inputs besides the features, ``outputs`` the number of outputs of each
+        network.
+        """
         self.shape = shape
         reads = shape.features if shape.memory is None else shape.memory.size
         widths = (reads + inputs, *shape.hidden, outputs)
@@ -44,11 +46,11 @@ class TwinNetwork:
             fill_uniform(weight, weight.shape[1], generator)
 
     def features(self, rows: Tensor) -> Tensor:
-        """(B, features) of observations (B, obs_dim)."""
+        """Return (B, features) of observations (B, obs_dim)."""
         return encode(self.shape, self.kernels, rows, self.moments)
 
     def values(self, rows: Tensor) -> Tensor:
-        """(2, B, outputs) of both networks for rows (B, features + inputs)."""
+        """Return (2, B, outputs) of both networks for rows (B, features + inputs)."""
         # One batched product for both: half the kernel launches of two networks.
         weight, bias = self.layers[-1]
         hidden = rows.to(weight.dtype).expand(2, -1, -1)
@@ -66,20 +68,22 @@ class TwinCritic(TwinNetwork):
         super().__init__(shape, shape.act_dim, 1, generator, device, dtype)
 
     def __call__(self, features: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features), or what a memory gives."""
+        """Return (2, B) values of ``action`` (B, act_dim) given ``features`` (B, features), or a memory's
+        output.
+        """
         dtype = self.arena.parameters[0].dtype
         return self.values(torch.cat([features.to(dtype), action.to(dtype)], dim=1)).squeeze(2)
 
 
 def share_kernels(critic: TwinNetwork, actor: Network) -> None:
-    """Copy the critics' convolutions to the actor: their loss alone teaches these (Kostrikov et al. 2020)."""
+    """Copy the critics' convolutions to the actor: only the critics' loss trains them (Kostrikov et al. 2020)."""
     size = sum(kernel.numel() for kernel in critic.kernels)
     if size:
         actor.arena.flat[:size].copy_(critic.arena.flat[:size])
 
 
 class ChoiceCritic(TwinNetwork):
-    """Q functions of a state that give the value of every choice."""
+    """Q functions of a state that return the value of every choice."""
 
     def __init__(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
@@ -87,5 +91,5 @@ class ChoiceCritic(TwinNetwork):
         super().__init__(shape, 0, sum(shape.choices), generator, device, dtype)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(2, B, choices) values of all choices given ``features`` (B, features)."""
+        """Return (2, B, choices) values of all choices given ``features`` (B, features)."""
         return self.values(features)

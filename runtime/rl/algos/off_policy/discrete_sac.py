@@ -1,8 +1,8 @@
-"""Soft actor-critic for one of several choices.
+"""Soft actor-critic for a single discrete choice.
 
-Christodoulou, *Soft Actor-Critic for Discrete Action Settings* (2019, arXiv:1910.07207), section 3. The
-policy gives a probability for every choice and the critics a value, so expectations over actions are sums, and
-none is sampled; `runtime.rl.algos.off_policy.soft_actor_critic` has the rest.
+Christodoulou, *Soft Actor-Critic for Discrete Action Settings* (2019, arXiv:1910.07207), section 3. The policy
+returns a probability and the critics a value for every choice. Expectations over actions are therefore sums, and no
+action is sampled; `runtime.rl.algos.off_policy.soft_actor_critic` has the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.rl.algos.off_policy.critics import ChoiceCritic
 from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
 
 TARGET_ENTROPY_SHARE: Final = 0.98
-"""Of the largest entropy that a policy can have, the logarithm of the number of choices: the paper's target."""
+"""Share of the maximum entropy, the logarithm of the number of choices: the paper's target."""
 
 
 class DiscreteSAC(SoftActorCritic[Network, ChoiceCritic]):

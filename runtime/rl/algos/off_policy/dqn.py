@@ -1,9 +1,9 @@
-"""Deep Q-network with parts of Rainbow by switches.
+"""Deep Q-network with optional parts of Rainbow.
 
 Mnih et al., *Human-level control through deep reinforcement learning* (2015, doi:10.1038/nature14236), algorithm 1.
-The switches are those of Hessel et al., *Rainbow* (2018, arXiv:1710.02298): double Q-learning (van Hasselt et al.
-2016, arXiv:1509.06461), dueling networks (Wang et al. 2016, arXiv:1511.06581), sums over several steps and draws
-by priority (Schaul et al. 2016), of which workers and replay do the last two.
+The options are from Hessel et al., *Rainbow* (2018, arXiv:1710.02298): double Q-learning (van Hasselt et al. 2016,
+arXiv:1509.06461), dueling networks (Wang et al. 2016, arXiv:1511.06581), n-step returns and prioritised replay
+(Schaul et al. 2016); workers and replay implement the last two.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from runtime.rl.device.precision import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class DQNStats(Stats):
-    """Of one update; 0-d tensors."""
+    """Statistics of one update; 0-d tensors."""
 
     loss: Tensor
     mean_q: Tensor
     exploration: Tensor
-    """Share of actions at random, of the policy that is published next."""
+    """Share of random actions of the policy that is published next."""
 
 
 class DQN(ReplayMethod):
@@ -71,7 +71,7 @@ class DQN(ReplayMethod):
         self._explore()
 
     def update(self, batch: Batch) -> DQNStats:
-        """One gradient step, and every ``target_updates`` a copy of the network to the target."""
+        """Do one gradient step, and every ``target_updates`` copy the network to the target."""
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
 
@@ -81,11 +81,11 @@ class DQN(ReplayMethod):
         return self._learn
 
     def ends_launch(self, updates: int) -> bool:
-        """Return true for an update behind which the target is copied."""
+        """Return true for an update after which the target is copied."""
         return (updates + 1) % self.config.target_updates == 0
 
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> DQNStats:
-        """Count updates, set the share of random actions, and copy the network to the target where it is due."""
+        """Count updates, set the share of random actions, and copy the network to the target when it is due."""
         self.td_error = td_error
         self.updates += count
         self._explore()
@@ -94,13 +94,13 @@ class DQN(ReplayMethod):
         return DQNStats.of(torch.cat([stats, self._q.exploration.detach()]))
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step on the columns of a `Batch`; return loss and mean value, and TD errors."""
+        """Do one gradient step on the columns of a `Batch`; return loss and mean value, and TD errors."""
         batch = Batch(*columns)
         self._q.arena.refresh()
         self._target.arena.refresh()
         y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
         q = self._q(batch.obs).gather(1, batch.action.long()).squeeze(1)
-        # Huber's loss is what clipping the error to [-1, 1] amounts to (Mnih et al. 2015, Methods).
+        # Clipping the error to [-1, 1] amounts to Huber's loss (Mnih et al. 2015, Methods).
         loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
         gradient = self.mean(self._q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
@@ -111,14 +111,14 @@ class DQN(ReplayMethod):
 
     @torch.no_grad()
     def _next_value(self, next_obs: Tensor) -> Tensor:
-        """(B,) largest target value; with double Q-learning that of the choice that the network itself prefers."""
+        """Return (B,) largest target values; with double Q-learning, target values of the network's own choices."""
         target = self._target(next_obs)
         if not self.config.double:
             return target.amax(dim=1)
         return target.gather(1, self._q(next_obs).argmax(dim=1, keepdim=True)).squeeze(1)
 
     def _explore(self) -> None:
-        """Set the share of random actions: it falls linearly to its end, and travels with the weights."""
+        """Set the share of random actions: it decreases linearly to its end value, and is sent with the weights."""
         config = self.config
         bounds = config.exploration_begin, config.exploration_end
         share = linear_schedule(*bounds, self.updates, config.exploration_updates)
@@ -129,7 +129,7 @@ class DQN(ReplayMethod):
         return (self._q, self._target)
 
     def policy_weights(self) -> Tensor:
-        """Return what acting needs of the network, and the share of random actions."""
+        """Return the weights that acting needs, and the share of random actions."""
         return self._q.policy_weights()
 
     def tensors(self) -> dict[str, Tensor]:

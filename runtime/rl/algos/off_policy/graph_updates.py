@@ -2,11 +2,11 @@
 
 Launched one by one, an update of a small network waits for the host: between two graphs of 0.3 ms the rows of a
 batch are copied, gathered and copied again, in ten launches. Here the host draws the rows of several batches, sends
-them by one copy, and launches one graph that gathers each batch from the replay and learns from it. Rows are drawn
-by the replay's own generator, so a seed gives the same batches whatever launches them.
+them in one copy, and launches one graph that gathers each batch from the replay and learns from it. The replay's
+own generator draws the rows, so a seed gives the same batches however they are launched.
 
-Draws by priority are part of the graph (`DevicePriorities`), since they depend on the errors of the update before:
-the host launches and sends nothing.
+Prioritised sampling is part of the graph (`DevicePriorities`), since it depends on the errors of the previous
+update: the host launches and sends nothing.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ T = TypeVar("T")
 
 
 class Locked(Protocol):
-    """Run a function while nothing is put into the store."""
+    """Runs a function while nothing is put into the store."""
 
     def __call__(self, sample: Callable[[], T], /) -> T:
         """Return what ``sample`` returns."""
 
 
 LARGE_BATCH_BYTES: Final = 32 * 2**20
-"""Observations of a batch from which on its updates are launched one by one.
+"""Size of a batch's observations from which its updates are launched one by one.
 
 128 pairs of 512x384x3 have 144 MiB, 256 of 84x84x4 have 14.
 """
 
 
 class GraphUpdates:
-    """Updates of a method on batches of a replay that lives on the method's device.
+    """Updates of a method on batches of a replay on the method's device.
 
     Args:
         size: Transitions in a batch.
-        locked: Runs the draws, by priority with the launch, while nothing is put into the replay.
-        enabled: True captures; False runs the same functions eagerly, which is how tests cover them on a CPU.
+        locked: Runs the draws (with priorities also the launch) while nothing is put into the replay.
+        enabled: True captures; False runs the same functions eagerly, as tests do on a CPU.
     """
 
     def __init__(
@@ -66,13 +66,15 @@ class GraphUpdates:
         self._enabled = enabled
         self._is_large = 2 * size * replay.layout.tail_bytes > LARGE_BATCH_BYTES
         self._obs: Tensor | None = None
-        """Memory of the ring that the graphs read; they keep it, so those of a ring that has grown are dropped."""
+        """Memory of the ring that the graphs read; they reference it, so graphs of a ring that has grown are
+        dropped.
+        """
         self._graphs: dict[tuple[LearnFunction, ...], Captured] = {}
 
     def count_of(self, most: int) -> int:
         """Return how many of the next ``most`` updates can be launched together."""
         done = self._method.updates
-        # The host lowers step sizes before each; and updates on large pictures take longer than their launch.
+        # The host lowers step sizes before each; and updates on large images take longer than their launch.
         if self._method.anneals or self._is_large:
             most = 1
         ends = (number + 1 for number in range(most) if self._method.ends_launch(done + number))
@@ -81,7 +83,7 @@ class GraphUpdates:
     def run(self, count: int) -> Stats:
         """Launch ``count`` updates, at most `count_of`; return the statistics of the last one.
 
-        ValueError on an empty replay.
+        Raises ValueError on an empty replay.
         """
         method, done = self._method, self._method.updates
         functions = tuple(method.learn_function(done + number) for number in range(count))
@@ -101,7 +103,7 @@ class GraphUpdates:
         return method.end_updates(count, stats, td_error)
 
     def _run_by_priority(self, functions: tuple[LearnFunction, ...]) -> tuple[Tensor, Tensor]:
-        """Launch updates that draw their batches; under the lock, so that rows come before them or behind."""
+        """Launch updates that draw their own batches; under the lock, so that rows arrive before or after them."""
         if not self._replay.inserted:
             raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
         with self._rows.ordered():
@@ -109,13 +111,13 @@ class GraphUpdates:
         return results
 
     def _graph(self, functions: tuple[LearnFunction, ...], obs: Tensor) -> Captured:
-        """Return the graph of these updates over the ring's present memory."""
+        """Return the graph of these updates for the ring's current memory."""
         if obs is not self._obs:
             self._graphs.clear()
             self._obs = obs
         graph = self._graphs.get(functions)
         if graph is None:
-            # The example is rows that exist: warm-up calls gather by them.
+            # The example consists of existing rows: warm-up calls gather by them.
             shape, priorities = (len(functions), 2 * self._size), self._priorities
             rows = torch.zeros(shape, dtype=torch.int64, device=obs.device) if priorities is None else None
             own_state, own_draws = ((), ()) if priorities is None else (priorities.tensors, (priorities.generator,))
@@ -131,7 +133,7 @@ class GraphUpdates:
     def _learn(
         self, functions: tuple[LearnFunction, ...], obs: Tensor, rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Gather each batch, of given rows or of drawn ones, and learn from it; return the results of the last."""
+        """Gather each batch, from given or drawn rows, and learn from it; return the results of the last."""
         results = (obs.new_empty(0), obs.new_empty(0))
         for number, function in enumerate(functions):
             if rows is not None:

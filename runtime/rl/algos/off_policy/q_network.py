@@ -1,4 +1,4 @@
-"""Q function of choices, whose parts but for one stream are a policy's: workers take its largest output."""
+"""Q function of choices. All its parts except one stream form the policy: workers take its largest output."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels,
 
 
 class QNetwork:
-    """Value of each choice, by one stack of layers behind the encoder, or by two streams.
+    """Value of each choice, from one stack of layers after the encoder, or from two streams.
 
     The dueling form is Wang et al. 2016, equation (9): Q = V + A - mean A. The choice with the largest advantage
-    has the largest value too, so the stream of V does not travel to workers.
+    also has the largest value, so the stream of V is not sent to workers.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class QNetwork:
         count, end = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)
         widths = (shape.features, *shape.hidden, 1) if is_dueling else ()
         stream = [part for i, o in pairwise(widths) for part in ((i, o), (o,))]
-        # What enters no product stays behind, since an arena is exact from there on.
+        # Parameters that are in no product come last, since the arena is exact from there on.
         self.arena = Arena(
             [*shape.parts[:end], *stream, *shape.parts[end:]], device, dtype, exact=len(shape.parts) - end
         )
@@ -42,7 +42,7 @@ class QNetwork:
         self._value = _layers(parameters[end:behind])
         self.moments = self.arena.begin_moments(shape)
         self.exploration = self.arena.weights[behind]
-        """(1,) share of actions at random."""
+        """(1,) share of random actions."""
         self._sizes = [sum(map(math.prod, shape.parts[:end])), sum(map(math.prod, shape.parts[end:]))]
         # Biases too: without them values of small observations are linear, and overshoot where an episode ends.
         first = 0
@@ -54,7 +54,7 @@ class QNetwork:
                 fill_uniform(part, math.prod(weight.shape[:-1]), generator)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(B, choices) values for observations (B, obs_dim)."""
+        """Return (B, choices) values for observations (B, obs_dim)."""
         features = encode(self.shape, self.kernels, rows, self.moments)
         advantage = dense_layers(self.shape, self._advantage, features)
         if not self._value:
@@ -62,7 +62,7 @@ class QNetwork:
         return dense_layers(self.shape, self._value, features) + advantage - advantage.mean(dim=1, keepdim=True)
 
     def policy_weights(self) -> Tensor:
-        """(shape.size,) what acting needs: all but the stream of V."""
+        """Return the (shape.size,) weights that acting needs: all except the stream of V."""
         front, tail = self._sizes
         flat = self.arena.flat
         return flat if not self._value else torch.cat([flat[:front], flat[-tail:]])

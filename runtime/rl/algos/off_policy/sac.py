@@ -1,4 +1,4 @@
-"""Soft actor-critic with a learned temperature, for actions that are numbers.
+"""Soft actor-critic with a learned temperature, for continuous actions.
 
 Haarnoja et al. 2018b (arXiv:1812.05905); `runtime.rl.algos.off_policy.soft_actor_critic` has the loop.
 """
@@ -30,7 +30,7 @@ class SAC(SoftActorCritic[Actor, TwinCritic]):
         return self._critic(features, action)
 
     def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
-        """(B,) min Q'(s', a') - alpha log pi(a' | s'), with a' ~ pi(s')."""
+        """Return (B,) min Q'(s', a') - alpha log pi(a' | s'), with a' ~ pi(s')."""
         next_action, next_log_prob = self._actor.sample(features, self._draw_noise(features))
         next_q = self._target(target_features, next_action).amin(dim=0)
         return torch.addcmul(next_q, alpha, next_log_prob, value=-1.0)
@@ -38,10 +38,10 @@ class SAC(SoftActorCritic[Actor, TwinCritic]):
     def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Equation 9, reparameterised: the gradient flows through the action."""
         action, log_prob = self._actor.sample(features, self._draw_noise(features))
-        # `min` and not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.
+        # `min`, not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.
         actor_loss = (alpha * log_prob - self._critic(critic_features, action).min(dim=0).values).mean()
         return actor_loss, -log_prob.detach().mean()
 
     def _draw_noise(self, features: Tensor) -> Tensor:
-        """(B, act_dim) standard normal noise, from the generator that is stored in checkpoints."""
+        """Return (B, act_dim) standard normal noise, from the generator that is stored in checkpoints."""
         return torch.randn((len(features), self.shape.act_dim), generator=self._noise, device=features.device)

@@ -1,4 +1,4 @@
-"""Soft actor-critic without its form of actions: the loop of one update, over hooks that a form fills in.
+"""Soft actor-critic for any form of actions: the loop of one update, with hooks that each form implements.
 
 Haarnoja et al., *Soft Actor-Critic Algorithms and Applications* (2018b, arXiv:1812.05905), algorithm 1, with the
 equations in the order of the paper: the target of the critics (5), the critics (6), the actor (9), the
@@ -37,13 +37,13 @@ from runtime.rl.device.precision import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class SACStats(Stats):
-    """Of one update."""
+    """Statistics of one update."""
 
     critic_loss: Tensor
     actor_loss: Tensor
     alpha: Tensor
     entropy: Tensor
-    """Estimate from the batch, nats."""
+    """Estimate from the batch, in nats."""
     mean_q: Tensor
 
 
@@ -54,8 +54,8 @@ CriticT = TypeVar("CriticT", bound=TwinNetwork)
 class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
     """The learner's half of soft actor-critic: batches in, weights out.
 
-    With images, the critics' loss alone teaches the kernels, and the actor looks through the same ones
-    (Kostrikov et al. 2020: the actor's loss spoils them).
+    With images, only the critics' loss trains the kernels, and the actor shares them (Kostrikov et al. 2020: the
+    actor's loss spoils them).
     """
 
     config: SACConfig
@@ -74,7 +74,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self.config = config
         dtype = DTYPES[precision]
         initial = torch.Generator().manual_seed(seed)
-        # A second generator, so that initial weights and exploration noise can be reproduced apart.
+        # A second generator, so that initial weights and exploration noise can be reproduced separately.
         self._noise = torch.Generator(device).manual_seed(seed + 1)
         self._actor = self._make_actor(initial, device, dtype)
         self._critic = self._make_critic(initial, device, dtype)
@@ -82,7 +82,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self._target.arena.flat.copy_(self._critic.arena.flat)
         share_kernels(self._critic, self._actor)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
-        """Of the observations' vector, over the batches that were drawn."""
+        """Moments of the observation vector, over the drawn batches."""
         self._step = self.captured(self._learn)
         self._log_alpha = torch.tensor([config.init_alpha], device=device).log_()
         own, usual = config.target_entropy, self._default_entropy()
@@ -94,7 +94,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         }
 
     def update(self, batch: Batch) -> SACStats:
-        """One gradient step for critics, actor and temperature, then the target critics' step where one is due."""
+        """Do one gradient step for critics, actor and temperature, then the target critics' step when it is due."""
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
 
@@ -104,11 +104,11 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         return self._learn
 
     def ends_launch(self, updates: int) -> bool:
-        """Return true for an update behind which the target critics follow, where they do not in each."""
+        """Return true for an update after which the target critics follow, if they do not follow each update."""
         return self.config.target_updates > 1 and (updates + 1) % self.config.target_updates == 0
 
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> SACStats:
-        """Count updates, and step the target critics where they do not follow each update."""
+        """Count updates, and step the target critics if they do not follow each update."""
         self.td_error = td_error
         self.updates += count
         if self.config.target_updates > 1 and self.updates % self.config.target_updates == 0:
@@ -127,7 +127,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
             network.arena.refresh()
         alpha = self._log_alpha.exp()
 
-        # Equation 5: the target of the critics. It depends on the target networks alone, so no gradient flows
+        # Equation 5: the target of the critics. It only depends on the target networks, so no gradient flows
         # through it.
         y = self._bellman_target(drawn, batch, alpha)
 
@@ -140,12 +140,12 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         share_kernels(self._critic, self._actor)
         self._critic.arena.refresh()
 
-        # Equation 9: the gradient flows into the policy, and not into the critics, which are as after their step.
+        # Equation 9: the gradient flows into the policy, not into the critics, which are already updated.
         actor_loss, entropy = self._actor_loss(*self._policy_features(drawn, features.detach()), alpha)
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
-        # divides by the size of the gradient, so a scale changes nothing.
+        # divides by the size of the gradient, so a scale has no effect.
         entropy = self.mean(entropy)
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
@@ -158,7 +158,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         return torch.stack(stats), errors_of(q, y, batch)
 
     def _augmented(self, batch: Batch) -> Batch:
-        """Shift the pictures of a batch, those of an observation and of the next each their own way."""
+        """Shift the images of a batch; current and next observations are shifted independently."""
         if not (pixels := self.config.random_shift):
             return batch
         obs, next_obs = (
@@ -168,27 +168,31 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
     @torch.no_grad()
     def _bellman_target(self, drawn: Batch, batch: Batch, alpha: Tensor) -> Tensor:
-        """(B,) targets of the critics for the learned ``batch``, with the target critics' soft value behind it."""
+        """Return (B,) targets of the critics for the learned ``batch``, including the target critics' next soft
+        value.
+        """
         next_value = self._next_value(*self._next_features(drawn, batch), alpha)
         return bellman_target(batch, next_value, self.config.gamma)
 
     def _learned(self, batch: Batch) -> Batch:
-        """Return the rows of a batch that losses are of: all, where no steps before them warm a memory."""
+        """Return the rows of a batch that losses use: all, if no earlier steps warm up a memory."""
         return batch
 
     def _features(self, batch: Batch) -> Tensor:
-        """(B, features) that the critics read, with a gradient for their encoder."""
+        """Return the (B, features) that the critics read, with a gradient for their encoder."""
         return self._critic.features(batch.obs)
 
     def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (for a memory)
-        """(B, features) behind the learned ``batch``, as policy and target critics read it; without gradients."""
+        """Return the next (B, features) of the learned ``batch`` for policy and target critics, without
+        gradients.
+        """
         return self._critic.features(batch.next_obs), self._target.features(batch.next_obs)
 
     def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """(B, features) as the policy and as the critics read them, for the loss of the policy.
+        """Return (B, features) for the policy and for the critics, for the policy's loss.
 
-        They are those of the critics' step, as in DrQ-v2 (Yarats et al. 2021, arXiv:2107.09645): the encoder, which
-        both share, learns from the critics alone, and one of six passes of its convolutions is saved.
+        They are reused from the critics' step, as in DrQ-v2 (Yarats et al. 2021, arXiv:2107.09645): only the
+        critics train the shared encoder, which saves one of six passes of its convolutions.
         """
         return features, features
 
@@ -202,15 +206,15 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
     @abstractmethod
     def _default_entropy(self) -> float:
-        """Return the entropy that the temperature holds where the settings name none, nats."""
+        """Return the default target entropy, in nats."""
 
     @abstractmethod
     def _q(self, features: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of a batch's actions, with a gradient for the critics."""
+        """Return (2, B) values of a batch's actions, with a gradient for the critics."""
 
     @abstractmethod
     def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
-        """(B,) soft value of what follows by the target critics; see `_next_features`, called without gradients."""
+        """Return (B,) next soft values by the target critics; see `_next_features`, called without gradients."""
 
     @abstractmethod
     def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Parts that methods of a replay share: their updates, the target of a value, the loss against it, errors."""
+"""Parts shared by methods with a replay: their updates, value targets, losses and errors."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ class HasSchedule(Protocol):
 
     @property
     def anneal_updates(self) -> int | None:
-        """Updates over which step sizes fall; None keeps them."""
+        """Updates over which step sizes decrease; None for constant ones."""
 
 
 class ReplayMethod(Algorithm):
-    """Method whose update has a part of the device's, which graphs may repeat, between two parts of the host's."""
+    """Method whose update has a device part, which graphs may repeat, between two host parts."""
 
     config: HasSchedule
     _optimisers: Mapping[str, Adam]
 
     @property
     def anneals(self) -> bool:
-        """True if step sizes fall with the count of updates, so that the host is needed before each."""
+        """True if step sizes decrease with the number of updates, so that the host is needed before each."""
         return self.config.anneal_updates is not None
 
     def begin_updates(self) -> None:
-        """Do the host's part before updates that are launched together: lower the step sizes."""
+        """Do the host part before updates that are launched together: lower the step sizes."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
     @abstractmethod
     def learn_function(self, updates: int) -> LearnFunction:
-        """Return what the update behind ``updates`` earlier ones does on the device, to be captured with others.
+        """Return the device part of the update after ``updates`` earlier ones, to be captured with others.
 
-        Equal work is an equal function.
+        Updates that do the same return the same function.
         """
 
     def ends_launch(self, updates: int) -> bool:  # noqa: ARG002  (for those whose host acts in some)
-        """Return true if the host has something to do behind the update that follows ``updates`` earlier ones."""
+        """Return true if the host has something to do after the update that follows ``updates`` earlier ones."""
         return False
 
     @abstractmethod
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> Stats:
-        """Do the host's part behind ``count`` updates, the last of which gave ``stats`` and ``td_error``."""
+        """Do the host part after ``count`` updates, the last of which returned ``stats`` and ``td_error``."""
 
 
 @torch.no_grad()
 def bellman_target(batch: Batch, next_value: Tensor, gamma: float) -> Tensor:
-    """(B,) r + gamma^n (1 - terminated) V(s') for values V (B,) of the batch's next observations.
+    """Return (B,) r + gamma^n (1 - terminated) V(s') for values V (B,) of the batch's next observations.
 
-    s' is the observation n steps later and r the sum of the n discounted rewards; n is 1 where the batch has no
+    s' is the observation n steps later and r the sum of the n discounted rewards; n is 1 if the batch has no
     ``steps``.
     """
     goes_on = 1.0 - batch.terminated
@@ -70,14 +70,16 @@ def bellman_target(batch: Batch, next_value: Tensor, gamma: float) -> Tensor:
 
 
 def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean of losses (..., B), each times its row's importance weight where the batch has them."""
+    """Return the mean of losses (..., B), each multiplied by its row's importance weight if the batch has
+    weights.
+    """
     return losses.mean() if weight is None else (losses * weight).mean()
 
 
 def errors_of(q: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """(B,) errors of values (..., B) that priorities are set from; (0,) for a batch that was drawn evenly.
+    """Return the (B,) errors of values (..., B) for priorities; (0,) for a batch that was drawn uniformly.
 
-    Of several critics the largest error counts.
+    With several critics the largest error counts.
     """
     if batch.weight is None:
         return y.new_empty(0)

@@ -35,11 +35,11 @@ from runtime.rl.device.precision import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class TD3Stats(Stats):
-    """Of one update; 0-d tensors."""
+    """Statistics of one update; 0-d tensors."""
 
     critic_loss: Tensor
     actor_loss: Tensor
-    """Of the latest update of the policy."""
+    """Loss of the latest policy update."""
     mean_q: Tensor
 
 
@@ -64,7 +64,8 @@ class TD3(ReplayMethod):
         self._noise = torch.Generator(device).manual_seed(seed + 1)
         self._actor, self._target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
         self._critic, self._target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
-        # After all weights, which so stay those of a seed. With biases of 0 policies fell back again and again.
+        # Drawn after all weights, which therefore do not change for a seed. With biases of 0, policies repeatedly
+        # regressed.
         for network in (self._actor, self._critic):
             first = len(network.kernels)
             fill_biases(network.arena.weights[first : first + 2 * len(network.layers)], initial)
@@ -82,34 +83,34 @@ class TD3(ReplayMethod):
         self._step_both = self.captured(self._learn_both)
 
     def update(self, batch: Batch) -> TD3Stats:
-        """One gradient step for the critics, and every ``policy_delay`` one for the policy and for all targets."""
+        """Do one gradient step for the critics, and every ``policy_delay`` one for the policy and all targets."""
         self.begin_updates()
         step = self._step_both if self._is_due(self.updates) else self._step_critics
         return self.end_updates(1, *step(*batch.parts))
 
     def learn_function(self, updates: int) -> LearnFunction:
-        """Return the update: of the critics alone, or of the policy and the targets as well."""
+        """Return the update: of the critics only, or also of the policy and the targets."""
         return self._learn_both if self._is_due(updates) else self._learn_critics
 
     def _is_due(self, updates: int) -> bool:
-        """Return true if the update behind ``updates`` earlier ones is one of the policy, too."""
+        """Return true if the update after ``updates`` earlier ones includes the policy."""
         return (updates + 1) % self.config.policy_delay == 0
 
     def end_updates(self, count: int, stats: Tensor, td_error: Tensor) -> TD3Stats:
-        """Count updates, and set the noise of workers."""
+        """Count updates, and set the exploration noise of workers."""
         self.td_error = td_error
         self.updates += count
         self._explore()
         return TD3Stats.of(stats)
 
     def _learn_both(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step of the critics and, up the first of them, of the policy; see `_learn_critics`."""
+        """Do one gradient step of the critics, then one of the policy up the first critic; see `_learn_critics`."""
         stats, td_error = self._learn_critics(*columns)
         self._actor_loss.copy_(self._learn_actor(Batch(*columns).obs))
         return torch.stack([stats[0], self._actor_loss, stats[2]]), td_error
 
     def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step of both critics on a `Batch`; return the statistics as a vector, and TD errors."""
+        """Do one gradient step of both critics on a `Batch`; return the statistics as a vector, and TD errors."""
         batch = Batch(*columns)
         for network in (self._critic, self._target, self._target_actor):
             network.arena.refresh()
@@ -126,7 +127,7 @@ class TD3(ReplayMethod):
 
     @torch.no_grad()
     def _next_value(self, next_obs: Tensor) -> Tensor:
-        """(B,) min Q'(s', a') with the target policy's action and clipped noise, equations (10) and (14)."""
+        """Return (B,) min Q'(s', a') with the target policy's action and clipped noise, equations (10) and (14)."""
         config, features = self.config, self._target.features(next_obs)
         action = self._target_actor.head(features).tanh()
         noise = torch.randn(action.shape, generator=self._noise, device=action.device)
@@ -134,7 +135,9 @@ class TD3(ReplayMethod):
         return self._target(features, (action + noise).clamp_(-1.0, 1.0)).amin(dim=0)
 
     def _learn_actor(self, obs: Tensor) -> Tensor:
-        """One step of the policy up the first critic, and of all targets behind their networks; return the loss."""
+        """Do one step of the policy up the first critic, and of all targets towards their networks; return the
+        loss.
+        """
         self._critic.arena.refresh()
         self._actor.arena.refresh()
         with torch.no_grad():
@@ -146,7 +149,9 @@ class TD3(ReplayMethod):
         return loss.detach()
 
     def _explore(self) -> None:
-        """Set the noise of workers, which falls to its end where one is given, and travels with the weights."""
+        """Set the exploration noise of workers, which decreases to its end value if given, and is sent with the
+        weights.
+        """
         config = self.config
         end = config.exploration_noise if config.exploration_end is None else config.exploration_end
         deviation = linear_schedule(config.exploration_noise, end, self.updates, config.exploration_updates or 1)
@@ -157,11 +162,11 @@ class TD3(ReplayMethod):
         return (self._actor, self._target_actor, self._critic, self._target)
 
     def policy_weights(self) -> Tensor:
-        """Return the policy's parameters, and the deviation of the noise of its workers."""
+        """Return the policy's parameters, and the standard deviation of its workers' noise."""
         return self._actor.arena.flat
 
     def begin_with(self, weights: Tensor) -> None:
-        """Begin with a policy of another run, and with its target; the noise is that of these settings."""
+        """Start with another run's policy, also as target; the noise comes from these settings."""
         super().begin_with(weights)
         self._explore()
         self._target_actor.arena.flat.copy_(self._actor.arena.flat)

@@ -1,9 +1,9 @@
-"""Parts that PPO and IMPALA with memory share: one memory that policy and value read, and values over a rollout.
+"""Code shared by PPO and IMPALA with memory: one memory read by policy and value, and values over a rollout.
 
-Without memory policy and value are networks apart. Here the value reads the policy's memory, as in IMPALA's paper
-and in CleanRL's ppo_atari_lstm.py: workers then carry one state, and it is learned from both losses. The state at
-the beginning of each segment is the one that the worker had (the stored state of Kapturowski et al. 2019, R2D2,
-section 3); there is no burn-in, since segments are learned from while they are young.
+Without memory, policy and value are separate networks. With memory the value reads the policy's memory, as in
+IMPALA's paper and in CleanRL's ppo_atari_lstm.py: workers carry one state, and both losses train it. The state at
+the start of each segment is the worker's (the stored state of Kapturowski et al. 2019, R2D2, section 3). There is
+no burn-in, because segments are used soon after they were collected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runtime.rl.buffers.successors import TRUNCATED
 
 
 class RecurrentActorCritic(ActorCritic):
-    """Policy with memory, and a value that is one layer behind the same memory."""
+    """Policy with memory, and a value head: one layer on the same memory."""
 
     _policy: RecurrentPolicy
 
@@ -31,22 +31,22 @@ class RecurrentActorCritic(ActorCritic):
         return policy, value_head(policy.memory, generator, device)
 
     def _starting_states(self, batch: RolloutBatch) -> Tensor:
-        """(N, state_size) states that workers had at the beginning of each segment."""
+        """(N, state_size) states of the workers at the start of each segment."""
         assert batch.state is not None  # noqa: S101  (the layout of such a run has the column)
         return starting_states(batch.state, self._policy.memory.state_size)
 
     def _values(self, states: Tensor) -> Tensor:
-        """(B,) values of states (B, state_size) behind an observation."""
+        """(B,) values of states (B, state_size) after an observation."""
         return self._value.head(states[:, : self._policy.memory.size]).squeeze(1)
 
     @torch.no_grad()
     def _next_values(
         self, values: Tensor, states: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool
     ) -> Tensor:
-        """(T, N) values of what followed each step before any reset; any number behind a termination.
+        """(T, N) values of what followed each step, before any reset; arbitrary after a termination.
 
         Args:
-            values: (T, N) of each step. states: (T, N, state_size) behind each step.
+            values: (T, N) of each step. states: (T, N, state_size) after each step.
             is_captured: see `runtime.rl.algos.actor_critic.following_values`.
         """
         following = torch.cat([values[1:], values[-1:]])
@@ -55,7 +55,7 @@ class RecurrentActorCritic(ActorCritic):
         if is_captured:
             again = self._policy.follow(next_obs.flatten(0, 1), states.flatten(0, 1))
             return torch.where(is_computed_again, self._values(again).view_as(values), following)
-        # The memory goes on over the step whose observation no segment has as its own.
+        # The memory advances over the observation after the step, which is not part of any segment.
         again = self._policy.follow(next_obs[is_computed_again], states[is_computed_again])
         following[is_computed_again] = self._values(again)
         return following

@@ -1,4 +1,4 @@
-"""States of a policy's memory, one for each copy of an environment, as workers and evaluators carry them."""
+"""Memory states of a policy, one per copy of an environment, for workers and evaluators."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runtime.rl.algos.actor import NumpyActor
 
 
 class CopyStates:
-    """Policy with the state of each copy; of a policy without memory just the policy.
+    """Policy with the memory state of each copy; without memory just the policy.
 
-    `outputs` computes what follows the present states, and `advance` takes it over once the environment has been
-    stepped: a step that did not happen leaves the states as they were.
+    `outputs` computes the next states and `advance` stores them once the environment was stepped: a step that did
+    not happen leaves the states unchanged.
     """
 
     def __init__(self, actor: NumpyActor, copies: int) -> None:
@@ -22,11 +22,11 @@ class CopyStates:
         size = actor.shape.memory.state_size if actor.shape.memory is not None else 0
         self._is_recurrent = size > 0
         self.state = np.zeros((copies, size), np.float32)
-        """(copies, state_size) before the next step; zeros at the beginning of an episode."""
+        """(copies, state_size) before the next step; zeros at the start of an episode."""
         self._following = self.state
 
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(copies, `ActorShape.answer_floats`) for the present observations (copies, obs_dim)."""
+        """(copies, `ActorShape.answer_floats`) for the current observations (copies, obs_dim)."""
         if not self._is_recurrent:
             return self._actor.outputs(obs)
         out, self._following = self._actor.recurrent_outputs(obs, self.state)
@@ -37,10 +37,10 @@ class CopyStates:
         return self._actor.draw(self.outputs(obs), rng)
 
     def advance(self, ended: NDArray[np.bool_]) -> None:
-        """Take the states of the latest `outputs` over; zeros where an episode has ended, (copies,)."""
+        """Store the states of the latest `outputs`, with zeros where an episode ended. ``ended`` is (copies,)."""
         if self._is_recurrent:
             self.state = self._following * ~ended[:, None]
 
     def reset(self) -> None:
-        """Begin an episode in every copy."""
+        """Start an episode in every copy."""
         self.state = np.zeros_like(self.state)

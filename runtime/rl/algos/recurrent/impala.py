@@ -1,4 +1,4 @@
-"""IMPALA with memory: V-trace over whole segments, unrolled from the states that workers had (section 3.1)."""
+"""IMPALA with memory: V-trace over whole segments, unrolled from the workers' states (section 3.1)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from runtime.rl.buffers.rollout_buffer import RolloutBatch
 
 
 class RecurrentImpala(RecurrentActorCritic, Impala):
-    """IMPALA, or APPO where ``clip`` is set, of a policy with memory."""
+    """IMPALA with memory, or APPO if ``clip`` is set."""
 
     def gradient(self, batch: RolloutBatch, *, is_captured: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the gradient of the losses (size of the policy + size of the value,), and the statistics."""
+        """Return the gradient of the losses (policy size + value size,), and the statistics."""
         config = self.config
         self._refresh()
         states = self._policy.unroll(batch.obs, batch.ended, self._starting_states(batch))

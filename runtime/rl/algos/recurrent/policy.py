@@ -14,7 +14,7 @@ from runtime.rl.algos.networks import Actor, Arena, Network, Policy, encode, fil
 from runtime.rl.buffers.successors import GOES_ON
 
 _FORGET: Final = 1
-"""Place of the forget gate among those of an LSTM."""
+"""Index of the forget gate among the gates of an LSTM."""
 
 
 class Unrolled:
@@ -28,7 +28,9 @@ class Unrolled:
     def _begin_memory(
         self, trunk: Sequence[tuple[Tensor, Tensor]], first_of_cell: int, generator: torch.Generator
     ) -> None:
-        """Take weight and bias of each hidden layer, and the cell that begins at a parameter; draw its weights."""
+        """Take weight and bias of each hidden layer and the cell, starting at a parameter; draw the cell's
+        weights.
+        """
         assert self.shape.memory is not None  # noqa: S101  (the plan takes these classes for networks with memory)
         self.memory: Memory = self.shape.memory
         self._trunk = trunk
@@ -39,14 +41,14 @@ class Unrolled:
             for gate in torch.split(weight, size, dim=1):
                 fill_orthogonal(gate, 1.0, generator)
         if self.memory.kind == "lstm":
-            # It remembers until it has learned what to forget (Jozefowicz et al. 2015, section 2.2).
+            # Start by remembering everything (Jozefowicz et al. 2015, section 2.2).
             weights[2].detach()[_FORGET * size : (_FORGET + 1) * size].fill_(1.0)
 
     def unroll(self, obs: Tensor, ended: Tensor, state: Tensor) -> Tensor:
-        """(T, N, state_size) states behind each step, of observations (T, N, obs_dim).
+        """(T, N, state_size) states after each step, for observations (T, N, obs_dim).
 
         Args:
-            ended: (T, N) 0 where the episode goes on; behind all other steps the state begins at zero.
+            ended: (T, N) 0 if the episode goes on; after any other value the state restarts at zero.
             state: (N, state_size) before the first step.
         """
         sent = self._sent(obs)
@@ -54,23 +56,23 @@ class Unrolled:
         states: list[Tensor] = []
         for row, keep in zip(sent.unbind(), runs_on.unbind(), strict=True):
             states.append(self._step(row, state))
-            # The product also ends the gradient there: nothing of an episode depends on the one before it.
+            # The product also stops the gradient: no step of an episode depends on the episode before it.
             state = states[-1] * keep
         return torch.stack(states)
 
     def follow(self, obs: Tensor, states: Tensor) -> Tensor:
-        """(B, state_size) one step on from ``states`` (B, state_size), with observations (B, obs_dim)."""
+        """(B, state_size) states one step after ``states`` (B, state_size), with observations (B, obs_dim)."""
         return self._step(self._sent(obs), states)
 
     def _sent(self, obs: Tensor) -> Tensor:
-        """(…, gates) part of the gates that does not depend on the state, of all steps in one product."""
+        """(…, gates) the part of the gates that does not depend on the state, for all steps in one product."""
         shape, (inner, _, bias, _) = self.shape, self._cell
         features = encode(shape, self.kernels, obs.flatten(0, -2), self.moments)
         hidden = hidden_layers(shape, self._trunk, features.to(inner.dtype))
         return torch.addmm(bias, hidden, inner).float().view(*obs.shape[:-1], -1)
 
     def _step(self, sent: Tensor, state: Tensor) -> Tensor:
-        """(N, state_size) behind ``state``, as `Memory.step` has it; ``sent`` (N, gates)."""
+        """(N, state_size) states after ``state``, as in `Memory.step`; ``sent`` is (N, gates)."""
         size, (_, across, _, bias) = self.memory.size, self._cell
         hidden = state[:, :size]
         back = torch.addmm(bias, hidden.to(across.dtype), across).float()
@@ -85,7 +87,7 @@ class Unrolled:
 
 
 class RecurrentNetwork(Unrolled, Network):
-    """Encoder, hidden layers, recurrent cell and last layer; laid out as ``NumpyActor`` reads it."""
+    """Encoder, hidden layers, recurrent cell and last layer, in ``NumpyActor``'s layout."""
 
     def head(self, states: Tensor) -> Tensor:
         """(B, outputs) of the last layer for states (B, state_size)."""
@@ -114,24 +116,24 @@ class RecurrentActor(RecurrentNetwork, Actor):
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__(shape, generator, device, dtype=dtype)
-        # The critics' loss alone teaches the kernels: what a policy sees through them is a fact to it.
+        # Only the critics' loss trains the kernels; the policy's loss does not reach them.
         self.kernels = [kernel.detach() for kernel in self.kernels]
         self._begin(generator)
 
 
 def value_head(memory: Memory, generator: torch.Generator, device: str) -> Network:
-    """Return the layer that makes a value (B, 1) of a memory's outputs (B, size)."""
+    """Return the layer that computes a value (B, 1) from a memory's outputs (B, size)."""
     shape = ActorShape(memory.size, 1, (), head="categorical", choices=(1,))
     return Network(shape, generator, device, last_gain=1.0)
 
 
 def starting_states(column: Tensor, size: int) -> Tensor:
-    """(N, size) states at the beginning of segments, of a column (T, N, width) that `spread_states` has written."""
+    """(N, size) states at the start of segments, from a column (T, N, width) that `spread_states` wrote."""
     return column.transpose(0, 1).flatten(1)[:, :size]
 
 
 def joint_gradient(loss: Tensor, arenas: Sequence[Arena]) -> Tensor:
-    """(sum of sizes,) gradient with respect to the parameters of several arenas, in one pass backward."""
+    """(sum of sizes,) gradient with respect to the parameters of several arenas, in one backward pass."""
     parameters = [parameter for arena in arenas for parameter in arena.parameters]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     parts, start = [], 0

@@ -1,7 +1,7 @@
-"""PPO with memory: minibatches are whole segments of some copies, unrolled from the states that workers had.
+"""PPO with memory: minibatches are whole segments of some copies, unrolled from the workers' states.
 
-As *The 37 Implementation Details of PPO* (Huang et al. 2022) lists for LSTM: the states are reset by masks at the
-ends of episodes, and the sequences of a minibatch stay in order.
+As *The 37 Implementation Details of PPO* (Huang et al. 2022) describes for LSTM: masks reset the states at the ends
+of episodes, and the sequences of a minibatch stay in order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
     """Proximal policy optimisation of a policy with memory."""
 
     def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
-        """Return columns (N, T, …) of the segments, with the states at their beginnings, and how many to take."""
+        """Return segment columns (N, T, …) with the states at their starts, and the number of segments per
+        minibatch.
+        """
         state = self._starting_states(batch)
         observed = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended, state)
         advantage, target = self._targets_with_memory(*observed)
@@ -35,11 +37,11 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
     def _targets_with_memory(
         self, obs: Tensor, next_obs: Tensor, reward: Tensor, ended: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return advantages and targets of the value, each (T, N)."""
+        """Return advantages and value targets, each (T, N)."""
         self._refresh()
         states = self._policy.unroll(obs, ended, state)
         value = self._values(states.flatten(0, 1)).view_as(reward)
-        # Eager on a GPU as well: one pass over the batch, beside `epochs` of them that are captured.
+        # Not captured, even on a GPU: one pass over the batch, compared with `epochs` captured ones.
         next_value = self._next_values(value, states, next_obs, ended, is_captured=False)
         advantage = generalised_advantage(
             reward, value, next_value, ended, self.config.gamma, self.config.gae_lambda
@@ -47,9 +49,11 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         return advantage, advantage + value
 
     def _step(self, *columns: Tensor) -> Tensor:
-        """One gradient step on whole segments, columns (n, T, …) and states (n, state_size); return statistics."""
+        """Take one gradient step on whole segments, columns (n, T, …) and states (n, state_size); return
+        statistics.
+        """
         config, (*by_copy, state) = self.config, columns
-        # Rows are steps in the order of time for the unrolling, and (step, copy) pairs behind it.
+        # Rows are steps in time order for the unrolling, then (step, copy) pairs.
         obs, action, log_prob_old, advantage, target, ended, *absent = (
             column.transpose(0, 1) for column in by_copy
         )  # fmt: skip
@@ -58,7 +62,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         log_prob, entropy = self._policy.judge(self._policy.head(states), action.flatten(0, 1))
         log_prob_old, advantage, target = (part.flatten() for part in (log_prob_old, advantage, target))
         value = self._values(states)
-        # Padding is seen by the memory alone.
+        # Only the memory reads padding.
         log_prob, entropy, log_prob_old, advantage, target, value = without_padding(
             absent[0] if absent else None, log_prob, entropy, log_prob_old, advantage, target, value
         )
@@ -67,7 +71,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
 
         arenas = self._policy.arena, self._value.arena
         gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))
-        # One norm over both: the losses share the memory.
+        # One norm over both gradients, because the losses share the memory.
         gradient = clip_grad_norm(gradient, config.max_grad_norm)
         size = self._policy.arena.flat.numel()
         self._optimisers["policy"].step(gradient[:size])

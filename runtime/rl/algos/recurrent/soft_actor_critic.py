@@ -1,10 +1,10 @@
-"""Soft actor-critic with memory: whole segments of the replay, unrolled from the states that workers had.
+"""Soft actor-critic with memory: whole segments of the replay, unrolled from the workers' states.
 
-Policy and critics have a recurrent cell each, as Ni et al. 2022 recommend (*Recurrent Model-Free RL Can Be a Strong
-Baseline for Many POMDPs*, arXiv:2110.05038, section 4.1); both critics read one. As Kapturowski et al. 2019 have it
-(R2D2, sections 2.3 and 3), the policy's state at the beginning of a segment is the one that was stored with it, and
-the first `burn_in` steps only bring states up to date with the present weights: no loss is of them and no gradient
-flows into them. Workers have no critics, so those begin each segment at zero.
+Policy and critics have separate recurrent cells, as Ni et al. 2022 recommend (*Recurrent Model-Free RL Can Be a
+Strong Baseline for Many POMDPs*, arXiv:2110.05038, section 4.1); both critics read the same one. As in Kapturowski
+et al. 2019 (R2D2, sections 2.3 and 3), the policy's state at the start of a segment is the stored one, and the
+first `burn_in` steps only update the states to the current weights: they have no loss, and no gradient flows into
+them. Workers have no critics, so the critics start each segment at zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.rl.buffers.successors import GOES_ON
 
 
 class RecurrentTwin(Unrolled, TwinNetwork):
-    """Twin networks that read one memory."""
+    """Twin networks that read the same memory."""
 
     def _begin(self, generator: torch.Generator) -> None:
         first = len(self.shape.convolution_parts)
@@ -40,7 +40,7 @@ class RecurrentTwin(Unrolled, TwinNetwork):
 
 
 class RecurrentCritic(RecurrentTwin, TwinCritic):
-    """Q functions of what was seen so far and an action."""
+    """Q functions of the history so far and an action."""
 
     def __init__(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
@@ -50,7 +50,7 @@ class RecurrentCritic(RecurrentTwin, TwinCritic):
 
 
 class RecurrentChoiceCritic(RecurrentTwin, ChoiceCritic):
-    """Q functions of what was seen so far that give the value of every choice."""
+    """Q functions of the history so far, with a value for every choice."""
 
     def __init__(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
@@ -60,13 +60,13 @@ class RecurrentChoiceCritic(RecurrentTwin, ChoiceCritic):
 
 
 class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
-    """Features of soft actor-critic that are states of memories; a form of actions is beside it.
+    """Soft actor-critic whose features are memory states; subclasses add the form of the actions.
 
-    A batch has its sequences one behind the other, B = sequences * steps rows.
+    A batch contains its sequences one after another: B = sequences * steps rows.
     """
 
     def _learned(self, batch: Batch) -> Batch:
-        """Return the rows behind the burn-in of each sequence, and others in the place of padding."""
+        """Return the rows after each sequence's burn-in, with padding replaced by other rows."""
         names = ("obs", "action", "reward", "next_obs", "terminated", "steps")
         columns = {name: column for name in names if (column := getattr(batch, name)) is not None}
         rows = self._present(batch)
@@ -78,7 +78,7 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         return _by_sequence(column, batch)[:, self.config.burn_in :].flatten(0, 1)
 
     def _present(self, batch: Batch) -> Tensor | slice:
-        """Return the index of what is learned from among the rows behind the burn-in: not padding."""
+        """Return the index of the rows to learn from among those after the burn-in: all but padding."""
         return slice(None) if batch.absent is None else present_rows(self._behind_burn_in(batch.absent, batch))
 
     def _features(self, batch: Batch) -> Tensor:
@@ -97,15 +97,15 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
 
     def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:
-        """(B, state_size) states behind the last step whose reward is in the sum of each learned row."""
+        """(B, state_size) states after the last step whose reward is in the sum of each learned row."""
         states, rows = self._states(network, drawn), self._present(drawn)
         if steps is None:
             return states[rows]
-        # No sum goes on beyond its segment, see `runtime.rl.roles.rollout`.
+        # No sum extends beyond its segment, see `runtime.rl.roles.rollout`.
         return states[torch.arange(len(states), device=states.device)[rows] + steps.long() - 1]
 
     def _states(self, network: Unrolled, batch: Batch) -> Tensor:
-        """(B, state_size) states behind each step that is learned from; those before it are without a gradient."""
+        """(B, state_size) states after each learned step; states before it have no gradient."""
         assert batch.state is not None and batch.ended is not None  # noqa: S101, PT018  (the replay of such a run)
         size, burn_in = network.memory.state_size, self.config.burn_in
         obs, ended = (_by_sequence(column, batch).transpose(0, 1) for column in (batch.obs, batch.ended))
@@ -119,12 +119,12 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
 
     @staticmethod
     def _read(network: Unrolled, states: Tensor) -> Tensor:
-        """(B, size) part of states that the layers behind a memory read."""
+        """(B, size) part of the states that the layers after a memory read."""
         return states[:, : network.memory.size]
 
 
 class RecurrentSAC(RecurrentSoftActorCritic, SAC):
-    """Soft actor-critic with memory, for actions that are numbers."""
+    """Soft actor-critic with memory, for continuous actions."""
 
     def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentActor:
         return RecurrentActor(self.shape, generator, device, dtype)
@@ -134,7 +134,7 @@ class RecurrentSAC(RecurrentSoftActorCritic, SAC):
 
 
 class RecurrentDiscreteSAC(RecurrentSoftActorCritic, DiscreteSAC):
-    """Soft actor-critic with memory, for one of several choices."""
+    """Soft actor-critic with memory, for one discrete choice."""
 
     def _make_actor(self, generator: torch.Generator, device: str, dtype: torch.dtype) -> RecurrentActor:
         return RecurrentActor(self.shape, generator, device, dtype)
@@ -144,6 +144,6 @@ class RecurrentDiscreteSAC(RecurrentSoftActorCritic, DiscreteSAC):
 
 
 def _by_sequence(column: Tensor, batch: Batch) -> Tensor:
-    """(sequences, steps, …) of a column (B, …)."""
+    """(sequences, steps, …) view of a column (B, …)."""
     assert batch.state is not None  # noqa: S101  (one for each sequence)
     return column.view(len(batch.state), -1, *column.shape[1:])
