@@ -24,7 +24,7 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
 
     entry, launch, ending = record.entry, record.launch, record.ending
     facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
-    facts |= {"started": rfc3339(entry.started), "ended": rfc3339(entry.ended)}
+    facts |= {"started": _time(entry.started), "ended": _time(entry.ended)}
     figures = ((name, getattr(entry, name), form) for name, form in _FIGURES.items())
     facts |= {name: format(value, form) for name, value, form in figures if value is not None}
     if ending is not None:
@@ -49,7 +49,12 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
 
 
 def _fact(name: str, value: str) -> str:
-    return f"{name + ':':<14}{value}"
+    return f"{name.replace('_', ' ') + ':':<14}{value}"
+
+
+def _time(seconds: float | None) -> str:
+    """Write a time in UTC to the second."""
+    return (rfc3339(seconds) or "").partition(".")[0].replace("T", " ")
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
