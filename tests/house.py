@@ -1,7 +1,8 @@
 """House rules that no linter has: ``python -m tests.house`` names each violation and exits with 1.
 
 Names without meaning, docstrings that start with a question word, public class names used for two things, too few
-comments, and decoders of JSON other than the bounded one. docs/architecture.md gives the reasons.
+comments, decoders of JSON other than the bounded one, and phrases that make sentences hard to read
+(`tests.language`). docs/architecture.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests import language
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("l2rtui", "runtime")
@@ -66,6 +69,9 @@ def violations() -> Iterator[str]:
     shared = [name for name, paths in classes.items() if not name.startswith("_") and len(paths) > 1]
     if len(shared) > MAX_SHARED_NAMES:
         yield f"public class names in more than one file: {', '.join(sorted(shared))}; at most {MAX_SHARED_NAMES}"
+    for kind, (marked, words) in language.figures([ROOT / package for package in PACKAGES]).items():
+        if (rate := 1000 * marked / words) > language.MOST_MARKED.get(kind, rate):
+            yield f"{kind}s: {rate:.1f} marked phrases in 1,000 words: `python -m tests.language --lines l2rtui`"
     if 1000 * comments < MIN_COMMENTS_PER_1000 * lines:
         yield f"{1000 * comments / lines:.1f} comments in 1,000 lines, at least {MIN_COMMENTS_PER_1000}"
 
