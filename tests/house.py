@@ -72,6 +72,12 @@ def violations() -> Iterator[str]:
     for kind, (marked, words) in language.figures([ROOT / package for package in PACKAGES]).items():
         if (rate := 1000 * marked / words) > language.MOST_MARKED.get(kind, rate):
             yield f"{kind}s: {rate:.1f} marked phrases in 1,000 words: `python -m tests.language --lines l2rtui`"
+    for name, most in language.MOST_MARKED_IN.items():
+        marked, words = language.figures([ROOT / name])["document"]
+        if (rate := 1000 * marked / words) > most:
+            yield f"{name}: {rate:.1f} marked phrases in 1,000 words: `python -m tests.language --lines {name}`"
+        if (length := language.sentence_length(ROOT / name)) > language.MOST_SENTENCE_WORDS:
+            yield f"{name}: {length:.1f} words a sentence, at most {language.MOST_SENTENCE_WORDS}"
     if 1000 * comments < MIN_COMMENTS_PER_1000 * lines:
         yield f"{1000 * comments / lines:.1f} comments in 1,000 lines, at least {MIN_COMMENTS_PER_1000}"
 

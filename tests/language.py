@@ -4,7 +4,7 @@
     python -m tests.language --lines docs     every line with a marked phrase in a file or folder
 
 A marked phrase is not an error by itself: many of them mean inverted sentences and riddles. `python -m tests.house`
-compares the figures with `MOST_MARKED`.
+compares the figures with `MOST_MARKED`, `MOST_MARKED_IN` and `MOST_SENTENCE_WORDS`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ MARKED: Final = re.compile(
 )
 MOST_MARKED: Final = {"docstring": 3.0, "comment": 3.5}
 """The most marked phrases in 1,000 words of the packages, by kind of text."""
+MOST_MARKED_IN: Final = {"docs": 2.0, "README.md": 2.0, "CHANGELOG.md": 4.0}
+"""The most marked phrases in 1,000 words of a document or a folder of them."""
+MOST_SENTENCE_WORDS: Final = 18
+"""The most words of a mean sentence in each of these documents."""
 _WORD: Final = re.compile(r"[A-Za-z']+")
 _SENTENCE_END: Final = re.compile(r"[.?!]\)?(?:\s|$)")
 _FEWEST_WORDS: Final = 4
@@ -130,7 +134,7 @@ def main() -> int:
     for name, roots in groups.items():
         for kind, (marked, words) in sorted(figures([ROOT / root for root in roots]).items()):
             print(f"{name:16} {kind:10} {1000 * marked / words:5.1f} marked phrases in 1,000 of {words:,} words")
-    for root in ("docs", "README.md", "CHANGELOG.md"):
+    for root in MOST_MARKED_IN:
         print(f"{root:16} {sentence_length(ROOT / root):5.1f} words a sentence")
     return 0
 
