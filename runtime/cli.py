@@ -165,7 +165,7 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE
-    for name, value, meaning in described:
+    for name, value, meaning in (*described, *settings.describe_method(training)):
         print(f"{name:24} {value}\n{'':24} {meaning}")
     return contract.EXIT_DONE
 
@@ -262,5 +262,6 @@ def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"l2r-runtime: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"l2r-runtime: {line}", file=sys.stderr)
     return code

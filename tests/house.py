@@ -27,7 +27,7 @@ DECODERS = frozenset(("json.load", "json.loads", "msgspec.json.decode", "msgspec
 DECODES = (
     "runtime/base/bounded_json.py",
     "runtime/exchange/protocol/framing.py",  # messages of known types, on the hot path, with bounds of its own
-    "runtime/rl/settings.py",  # numbers are checked while they are read
+    "runtime/base/training.py",  # numbers are checked while they are read
     "runtime/sim/launchers/shim.py",  # starts in milliseconds: the standard library only
     "l2rtui/backends/kubernetes/api/decode.py",  # pages of 10,000 pods, with bounds of its own
     "l2rtui/domain/",  # pure; `stored_spec.decode` has looked at these texts

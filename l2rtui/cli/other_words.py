@@ -220,7 +220,6 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
-    "explain": _fixed("Write `l2rtui schema` for the fields of spec files; `l2rtui VERB --help` explains a verb."),
     **dict.fromkeys(
         ("ui", "tui", "app", "open", "dashboard", "dash"),
         _fixed("Write `l2rtui` alone for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),

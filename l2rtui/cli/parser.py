@@ -184,6 +184,10 @@ def _serve(parser: Parser) -> None:
     )
 
 
+def _explain(parser: Parser) -> None:
+    parser.optional("path", "FIELD", "such as train.sac.actor_lr or workers.replicas; the whole spec without it")
+
+
 def _completion(parser: Parser) -> None:
     parser.option("shell", choices=SHELLS, help="whose script to print")
 
@@ -296,6 +300,13 @@ VERBS = {
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
+        Verb(
+            "explain",
+            "files",
+            "what a field of a spec means: type, default, unit, when to change it",
+            _explain,
+            ("table", "json", "yaml"),
+        ),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
 }

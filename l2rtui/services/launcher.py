@@ -145,7 +145,8 @@ async def prepare_runs(
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
-    facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    checks = (*check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    facts = dict.fromkeys((*notes, *ignored, *checks))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
 

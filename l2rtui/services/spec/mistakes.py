@@ -13,6 +13,7 @@ from l2rtui.domain.workload import Kind
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.yaml_lines import Keys, Locations, dotted
+from runtime.base.training import near_setting
 
 _UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
@@ -108,9 +109,18 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
         form = inner.get(str(key), form)
     form = of_part or form
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
+    is_of_spec = len(keys) == 1 and not of_part and not difflib.get_close_matches(str(keys[0]), names, 1, 0.75)
+    if is_of_spec and (setting := _near_setting(str(keys[0]), data)):
+        return f"Did you mean train.{setting}?"
     # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
     close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)
     return f"Did you mean {close[0]}?" if close else f"The fields here are {', '.join(names)}."
+
+
+def _near_setting(name: str, data: Mapping[str, Any]) -> str:
+    train = data.get("train")
+    algorithm = train.get("algorithm") if isinstance(train, Mapping) else None
+    return near_setting(name, algorithm if isinstance(algorithm, str) else "sac")
 
 
 def _value(data: Any, keys: Keys) -> Any:

@@ -235,7 +235,9 @@ def _is_below(source: str, folder: Path) -> bool:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a spec file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SpecForm)}
+    from l2rtui.services.spec import reference  # which a launch has no use for
+
+    return reference.schema()
 
 
 def _kind(data: Any) -> str:
