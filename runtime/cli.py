@@ -124,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
     )
     config.add_argument(
+        "--make", action="store_true", help="with --check: make the environment once, reset it and take a step"
+    )
+    config.add_argument(
         "--copies", action="store_true", help="measure how many num_envs a worker needs here, for some seconds"
     )
     config.set_defaults(start=_config)
@@ -155,9 +158,11 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
 
     training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
     if options.check:
-        from runtime.rl.roles.settings_check import check_settings
+        from runtime.rl.roles.settings_check import check_settings, try_environment
 
         check_settings(training)
+        if options.make:
+            try_environment(training)
         return contract.EXIT_DONE
     if options.copies:
         return _copies(training)

@@ -106,7 +106,7 @@ def _relaunch(parser: Parser) -> None:
 def _start(parser: Parser) -> None:
     _places(parser)
     parser.flag("--queue", "whole runs that find no room wait in a queue, and start when slots are free")
-    parser.flag("--wait", "return when every pod runs")
+    parser.flag("--wait", "return when every pod has been ready for 10 s without a restart")
     parser.option(
         "--timeout",
         type=_seconds,

@@ -62,9 +62,13 @@ def choice(default: str, one_of: Sequence[str]) -> Any:
     return dataclasses.field(default=default, metadata={"one_of": tuple(one_of)})
 
 
-@functools.cache
-def types_of(kind: Any) -> dict[str, Any]:
+def types_of(kind: type) -> dict[str, Any]:
     """Return the type of each setting of a dataclass, by its name; Any where its file hides it."""
+    return _types_of(kind)
+
+
+@functools.cache
+def _types_of(kind: Any) -> dict[str, Any]:
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:  # a type that a file of one's own imports for type checkers alone
@@ -82,6 +86,7 @@ def _with_metadata(hint: Any, metadata: Mapping[str, Any]) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return Union[tuple(_with_metadata(part, metadata) for part in get_args(hint))]  # noqa: UP007  (of a tuple)
     names = {words: name for name, words in _BOUNDS.items()}
+    # msgspec takes no bound that is a float for a whole number.
     limits: dict[str, Any] = {names[words]: hint(limit) for words, limit in bounds.items() if hint in (int, float)}
     return Annotated[hint, Meta(**limits)] if limits else hint
 
@@ -112,8 +117,8 @@ def unknown(name: str, names: Iterable[str], label: str, near: str = "") -> str:
     parts = [other for other in names if len(name) > 1 and name in other.split("_")]
     near = near or next(iter([*difflib.get_close_matches(name, names, n=1), *parts]), "")
     if label:
-        meant = f"; did you mean {near!r}?" if near else ""
-        return f"{label} has no setting {name!r}; known are {', '.join(names)}{meant}"
+        question = f"; did you mean {near!r}?" if near else ""
+        return f"{label} has no setting {name!r}; known are {', '.join(names)}{question}"
     hint = f"did you mean {near!r}?" if near else f"known are {', '.join(names)}"
     return f"there is no setting {name!r}; {hint}"
 
@@ -129,6 +134,7 @@ def mistake(name: str, value: Any, hint: Any) -> str:
         return ""
     else:
         return ""
+    # A value of the right type breaks a bound: the sentence says which one, and not the type once more.
     is_of_type = _is_of_type(value, _without_bounds(hint))
     rule = _bounds(hint, isinstance(value, list | tuple)) if is_of_type else f"it must be {kind_text(hint)}"
     return f"{name} is {shown(value)}; {rule}"

@@ -501,6 +501,7 @@ def near_setting(name: str, algorithm: str = "sac") -> str:
     key = algorithm if algorithm in METHODS else "sac"
     word = name.lower().replace("-", "_").replace("learning_rate", "lr")
     alias = _ALIASES.get(word, "")
+    # Other libraries name one setting for all methods; here each method has its own.
     if alias.startswith("ppo.") and (own := alias.partition(".")[2]) in types_of(method):
         alias = f"{key}.{own}"
     if alias:
@@ -508,6 +509,7 @@ def near_setting(name: str, algorithm: str = "sac") -> str:
     if near := difflib.get_close_matches(word, declared, n=1, cutoff=0.8):
         return near[0]
     of_method = list(types_of(method))
+    # One part of a longer name is what people remember of it: lr of actor_lr.
     parts = [own for own in of_method if word == own or (len(word) > 1 and word in own.split("_"))]
     if close := parts[:1] or difflib.get_close_matches(word, of_method, n=1, cutoff=0.75):
         return f"{key}.{close[0]}"
@@ -556,13 +558,14 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
 def read(overrides: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
     """Return the settings with `overrides` over the defaults, or None and a sentence for each mistake."""
     algorithm = overrides.get("algorithm", "sac")
-    known = {name: value for name, value in overrides.items() if name in types_of(Settings)}
-    values, mistakes = read_fields(Settings, known)
-    for name in (name for name in overrides if name not in known):
+    declared = {name: value for name, value in overrides.items() if name in types_of(Settings)}
+    values, mistakes = read_fields(Settings, declared)
+    for name in (name for name in overrides if name not in declared):
         near = near_setting(name, algorithm if isinstance(algorithm, str) else "sac")
         mistakes.append(unknown(name, types_of(Settings), "", near))
     if mistakes:
         return None, mistakes
+    # Defaults that follow from another setting, as long as the settings do not say otherwise.
     if values.get("collect") == "device":
         values.setdefault("num_envs", replay_memory.DEVICE_NUM_ENVS)
     if values.get("algorithm") == "bc":

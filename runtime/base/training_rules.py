@@ -51,8 +51,8 @@ class MemoryForm:
         """Return the memory that the setting names; None without any. ValueError for a wrong one."""
         if value is None:
             return None
-        given = {"kind": value} if isinstance(value, str) else {"kind": None, **value}
-        fields, mistakes = read_fields(cls, given, "memory")
+        form = {"kind": value} if isinstance(value, str) else {"kind": None, **value}
+        fields, mistakes = read_fields(cls, form, "memory")
         if mistakes:
             # A wrong name is why the kind is missing.
             raise ValueError(mistakes[-1] if "kind" not in value else mistakes[0])
@@ -117,6 +117,7 @@ def mistakes_in(overrides: Mapping[str, Any]) -> list[str]:
         config = None if is_own else config_of(settings, METHODS)
     except ValueError as error:
         return str(error).splitlines()
+    # A learner knows the spaces themselves, which its own checks use; before a launch names are all there is.
     about_shapes = _about_environment(settings, config) if config is not None else ()
     return list(dict.fromkeys((*broken_rules(settings, config), *about_shapes)))
 
@@ -177,6 +178,7 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
     except ValueError as error:
         yield str(error)
         return
+    # The rest reads settings of the right form only.
     if memory is not None:
         yield from _about_memory(settings, config)
     if isinstance(config, RolloutConfig) and not settings.measures_copies:

@@ -39,8 +39,8 @@ def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
         return ()
     name = settings.get("environment", environments.DEFAULT)
     # An environment that does not exist has a finding of its own; its data says nothing about the method.
-    known = isinstance(name, str) and not environments.is_possible(name)
-    checked = {key: value for key, value in settings.items() if key != "environment"} if known else settings
+    is_missing = isinstance(name, str) and not environments.is_possible(name)
+    checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
     hint = "`l2rtui explain train` names all settings."
     return tuple(
         Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)

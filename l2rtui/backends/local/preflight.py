@@ -33,7 +33,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import RunSpec
+from l2rtui.domain.workload import Role, RunSpec
 from runtime.base import environments
 from runtime.base.contract import ENV_CONFIG
 
@@ -42,8 +42,8 @@ _INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
-_CONFIG_SECONDS = 20.0
-"""Time limit of `l2r-runtime config`, a process that imports the settings of the runtime."""
+_CONFIG_SECONDS = 60.0
+"""Time limit of `l2r-runtime config`, a process that makes the environment once."""
 
 
 def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
@@ -60,8 +60,8 @@ def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
     # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
     trained = {run.spec.train: run.spec for run in reversed(plan.runs) if train_settings(run.spec) is not None}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for found in pool.map(lambda spec: _settings(spec, path, cwd), trained.values()):
-            findings.extend(found)
+        for checked in pool.map(lambda spec: _settings(spec, path, cwd), trained.values()):
+            findings.extend(checked)
     findings.extend(_unsupported(root, plan))
     findings.extend(
         Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
@@ -200,9 +200,13 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     if _is_refused_anyway(spec):  # the runtime would only say so a second time
         return Finding(Severity.OK, "train", "the training settings are read when there is such an environment")
     # In a process of its own: the settings belong to the runtime, which this package does not import.
-    env = {**clean_environ(), ENV_CONFIG: spec.train}
+    learner = next((part for part in spec.sets if part.role is Role.LEARNER), spec.sets[0])
+    env = {**clean_environ(), **dict(spec.env), **dict(learner.env), ENV_CONFIG: spec.train}
     module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
     argv = [command, "config", "--check"]
+    # An environment may need a key that only its pods get.
+    if not learner.pod.secrets:
+        argv.append("--make")
     try:
         with tempfile.TemporaryDirectory() as folder:
             if module is not None:
@@ -217,7 +221,11 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     if done.returncode == 0:
         return Finding(Severity.OK, "train", "the training settings are understood")
     lines = done.stderr.strip().splitlines()
-    sentence = lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").rstrip(".") if lines else f"exit {done.returncode}"
+    sentence = (
+        lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").removeprefix(f"{ENV_CONFIG}: ").rstrip(".")
+        if lines
+        else f"exit {done.returncode}"
+    )
     hint = "`l2rtui explain train` names all settings."
     return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
 

@@ -31,6 +31,7 @@ def schema() -> dict[str, Any]:
     definitions: dict[str, Any] = made["$defs"]
     _, settings = msgspec.json.schema_components([Settings, *METHODS.values()], ref_template=f"{_REF}{{name}}")
     definitions |= settings
+    # msgspec reads dataclasses leniently; the runtime refuses a name that is not declared.
     for name in settings:
         definitions[name]["additionalProperties"] = False
     for name, kind in METHODS.items():
@@ -55,6 +56,7 @@ def schema() -> dict[str, Any]:
 
 def _complete(field: dict[str, Any], definitions: Mapping[str, Any]) -> None:
     """Give a field its description and an example, as far as they follow from its type."""
+    # Only the innermost type has words of its own where a field is one of several.
     parts = list(_parts(field))
     targets = [definitions[name] for part in parts if (name := _target(part))]
     for part in (*parts, *targets):
@@ -123,6 +125,7 @@ def explained(path: str) -> list[Field]:
     document = schema()
     definitions = document["$defs"]
     keys = [key for key in path.replace("[", ".").replace("]", "").split(".") if key and not key.isdigit()]
+    # Kinds share most fields: one answer for all that mean the same.
     meanings: dict[str, Field] = {}
     for form in document["anyOf"]:
         definition = definitions[_target(form)]
@@ -168,18 +171,18 @@ def every_path() -> Iterator[str]:
             yield ".".join(path)
             yield from below(_walk(definitions[form], path, definitions, kind), path, kind)
 
-    seen: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for form in (_target(form) for form in document["anyOf"]):
         kind = definitions[form]["properties"]["kind"]["enum"][0]
-        seen |= dict.fromkeys(below(definitions[form], (), kind))
-    yield from seen
+        paths |= dict.fromkeys(below(definitions[form], (), kind))
+    yield from paths
 
 
 def near_field(path: str, algorithm: str = "sac") -> str:
     """Return a question that names the fields that a wrong path may have meant; empty for none."""
     keys = [key for key in path.split(".") if not key.isdigit()] or [""]
     paths = list(every_path())
-    same = [known for known in paths if known.split(".")[-1] == keys[-1] and not known.startswith("train.")]
+    same = [other for other in paths if other.split(".")[-1] == keys[-1] and not other.startswith("train.")]
     method = keys[1] if keys[0] == "train" and len(keys) > 2 else algorithm
     if (setting := near_setting(keys[-1], method)) and (keys[0] == "train" or not same):
         return f"Did you mean train.{setting}?"
@@ -215,7 +218,7 @@ def _type_text(field: Mapping[str, Any]) -> str:
     if "$ref" in field:
         return "mapping"
     if field.get("type") == "array":
-        items = field.get("items") or next(iter(field.get("prefixItems", ())), {})
+        items: dict[str, Any] = field.get("items") or next(iter(field.get("prefixItems", ())), {})
         return f"list of: {_type_text(items)}" if items else "list"
     text = _TYPES.get(str(field.get("type")), "any value")
     limits = " and ".join(f"{words} {field[name]:,}" for name, words in _LIMITS.items() if name in field)

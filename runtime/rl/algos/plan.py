@@ -160,8 +160,8 @@ def method_of(settings: Settings) -> tuple[MethodConfig, str]:
     """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
     name = settings.algorithm
     is_own = name not in configs.METHODS and name != "random"
-    known = {name: own.method_config(name)} if is_own else configs.METHODS
-    config = config_of(settings, known)
+    methods = {name: own.method_config(name)} if is_own else configs.METHODS
+    config = config_of(settings, methods)
     check_rules(settings, config)
     if settings.memory is not None:
         return config, configs.RECURRENT[name]
