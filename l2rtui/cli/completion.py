@@ -106,9 +106,9 @@ def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
 
         return BACKENDS
     if option in ("-t", "--template"):
-        from l2rtui.services.spec.templates import templates
+        from l2rtui.services.spec.templates import examples, templates
 
-        return [template.name for template in templates()]
+        return [*(template.name for template in templates()), *examples()]
     if option == "--set":
         return [f"{path}=" for path in _fields()]
     if option in _OBJECTS:

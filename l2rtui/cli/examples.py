@@ -32,6 +32,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui experiments -o json -w",
     ),
     "owners": ("l2rtui owners -o wide", "l2rtui owners --filter 'idle_gpus>0'"),
+    "new": (
+        "l2rtui new my-run --env CartPole-v1 --algorithm ppo",
+        "l2rtui new racing --env racing --algorithm sac",
+    ),
     "explain": ("l2rtui explain", "l2rtui explain train.sac.actor_lr", "l2rtui explain pod.mounts -o yaml"),
     "plan": (
         "l2rtui plan -f manifests/racing-sac.yaml",

@@ -252,6 +252,7 @@ VERBS = {
         Verb("owners", "owners", "who holds which slots and GPUs, and which of them do nothing", selection.owners),
         Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
         Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
+        Verb("new", "template", "write a commented spec file to begin with", groups.new, ()),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
@@ -314,9 +315,21 @@ VERBS = {
 
 CHANGING = frozenset(
     (
-        *("reserve", "unreserve", "launch", "relaunch", "queue", "scale", "kill", "destroy", "exec", "attach"),
+        *(
+            "reserve",
+            "unreserve",
+            "new",
+            "launch",
+            "relaunch",
+            "queue",
+            "scale",
+            "kill",
+            "destroy",
+            "exec",
+            "attach",
+        ),
         *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
-        *("port-forward", "history"),
+        *("port-forward", "history", "new"),
     )
 )
 """Verbs that change something, or have an action that does."""
