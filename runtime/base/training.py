@@ -506,7 +506,7 @@ def near_setting(name: str, algorithm: str = "sac") -> str:
         alias = f"{key}.{own}"
     if alias:
         return alias
-    if near := difflib.get_close_matches(word, declared, n=1, cutoff=0.8):
+    if near := difflib.get_close_matches(word, list(declared), n=1, cutoff=0.8):
         return near[0]
     of_method = list(types_of(method))
     # One part of a longer name is what people remember of it: lr of actor_lr.

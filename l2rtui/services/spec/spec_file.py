@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
+from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
@@ -130,7 +130,10 @@ def load(
     for trial in sweep.trials:
         spec = _loaded(*with_values(data, trial, locations), binding, limits).spec
         trials.append(renamed(replace(spec, trial=trial), spec.experiment))
-    return replace(request, trials=tuple(trials), seeds=sweep.seeds)
+    if sweep.seeds and request.seeds:
+        sentence = f"{path}: the sweep and the spec both have seeds."
+        raise SpecError(sentence, "Leave out one of the two.")
+    return replace(request, trials=tuple(trials), seeds=sweep.seeds or request.seeds)
 
 
 def _objects_request(
@@ -176,6 +179,8 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     unbound = unbound_sets(form)
+    if form.secrets:  # another place for those of the pods of all sets
+        form.pod = msgspec.structs.replace(form.pod, secrets=[*form.secrets, *form.pod.secrets])
     # The setting is weaker than the file: a spec that names a mode was tried with that mode.
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
@@ -298,4 +303,18 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
             f"{path}: {crowded}: pod.host_network gives every simulator the same ports, which are its node's."
         )
         raise SpecError(sentence, "Leave out host_network, or choose another kind of simulator.")
-    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path)
+    seeds = _seeds_of(form, locations)
+    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path, seeds=seeds)
+
+
+def _seeds_of(form: SpecForm, locations: Locations) -> tuple[int, ...]:
+    """Return the seeds of a spec; empty where it has one run."""
+    if form.seeds is None:
+        return ()
+    if form.seed:
+        raise SpecError(f"{locations.of(('seeds',))}: seed and seeds both say it.", "Leave out one of the two.")
+    items = form.seeds if isinstance(form.seeds, list) else [form.seeds]
+    try:
+        return parse_seeds(",".join(map(str, items)))
+    except ValueError as error:
+        raise SpecError(f"{locations.of(('seeds',))}: seeds: {error}.") from None
