@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _TYPES = {
     "object": "a mapping of fields",
     "null": "nothing",
 }
+_MOST_MISTAKES = 20
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
 
@@ -68,6 +70,36 @@ def explain_mistake(
     text = _TYPE.sub(lambda match: " or ".join(_TYPES.get(name, name) for name in match[1].split(" | ")), text)
     text = text[0].lower() + text[1:]
     return SpecError(f"{locations.of(keys)}: {dotted(keys) or 'the file'} is {_shown(value)}: {text}.")
+
+
+def explain_all(error: msgspec.ValidationError, data: Mapping[str, Any], locations: Locations) -> SpecError:
+    """Turn the first mistake in a spec, and those that follow, into one SpecError with a line for each."""
+    errors, rest = [explain_mistake(error, data, locations)], copy.deepcopy(dict(data))
+    # msgspec stops at the first: it is taken out, and the rest is read once more.
+    while len(errors) < _MOST_MISTAKES and _take_out(str(error), rest):
+        try:
+            msgspec.convert(rest, schema.SpecForm)
+            break
+        except msgspec.ValidationError as next_error:
+            error = next_error
+        # A field that is missing may be missing because its wrong value was taken out.
+        if _MISSING.search(str(error)):
+            break
+        errors.append(explain_mistake(error, rest, locations))
+    if len(errors) == 1:
+        return errors[0]
+    return SpecError("\n".join(map(str, errors)))
+
+
+def _take_out(text: str, data: Any) -> bool:
+    """Remove the field that a message of msgspec is about; False where that is not one field of a mapping."""
+    at, unknown = _AT.search(text), _UNKNOWN.search(text)
+    path = at["path"] if at else "$"
+    keys = (*_keys(path), unknown["field"]) if unknown else _keys(path)
+    if not keys or keys == ("kind",) or "[...]" in path or not isinstance(keys[-1], str):
+        return False
+    parent = _value(data, keys[:-1])
+    return isinstance(parent, dict) and parent.pop(keys[-1], parent) is not parent
 
 
 def _keys(text: str) -> Keys:

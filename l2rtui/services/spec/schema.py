@@ -434,13 +434,13 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
         int,
         Meta(ge=0, le=MAX_SEED, description="Seed of everything that is drawn at random; --seeds makes several."),
     ] = 0
+    image: Annotated[
+        str, Meta(description="container image; this machine's own backend needs none", examples=[_IMAGE])
+    ] = ""
     seeds: Annotated[
         str | int | list[int] | None,
         Meta(description="One run for each of these seeds, unless --seeds names others.", examples=["0-3"]),
     ] = None
-    image: Annotated[
-        str, Meta(description="container image; this machine's own backend needs none", examples=[_IMAGE])
-    ] = ""
     env: Annotated[dict[str, EnvValue], Meta(description="variables for every process", examples=_VARIABLES)] = {}
     secrets: Annotated[
         list[str], Meta(description="Secrets whose keys become variables of every process.", examples=[["wandb"]])

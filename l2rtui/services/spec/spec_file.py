@@ -23,7 +23,7 @@ from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, numb
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
-from l2rtui.services.spec.mistakes import explain_mistake
+from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.watch_fields import alerts_in, limits_in
@@ -175,7 +175,8 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
         else:
             form = msgspec.convert(data, SpecForm)
     except msgspec.ValidationError as error:
-        raise explain_mistake(error, data, locations) from None
+        explain = explain_mistake if import_helm.is_values(data) else explain_all
+        raise explain(error, data, locations) from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     unbound = unbound_sets(form)

@@ -1,4 +1,4 @@
-"""Fields at the top of a spec: seeds and secrets."""
+"""Fields at the top of a spec, seeds and secrets, and several mistakes in one."""
 
 from __future__ import annotations
 
@@ -57,3 +57,13 @@ def test_seeds_that_cannot_be_have_a_sentence(load, text, sentence):
 def test_secrets_at_the_top_are_those_of_every_set(load):
     request = load("secrets: [wandb]\npod: {secrets: [s3]}\nworkers: [{name: w}]\n")
     assert {part.pod.secrets for part in request.spec.sets} == {("wandb", "s3")}
+
+
+def test_all_mistakes_of_a_spec_are_said_together(load):
+    with pytest.raises(SpecError) as raised:
+        load("lr: 3\nseed: -1\nworkers: [{name: w, replicas: many, slts: 2}]\nlearner: {gpu: none}\n")
+    lines = str(raised.value).splitlines()
+    for number, words in ((3, "Did you mean train.sac.actor_lr?"), (4, "seed is -1"), (5, "replicas is 'many'")):
+        assert any(f"a.yaml:{number}: " in line and words in line for line in lines), (words, lines)
+    assert any("workers[0].slts" in line or "workers.0.slts" in line for line in lines)
+    assert len(lines) == len(set(lines)) == 5
