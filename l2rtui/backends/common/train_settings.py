@@ -11,7 +11,6 @@ from typing import Any, Final
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import RunSpec
 from runtime.base import bounded_json, environments
-from runtime.base.training_rules import mistakes_in
 
 RUNTIME_COMMAND: Final = "l2r-runtime"
 _ROLES: Final = ("learner", "worker", "evaluator")
@@ -37,6 +36,8 @@ def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
     settings = train_settings(spec)
     if settings is None:
         return ()
+    from runtime.base.training_rules import mistakes_in  # 50 ms, which the first frame has no use for
+
     name = settings.get("environment", environments.DEFAULT)
     # An environment that does not exist has a finding of its own; its data says nothing about the method.
     is_missing = isinstance(name, str) and not environments.is_possible(name)

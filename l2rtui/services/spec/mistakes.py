@@ -14,7 +14,6 @@ from l2rtui.domain.workload import Kind
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.yaml_lines import Keys, Locations, dotted
-from runtime.base.training import near_setting
 
 _UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
@@ -150,6 +149,8 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
 
 
 def _near_setting(name: str, data: Mapping[str, Any]) -> str:
+    from runtime.base.training import near_setting  # for mistakes alone
+
     train = data.get("train")
     algorithm = train.get("algorithm") if isinstance(train, Mapping) else None
     return near_setting(name, algorithm if isinstance(algorithm, str) else "sac")
