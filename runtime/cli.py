@@ -124,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
     )
     config.add_argument(
+        "--make", action="store_true", help="with --check: make the environment once, reset it and take a step"
+    )
+    config.add_argument(
         "--copies", action="store_true", help="measure how many num_envs a worker needs here, for some seconds"
     )
     config.set_defaults(start=_config)
@@ -155,9 +158,11 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
 
     training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
     if options.check:
-        from runtime.rl.roles.settings_check import check_settings
+        from runtime.rl.roles.settings_check import check_settings, try_environment
 
         check_settings(training)
+        if options.make:
+            try_environment(training)
         return contract.EXIT_DONE
     if options.copies:
         return _copies(training)
@@ -165,7 +170,7 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE
-    for name, value, meaning in described:
+    for name, value, meaning in (*described, *settings.describe_method(training)):
         print(f"{name:24} {value}\n{'':24} {meaning}")
     return contract.EXIT_DONE
 
@@ -262,5 +267,6 @@ def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"l2r-runtime: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"l2r-runtime: {line}", file=sys.stderr)
     return code

@@ -18,6 +18,7 @@ _LISTS: Final = {
     "ps": "pods",
     "squeue": "queue",
     "status": "runs",
+    "stat": "runs",
     "show": "runs",
     "jobs": "runs",
     "workers": "pods",
@@ -203,24 +204,42 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
         ("cordon", "drain", "uncordon"), _fixed("That is kubectl's. Write `l2rtui nodes` to see them.")
     ),
     **dict.fromkeys(
-        ("init", "new", "quickstart", "setup"),
+        ("init", "quickstart", "setup"),
         _fixed(
-            "Write a spec file, see manifests/ of the repository and `l2rtui schema`, then `l2rtui plan -f SPEC` "
-            "and `l2rtui launch -f SPEC`. `l2rtui demo` shows the app without one."
+            "Write `l2rtui new NAME --env ID --algorithm ppo` for a spec file, then `l2rtui launch -f NAME.yaml`. "
+            "`l2rtui demo` shows the app without one."
         ),
     ),
     **dict.fromkeys(
         ("examples", "example", "samples", "manifests"),
         _fixed(
-            "Specs to begin with are in manifests/ of the repository; key L of the app lists them. "
-            "`l2rtui launch -f SPEC` starts one, `l2rtui template ls` lists your own."
+            "Write `l2rtui launch -t cartpole-ppo`; `l2rtui template` names the examples, `l2rtui new` writes a "
+            "spec."
         ),
     ),
+    **dict.fromkeys(
+        ("settings", "params", "parameters", "hyperparameters", "fields", "docs"),
+        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config` for those of the app."),
+    ),
+    **dict.fromkeys(
+        ("undo", "rollback"),
+        _fixed("Key u of the app calls a kill back; `l2rtui relaunch RUN` launches again."),
+    ),
+    **dict.fromkeys(
+        ("plot", "chart", "charts", "curve", "curves", "tensorboard", "progress"),
+        _fixed(
+            "Write `l2rtui metrics RUN`; `l2rtui report EXPERIMENT` makes a page of curves, the app draws them."
+        ),
+    ),
+    **dict.fromkeys(("port", "forward", "tunnel"), _fixed("Write `l2rtui port-forward POD LOCAL:REMOTE`.")),
+    **dict.fromkeys(("tail", "follow"), _fixed("Write `l2rtui logs RUN -w`.")),
+    **dict.fromkeys(("train", "begin"), _launch),
+    **dict.fromkeys(("quota", "quotas", "usage", "whoami"), _fixed("Write `l2rtui owners`: who holds slots.")),
+    **dict.fromkeys(("validate", "lint", "dry-run"), _fixed("Write `l2rtui plan -f SPEC`, which creates nothing.")),
     **dict.fromkeys(("pause", "suspend", "resume", "unpause"), _pause),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
-    "explain": _fixed("Write `l2rtui schema` for the fields of spec files; `l2rtui VERB --help` explains a verb."),
     **dict.fromkeys(
         ("ui", "tui", "app", "open", "dashboard", "dash"),
         _fixed("Write `l2rtui` alone for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),

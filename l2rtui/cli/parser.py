@@ -106,7 +106,7 @@ def _relaunch(parser: Parser) -> None:
 def _start(parser: Parser) -> None:
     _places(parser)
     parser.flag("--queue", "whole runs that find no room wait in a queue, and start when slots are free")
-    parser.flag("--wait", "return when every pod runs")
+    parser.flag("--wait", "return when every pod has been ready for 10 s without a restart")
     parser.option(
         "--timeout",
         type=_seconds,
@@ -184,6 +184,10 @@ def _serve(parser: Parser) -> None:
     )
 
 
+def _explain(parser: Parser) -> None:
+    parser.optional("path", "FIELD", "such as train.sac.actor_lr or workers.replicas; the whole spec without it")
+
+
 def _completion(parser: Parser) -> None:
     parser.option("shell", choices=SHELLS, help="whose script to print")
 
@@ -248,6 +252,7 @@ VERBS = {
         Verb("owners", "owners", "who holds which slots and GPUs, and which of them do nothing", selection.owners),
         Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
         Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
+        Verb("new", "template", "write a commented spec file to begin with", groups.new, ()),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
@@ -296,6 +301,13 @@ VERBS = {
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
+        Verb(
+            "explain",
+            "files",
+            "what a field of a spec means: type, default, unit, when to change it",
+            _explain,
+            ("table", "json", "yaml"),
+        ),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
 }
@@ -303,9 +315,21 @@ VERBS = {
 
 CHANGING = frozenset(
     (
-        *("reserve", "unreserve", "launch", "relaunch", "queue", "scale", "kill", "destroy", "exec", "attach"),
+        *(
+            "reserve",
+            "unreserve",
+            "new",
+            "launch",
+            "relaunch",
+            "queue",
+            "scale",
+            "kill",
+            "destroy",
+            "exec",
+            "attach",
+        ),
         *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
-        *("port-forward", "history"),
+        *("port-forward", "history", "new"),
     )
 )
 """Verbs that change something, or have an action that does."""

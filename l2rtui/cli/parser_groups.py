@@ -51,6 +51,15 @@ def template(parser: Parser) -> None:
     parser.flag("--replace", "for save: over a template of this name")
 
 
+def new(parser: Parser) -> None:
+    """Add the words of ``new``."""
+    parser.option("name", metavar="NAME", help="name of the run")
+    parser.option("--env", default="CartPole-v1", metavar="ID", help="environment (default CartPole-v1)")
+    parser.option("--algorithm", default="ppo", metavar="NAME", help="method that learns (default ppo)")
+    parser.text("--to", "FILE", "file to write (default NAME.yaml)")
+    parser.flag("--replace", "over a file that is there")
+
+
 def image(parser: Parser) -> None:
     """Add the words of ``image``."""
     parser.option("action", choices=IMAGE_ACTIONS, help="what to do")

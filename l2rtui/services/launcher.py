@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.5
 """Time that a pod must stay Running to count."""
+READY_SECONDS = 10.0
+"""Time that every pod must stay ready for `launch --wait`: a learner that cannot start ends within it."""
 _TAKE_BACK_GRACE_SECONDS = 2.0
 
 
@@ -145,7 +148,8 @@ async def prepare_runs(
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
-    facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    checks = (*check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    facts = dict.fromkeys((*notes, *ignored, *checks))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
 
@@ -258,8 +262,10 @@ async def take_back(
     return receipts
 
 
-async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: float) -> ClusterSnapshot:
-    """Wait until every pod of the runs is Running, and stays so for a moment, or has completed successfully.
+async def wait_running(
+    backend: Backend, runs: Sequence[str], timeout_seconds: float, *, settle_seconds: float = SETTLE_SECONDS
+) -> ClusterSnapshot:
+    """Wait until every pod of the runs is Running, and stays so for `settle_seconds`, or has finished well.
 
     Raises:
         LaunchError: a pod failed, or the timeout expired; names the pod and its state. The runs stay as they are.
@@ -269,7 +275,7 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
         async with asyncio.timeout(timeout_seconds), aclosing(backend.watch()) as batches:
             async for changes in batches:
                 snapshot = apply(snapshot, changes)
-                if _all_run(snapshot, runs) and await _stay_running(backend, runs, snapshot):
+                if _all_run(snapshot, runs) and await _stay_running(backend, runs, snapshot, settle_seconds):
                     break
     except TimeoutError:
         snapshot = await backend.snapshot()
@@ -283,18 +289,25 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
     return snapshot
 
 
-async def _stay_running(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
-    """Return True if the same processes still run after a moment: a process that dies immediately was
-    Running, too.
-    """
-    await asyncio.sleep(SETTLE_SECONDS)
-    # Restarts are compared too: a pod that crashed and restarted is Running again, with another count.
-    after = await backend.snapshot()
+async def _stay_running(
+    backend: Backend, runs: Sequence[str], before: ClusterSnapshot, settle_seconds: float
+) -> bool:
+    """Return True if the same processes still run after a time: a process that dies soon was Running, too."""
 
     def processes(snapshot: ClusterSnapshot) -> set[tuple[str, int]]:
         return {(pod.uid, pod.restarts) for run in runs for pod in snapshot.pods_of(run)}
 
-    return _all_run(after, runs) and processes(after) == processes(before)
+    until = time.monotonic() + settle_seconds
+    while True:
+        await asyncio.sleep(min(SETTLE_SECONDS, settle_seconds))
+        # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
+        after = await backend.snapshot()
+        if not _all_run(after, runs) or processes(after) != processes(before):
+            return False
+        if time.monotonic() >= until or all(
+            pod.phase is Phase.SUCCEEDED for run in runs for pod in after.pods_of(run)
+        ):
+            return True
 
 
 def _next_step(pod: PodView | None, runs: Sequence[str]) -> str:

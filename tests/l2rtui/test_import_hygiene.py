@@ -200,3 +200,8 @@ def test_help_and_version_cost_little(words):
     nothing = min(cpu_seconds([sys.executable, "-c", ""]) for _ in range(5))
     ours = min(cpu_seconds([sys.executable, "-m", "l2rtui", *words]) for _ in range(5))
     assert ours < max(0.12, 8 * nothing)
+
+
+def test_the_first_frame_does_not_pay_for_training_settings():
+    loaded = imported("import l2rtui.ui.app, l2rtui.services.launcher, l2rtui.services.spec.spec_file")
+    assert not {"runtime.base.setting", "runtime.base.methods", "runtime.base.training"} & set(loaded)

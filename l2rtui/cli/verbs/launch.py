@@ -274,7 +274,9 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
         plan = await _carry_out(session, prepared)
         if session.args.wait:
             session.talk.progress(f"waiting for {listed(names)} to run")
-            snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
+            snapshot = await launcher.wait_running(
+                session.backend, names, session.args.timeout, settle_seconds=launcher.READY_SECONDS
+            )
             launched = _launched_documents(snapshot, names)
         elif session.backend.renderer is not None:  # its pods become visible when their controllers have made them
             # On a cluster the controllers create the pods later: the plan is printed, not a snapshot without them.

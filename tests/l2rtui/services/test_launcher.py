@@ -311,6 +311,22 @@ async def test_a_process_that_came_back_meanwhile_does_not_count_as_running_befo
     assert snapshot.pods_of("r", "w")[0].restarts == 1
 
 
+async def test_a_pod_that_dies_later_than_a_moment_is_found_by_those_who_wait_longer(backend):
+    prepared = await launcher.prepare(backend, wish(workers=1))
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    async def crash():
+        await asyncio.sleep(3 * launcher.SETTLE_SECONDS)
+        pod = (await backend.snapshot()).pods_of("r", "w")[0]
+        backend.put_pod(replace(pod, restarts=pod.restarts + 1))
+
+    crashing = asyncio.create_task(crash())
+    snapshot = await launcher.wait_running(backend, ["r"], 20, settle_seconds=5 * launcher.SETTLE_SECONDS)
+    assert crashing.done()
+    assert snapshot.pods_of("r", "w")[0].restarts == 1
+
+
 async def test_what_cannot_be_taken_back_is_named(backend, monkeypatch):
     backend.broken_pods["r-w-2"] = "no such command"
     prepared = await launcher.prepare(backend, wish())

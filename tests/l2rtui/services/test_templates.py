@@ -112,4 +112,4 @@ def test_each_mistake_is_a_sentence(folder, capsys, words, sentence):
 def test_a_shell_completes_names_of_templates(folder, capsys):
     templates.save("night", str(SPEC))
     assert main(["__complete", "--", "launch", "-t", ""]) == 0
-    assert capsys.readouterr().out == "night\n"
+    assert capsys.readouterr().out.splitlines() == ["night", *templates.examples()]

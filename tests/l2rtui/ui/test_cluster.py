@@ -20,7 +20,7 @@ SPEC = """kind: learner-workers
 name: drive
 learner: {}
 workers: [{name: w, replicas: 2}]
-train: {env: racing}
+train: {environment: racing}
 """
 
 

@@ -171,6 +171,11 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
             "ok",
             "are read when there is such an environment",
         ),  # refused without the runtime
+        (
+            '{"environment":"no_such_module:Task-v0","algorithm":"ppo"}',
+            "refusal",
+            "No module named 'no_such_module'",
+        ),
         ('{"environment":"CartPole-v1","algorithm":"td3"}', "refusal", "takes choices and TD3 needs numbers"),
     ],
 )

@@ -1,0 +1,28 @@
+"""Words by which people look for an action in the palette."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.ui.keys.palette import COMMANDS, SYNONYMS, is_meant
+from l2rtui.ui.keys.table import KEYS
+
+ACTIONS = [(entry.name, entry.tooltip) for entry in (*KEYS, *COMMANDS)] + [("charts", "")]
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("stop", "destroy"), ("restart", "kill"), ("restart", "relaunch"), ("undo", "cancel"),
+        ("metrics", "charts"), ("plot", "charts"), ("curve", "charts"), ("tail", "logs"), ("port", "forward"),
+        ("queue", "owners"),
+        ("colours", "theme"), ("settings", "reload"), ("yaml", "spec"), ("checkpoints", "artifacts"),
+        ("search", "filter"), ("compare", "past runs"), ("quota", "owners"), ("errors", "faults"),
+    ],
+)  # fmt: skip
+def test_a_word_of_others_finds_the_action(word, name):
+    assert name in [action for action, sentence in ACTIONS if is_meant(word, action, sentence)]
+
+
+def test_synonyms_are_of_actions_that_there_are():
+    assert set(SYNONYMS) <= {name for name, _ in ACTIONS}
