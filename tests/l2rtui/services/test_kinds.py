@@ -1,4 +1,4 @@
-"""Elastic jobs, parameter servers, steps and old charts in spec files: what they become, what is wrong there."""
+"""Elastic jobs, parameter servers, steps and old charts in spec files: the resulting specs, and their errors."""
 
 from __future__ import annotations
 

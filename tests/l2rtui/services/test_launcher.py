@@ -1,6 +1,6 @@
-"""Launch, scale, kill, destroy over the in-memory cluster: refusals, taking back, and what is recorded.
+"""Launch, scale, kill, destroy over the in-memory cluster: refusals, roll-back, and records.
 
-That these work on real processes is shown by the contract suite and the command line's tests.
+The contract suite and the command line's tests show that these work on real processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked of a worker's simulators, and that an answer from a pod is believed in nothing but its form."""
+"""Requests to a worker's simulators; of an answer from a pod only the form is trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spec files: what is right comes through whole, what is wrong gets a sentence with file, line and field."""
+"""Spec files: valid ones are read completely, errors give a sentence with file, line and field."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ def test_patches_of_scheduling_change_which_nodes_a_set_may_have(tmp_path):
     net = LabelRule("net", "In", ("ib",))
     assert spec.sets[0].pod.scheduling == Scheduling(
         ((net, LabelRule("zone", "In", ("a", "b"))), (net, LabelRule("metadata.name", "In", ("n7",)))),
-        (Toleration("team"),),  # a list without a merge key replaces that of the run
+        (Toleration("team"),),  # a list without a merge key replaces the run's
     )
     path.write_text(yaml.safe_dump(encode.to_document(spec)))
     assert spec_file.load(str(path)).spec == spec

@@ -1,4 +1,4 @@
-"""Preflight of training settings: environments that do not exist, and data that no memory of the plan holds."""
+"""Preflight of training settings: environments that do not exist, and data that fit no memory of the plan."""
 
 from __future__ import annotations
 
