@@ -112,7 +112,7 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
     except yaml.reader.ReaderError as error:
-        sentence = f"{path}: not YAML: what stands at byte {error.position} is no text in UTF-8."
+        sentence = f"{path}: not YAML: what stands at byte {error.position} is not UTF-8 text."
         raise SpecError(sentence, "Examples are in manifests/.") from None
     except bounded_yaml.TooMuchError:
         raise SpecError(f"{path}: {_TOO_MUCH}") from None

@@ -103,7 +103,7 @@ async def test_a_broken_stream_is_told():
 
 
 async def test_a_wrong_pattern_gets_a_sentence():
-    with pytest.raises(UsageError, match=r"--grep '\(' is no regular expression"):
+    with pytest.raises(UsageError, match=r"--grep '\(' is not a regular expression"):
         await collect(Scripted({}), LogQuery(), include="(")
 
 

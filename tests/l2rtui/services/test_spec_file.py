@@ -335,7 +335,7 @@ def test_without_workers_a_learner_collects_by_itself_where_it_can(write, lines,
 
 def test_workers_of_a_learner_that_collects_by_itself_are_refused(write):
     text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {collect: device}\n"
-    with pytest.raises(SpecError, match="collects by itself; leave workers out"):
+    with pytest.raises(SpecError, match="the learner itself collects; leave workers out"):
         spec_file.load(write(text))
 
 

@@ -62,7 +62,7 @@ def test_a_spec_with_a_mistake_becomes_no_template(folder, tmp_path):
 
 
 def test_a_spec_that_names_a_file_beside_itself_becomes_no_template(folder):
-    with pytest.raises(SpecError, match="names files or folders beside itself"):
+    with pytest.raises(SpecError, match="names files or folders next to it"):
         templates.save("night", str(SPEC.with_name("ps-tensorflow.yaml")))
     assert templates.templates() == ()
     assert not list(folder.iterdir())
