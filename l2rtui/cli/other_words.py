@@ -124,7 +124,7 @@ def _delete(words: Sequence[str]) -> str:
         case "nodes":
             return "Nodes are the cluster's: `l2rtui cluster scale` gives a group fewer."
     if file := _file(words):
-        return f"Write `l2rtui destroy RUN` with the name that stands in {file}."
+        return f"Write `l2rtui destroy RUN` with the name in {file}."
     return f"Write `l2rtui destroy {names or 'RUN'}` for a run, `l2rtui kill {names or 'POD'}` for a pod."
 
 
@@ -167,7 +167,7 @@ def _restart(words: Sequence[str]) -> str:
     name = " ".join(names).rpartition("/")[2]
     return (
         f"Write `l2rtui kill {name or 'POD'}`: its set replaces it. "
-        f"What was destroyed is launched again by `l2rtui relaunch {name or 'RUN'}`."
+        f"To launch a destroyed run again: `l2rtui relaunch {name or 'RUN'}`."
     )
 
 
@@ -242,7 +242,7 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
     **dict.fromkeys(
         ("ui", "tui", "app", "open", "dashboard", "dash"),
-        _fixed("Write `l2rtui` alone for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),
+        _fixed("Write just `l2rtui` for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),
     ),
 }
 

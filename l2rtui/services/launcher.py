@@ -230,7 +230,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
         if isinstance(error, RefusedError):
             raise
-        back = "What was started was taken back; nothing is left." if receipts else "Nothing was created."
+        back = "The launch was rolled back; nothing is left." if receipts else "Nothing was created."
         raise LaunchError(f"{error.message} {back}", error.hint) from error
     except (asyncio.CancelledError, GeneratorExit):
         # Shielded: a second Ctrl-C must not leave half a roll-back behind.

@@ -125,7 +125,7 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
         sentence = f"the run has no workers, and environment {name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
         if is_own:
-            hint += " With train.collect: device the learner steps a class on tensors by itself."
+            hint += " With train.collect: device the learner itself steps a class on tensors."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 

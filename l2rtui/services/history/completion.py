@@ -96,7 +96,9 @@ async def _ends(
                 async with limit:
                     ends[entry.run_id] = await gather_ending(backend, snapshot, run, outcome)
         elif sees_all and time.time() - entry.started > LOST_SECONDS:
-            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note="it is gone, and nobody saw its end")
+            ends[entry.run_id] = Ending(
+                RunOutcome.LOST, time.time(), note="it was deleted, and its end was not recorded"
+            )
 
     async with asyncio.TaskGroup() as group:
         for entry in open_runs:

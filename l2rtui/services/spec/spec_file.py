@@ -158,7 +158,7 @@ def _objects_request(
             return replace(request, notes=(*changes, *request.notes))
     if more:
         sentence = f"{path} is a spec of a whole run: several files with -f are for Kubernetes objects."
-        raise SpecError(sentence, "Launch each spec by itself.")
+        raise SpecError(sentence, "Launch each spec separately.")
     return None
 
 

@@ -170,8 +170,8 @@ def save(name: str, source: str, *, replaces: bool = False) -> Path:
         write_private(draft, Path(source).read_text("utf-8"))
         # Files that a spec names in its own folder are missing there: a template must not differ from its source.
         if not _is_same(draft, request):
-            sentence = f"{source} names files or folders beside itself, which a template has not."
-            raise SpecError(sentence, "Write whole paths there.")
+            sentence = f"{source} names files or folders next to it, which are not copied."
+            raise SpecError(sentence, "Write absolute paths there.")
         draft.replace(path)
     except OSError as error:
         raise BackendError(f"{path} was not written: {error.strerror}.", "Look at its folder's rights.") from error

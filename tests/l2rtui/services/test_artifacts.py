@@ -1,4 +1,4 @@
-"""Checkpoints that learners left elsewhere: listed, fetched, compared, and what is wrong with them said."""
+"""Checkpoints that learners stored elsewhere: listed, fetched, compared, and their problems reported."""
 
 from __future__ import annotations
 

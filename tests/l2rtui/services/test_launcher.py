@@ -1,6 +1,6 @@
-"""Launch, scale, kill, destroy over the in-memory cluster: refusals, taking back, and what is recorded.
+"""Launch, scale, kill, destroy over the in-memory cluster: refusals, roll-back, and records.
 
-That these work on real processes is shown by the contract suite and the command line's tests.
+The contract suite and the command line's tests show that these work on real processes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ async def test_a_failing_step_takes_the_launch_back(backend):
     prepared = await launcher.prepare(backend, wish())
 
     async with ticking(backend):
-        with pytest.raises(LaunchError, match=r"Pod r-w-2 was not started: no such command\. What was started was"):
+        with pytest.raises(
+            LaunchError, match=r"Pod r-w-2 was not started: no such command\. The launch was rolled back"
+        ):
             [step async for step in launcher.launch(backend, prepared)]
 
     snapshot = await backend.snapshot()

@@ -1,4 +1,4 @@
-"""Spec files: what is right comes through whole, what is wrong gets a sentence with file, line and field."""
+"""Spec files: valid ones are read completely, errors give a sentence with file, line and field."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_without_workers_a_learner_collects_by_itself_where_it_can(write, lines,
 
 def test_workers_of_a_learner_that_collects_by_itself_are_refused(write):
     text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {collect: device}\n"
-    with pytest.raises(SpecError, match="collects by itself; leave workers out"):
+    with pytest.raises(SpecError, match="the learner itself collects; leave workers out"):
         spec_file.load(write(text))
 
 
@@ -428,7 +428,7 @@ def test_patches_of_scheduling_change_which_nodes_a_set_may_have(tmp_path):
     net = LabelRule("net", "In", ("ib",))
     assert spec.sets[0].pod.scheduling == Scheduling(
         ((net, LabelRule("zone", "In", ("a", "b"))), (net, LabelRule("metadata.name", "In", ("n7",)))),
-        (Toleration("team"),),  # a list without a merge key replaces that of the run
+        (Toleration("team"),),  # a list without a merge key replaces the run's
     )
     path.write_text(yaml.safe_dump(encode.to_document(spec)))
     assert spec_file.load(str(path)).spec == spec

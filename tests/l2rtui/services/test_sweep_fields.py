@@ -1,4 +1,4 @@
-"""Sweep of a spec file: trials and their runs, and sentences for mistakes."""
+"""Sweep of a spec file: trials and their runs, and sentences for errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preflight of training settings: environments that do not exist, and data that no memory of the plan holds."""
+"""Preflight of training settings: environments that do not exist, and data that fit no memory of the plan."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_class_of_ones_own_on_tensors_is_collected_from_where_the_settings_say
     assert "only mass:Mass knows the size" in memory.sentence
     (warning, *_) = findings(own, node(), workers=False)
     assert warning.severity is Severity.WARNING
-    assert "With train.collect: device the learner steps a class on tensors" in warning.hint
+    assert "With train.collect: device the learner itself steps a class on tensors" in warning.hint
 
 
 def test_a_rollout_of_a_learner_that_collects_by_itself_is_its_batch():
