@@ -259,7 +259,7 @@ class Settings:
 
     @property
     def copies(self) -> int:
-        """Copies of the environment per worker; if workers measure it, the minimum that all of them have."""
+        """Copies of the environment per worker; if workers measure the number, the minimum, 1."""
         return self.num_envs if isinstance(self.num_envs, int) else 1
 
     @property
