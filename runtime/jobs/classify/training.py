@@ -1,4 +1,4 @@
-"""Trains the classifier: alone, or as one of many processes that share each batch (data parallelism).
+"""Trains the classifier: in one process, or in many that share each batch (data parallelism).
 
 The result of a step does not depend on the number of processes: the seed determines the images of each batch, each
 process takes its share, and the gradients are summed. A round with more or fewer nodes therefore continues the same

@@ -79,7 +79,7 @@ class _Node:
         self._refused_since: float | None = None
 
     def run(self) -> int:
-        """Join a rendezvous, repeatedly, until the training is over."""
+        """Join a rendezvous, repeatedly, until the training has ended."""
         if sentence := launch.sharing(self._processes, torch.cuda.device_count()):
             self._console.say(sentence)
         while True:

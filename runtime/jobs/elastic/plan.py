@@ -76,7 +76,7 @@ class ElasticPlan:
         return self.folder / f"elastic-{name}.done" if self.folder else None
 
     def is_done(self) -> bool:
-        """Return whether the training is over."""
+        """Return whether the training has ended."""
         return self.marker is not None and self.marker.exists()
 
     def mark_done(self) -> None:

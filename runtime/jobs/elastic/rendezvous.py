@@ -35,7 +35,7 @@ Check = Callable[[], None]
 def host(
     backend: str, set_name: str, port: int, until: str, environ: Mapping[str, str], stop: Stop, console: Console
 ) -> int:
-    """Listen until the job is over, and return the exit code. Raises SetupError, FailedError and OSError."""
+    """Listen until the job has ended, and return the exit code. Raises SetupError, FailedError and OSError."""
     name = set_name or ((environ.get(contract.ENV_SET) or "") if environ.get(contract.ENV_PEERS) else "")
     endpoint = meeting_point(environ, name, addresses.index(environ) if name else 0)
     marks = StepMarkers(run_folder(environ) / "steps", run_id(environ)) if until else None
@@ -68,7 +68,7 @@ class _Service:
         self._last_sentence = float("-inf")
 
     def attend(self, marks: StepMarkers | None, until: str, stop: Stop) -> int:
-        """Answer the nodes until the job is over, and return the exit code."""
+        """Answer the nodes until the job has ended, and return the exit code."""
         over: float | None = None
         word = ""
         while not stop.is_set():

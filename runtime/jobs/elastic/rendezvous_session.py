@@ -126,7 +126,7 @@ class RendezvousSession:
         return transition
 
     def is_round_over(self) -> bool:
-        """Return whether this node's round is over: a node came, left, was lost, or gave the job up.
+        """Return whether this node's round has ended: a node came, left, was lost, or gave the job up.
 
         Raises the error that the heartbeat thread received.
         """

@@ -111,7 +111,7 @@ def joined(state: RoundState, node: RendezvousNode, max_nodes: int) -> RoundStat
 
 
 def without(state: RoundState, nodes: Collection[str]) -> RoundState:
-    """Return the state without nodes that left or were lost; a complete round that loses a node is over."""
+    """Return the state without nodes that left or were lost; the loss of a node ends a complete round."""
     is_broken = state.is_complete and any(member.id in nodes for member in state.members)
     state = _removed(state, nodes)
     return _next_round(state, state.members) if is_broken else state

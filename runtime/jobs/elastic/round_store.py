@@ -56,7 +56,7 @@ class RoundStore(Store):
         return text.encode("latin-1")
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are set, or the round is over: then no node is left to set them."""
+        """Wait until all keys are set, or the round has ended: then no node is left to set them."""
         deadline = time.monotonic() + (timeout or self.timeout).total_seconds()  # type: ignore[attr-defined]
         while not self.check(keys) and not self._session.is_round_over():
             if time.monotonic() > deadline:

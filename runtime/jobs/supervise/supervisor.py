@@ -325,6 +325,6 @@ def _visible_state(line: bytes) -> bytes:
 
 
 def _print(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # the log's reader is gone: the workers go on
+    with contextlib.suppress(OSError):  # the log's reader is gone: workers continue
         while data:
             data = data[os.write(1, data) :]
