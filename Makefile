@@ -33,7 +33,7 @@ GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
-  nightly-slow nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
+  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -89,10 +89,13 @@ test-smoke: $(VENV)/dev  ## run forty of them: launch, scale, kill, destroy, wat
 
 # What is too long for each change: .ci/run takes a fifth of the tests, chosen by the commit.
 nightly: $(VENV)/dev  ## run everything that is long: slow and cluster tests, new examples, fuzz, keys, curves (hours)
-	@$(MAKE) --no-print-directory --keep-going nightly-slow nightly-examples nightly-cluster nightly-programs
+	@$(MAKE) --no-print-directory --keep-going nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs
 
 nightly-slow: $(VENV)/dev
 	@$(MAKE) --no-print-directory test-slow
+
+nightly-simulated-gpu: $(VENV)/dev
+	@$(MAKE) --no-print-directory test-simulated-gpu
 
 nightly-examples: $(VENV)/dev
 	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m "hypothesis and not process and not cluster and not gpu" --timeout=1800

@@ -1,8 +1,8 @@
-"""YAML from outside as plain values, within bounds: every file that l2rtui reads goes through here.
+"""YAML from outside as plain values, within limits: every file that l2rtui reads is parsed here.
 
-A few hundred bytes of YAML can stand for gigabytes ("billion laughs": aliases of aliases), and deep nesting ends
-the process itself, since the C loader of PyYAML recurses without a limit. So the events are counted first, which
-takes memory for neither, and values are made of what is within the bounds.
+A few hundred bytes of YAML can expand to gigabytes ("billion laughs": aliases of aliases), and deep nesting crashes
+the process, since the C loader of PyYAML recurses without a limit. So the events are counted first, which needs
+memory for neither, and values are made only within the limits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_VALUES: Final = 200_000
 
 
 class TooMuchError(yaml.YAMLError):
-    """The text is larger, deeper or more than any file of its kind."""
+    """The text is larger or deeper, or has more values, than any file of its kind."""
 
 
 def load(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: int = MAX_VALUES) -> Any:
     """Return the value of a single document, None for an empty text. Raises yaml.YAMLError and UnicodeDecodeError.
 
     Args:
-        loader: A safe loader's class.
+        loader: Class of a safe loader.
     """
     check(text, loader, max_values=max_values)
     with constructing():
@@ -44,7 +44,7 @@ def load_all(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: in
 
 @contextlib.contextmanager
 def constructing() -> Iterator[None]:
-    """Turn what PyYAML's constructors raise for a wrong value under an explicit tag into yaml.YAMLError."""
+    """Turn errors of PyYAML's constructors for a wrong value under an explicit tag into yaml.YAMLError."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -55,7 +55,7 @@ def constructing() -> Iterator[None]:
 
 
 def check(text: str | bytes, loader: Any, *, max_values: int = MAX_VALUES) -> None:
-    """Raise TooMuchError for a text beyond the bounds, and yaml.YAMLError for one that is not YAML."""
+    """Raise TooMuchError for a text beyond the limits, and yaml.YAMLError for one that is not YAML."""
     if len(text) > MAX_BYTES:
         raise TooMuchError(f"it is larger than {MAX_BYTES // 1_048_576} MiB")
     counter = _Counter(max_values)
@@ -71,7 +71,7 @@ def _events(text: str | bytes, loader: Any) -> Iterator[yaml.Event]:
 
 
 class _Counter:
-    """Number of values so far, aliases expanded, and how deep the parser is."""
+    """Number of values so far, with aliases expanded, and the nesting depth."""
 
     def __init__(self, max_values: int) -> None:
         self._max_values = max_values
@@ -105,7 +105,7 @@ class _Counter:
     def _size_of(self, anchor: str) -> int:
         if any(name == anchor for name, _ in self._open) and anchor not in self._sizes:
             raise TooMuchError(f"its value {anchor!r} holds itself")
-        # An alias without an anchor is the loader's mistake to report.
+        # An alias without an anchor is an error that the loader reports.
         return self._sizes.get(anchor, 1)
 
     def _add(self, number: int) -> None:
@@ -115,7 +115,7 @@ class _Counter:
 
 
 def _check_text(value: str) -> None:
-    """Refuse half a character, which an escape of YAML makes: no file and no request can hold it."""
+    """Refuse half a character, which a YAML escape can produce: no file and no request can contain it."""
     if value.isascii():
         return
     try:

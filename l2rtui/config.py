@@ -1,7 +1,7 @@
-"""Settings from file, environment and flags, each over the one before; and the folders of files.
+"""Settings from file, environment and flags, each overriding the one before; and the folders of files.
 
 The file is ``config.toml`` in ``config_dir()`` (or ``$L2RTUI_CONFIG``); a variable is ``L2RTUI_`` and the name in
-capitals. Importing this costs next to nothing: a TOML parser is loaded only when there is a file.
+capitals. Importing this is cheap: a TOML parser is loaded only if there is a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE_ONLY = ("keys", "filters", "limits", "protected")
 def _setting(
     default: object, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()
 ) -> Any:
-    """Return a field with its smallest and largest value, both allowed, or with its only choices."""
+    """Return a field with its minimum and maximum, both allowed, or with its only choices."""
     return field(default=default, metadata={"low": low, "high": high, "choices": choices})
 
 
@@ -38,59 +38,61 @@ class Settings:
     """All settings, complete and checked.
 
     Attributes:
-        backend: Where things run, a name of ``backends.registry``. Default empty: ``kubernetes`` where a context is
-            chosen or a kubeconfig names a current one, else ``local``, which works on every machine. A kubeconfig
-            that was named and cannot be used is an error: it must not turn into this machine.
-        context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
-        namespaces: Namespaces to look at; the first is where runs are launched. Default empty: the context's own,
-            and a look at all of them where that is allowed.
-        impersonate_user: User to act as, as kubectl's ``--as``; the server checks that you may. Default empty: whom
-            the kubeconfig names (``as``), else yourself.
-        impersonate_groups: Groups to act as, as kubectl's ``--as-group``. Default empty: those of the kubeconfig.
-        image: Container image for specs that name none. Default empty: such a spec is refused where one is needed.
-        binding: How a pod gets its GPU where the spec does not say: ``env`` (both variables, the pod pinned to its
-            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that compute
-            on no GPU get ``cpu`` by themselves.
-        cuda_index: What ``CUDA_VISIBLE_DEVICES`` says with ``env`` where a GPU's UUID is not known: ``same`` (the
-            index, right where the container sees all GPUs) or ``zero`` (right where the container runtime shows it
-            only its own). Default ``zero``: what NVIDIA's container runtime does.
-        runtime_class: RuntimeClass of pods with a GPU of NVIDIA: ``auto``, ``none``, or a name. Default ``auto``:
-            ``nvidia`` where the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
-        claims_namespace: Namespace of the Leases through which slots are claimed; everybody who shares the GPUs
-            must name the same one. Default empty: the namespace of the run.
-        network_policy: Create a network policy for each run, by which its pods are reached by its own pods alone.
-            Default on: where the cluster's network enforces none, it does nothing.
-        metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, such as
-            that of Prometheus. Default empty: none.
-        slots_by_product: Slots a GPU by its product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's own label
-            ``l2rtui.io/slots-per-gpu`` wins over it. Default empty: ``slots_per_gpu`` for every product.
-        readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
-        slots_per_gpu: Workers that share a GPU, a count. Default 4: what a simulator and a small policy leave
-            room for on a card of 24 GB; set 1 where a process fills the card.
+        backend: Name of the backend in ``backends.registry``. Default empty: ``kubernetes`` if a context is chosen
+            or a kubeconfig has a current one, otherwise ``local``, which works on every machine. An explicit
+            kubeconfig that cannot be used is an error: it must not turn into this machine.
+        context: Context of a kubeconfig. Default empty: the current context of the kubeconfig.
+        namespaces: Namespaces to show; the first is where runs are launched. Default empty: the context's own for
+            launches, and all of them for viewing if that is allowed.
+        impersonate_user: User to act as, like kubectl's ``--as``; the server checks the permission. Default empty:
+            the user of the kubeconfig (``as``), otherwise yourself.
+        impersonate_groups: Groups to act as, like kubectl's ``--as-group``. Default empty: those of the kubeconfig.
+        image: Container image for specs that name none. Default empty: such a spec is refused if one is needed.
+        binding: How a pod gets its GPU if the spec does not say: ``env`` (both variables, the pod pinned to its
+            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that need no
+            GPU get ``cpu`` automatically.
+        cuda_index: Value of ``CUDA_VISIBLE_DEVICES`` with ``env`` if a GPU's UUID is unknown: ``same`` (the index,
+            correct if the container sees all GPUs) or ``zero`` (correct if the container runtime shows only the
+            pod's own GPU). Default ``zero``, as for NVIDIA's container runtime.
+        runtime_class: RuntimeClass of pods with an NVIDIA GPU: ``auto``, ``none``, or a name. Default ``auto``:
+            ``nvidia`` if the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
+        claims_namespace: Namespace of the Leases through which slots are claimed; all users who share the GPUs must
+            set the same one. Default empty: the namespace of the run.
+        network_policy: Create a network policy for each run, so that only its own pods can reach its pods. Default
+            on: if the cluster's network does not enforce policies, it has no effect.
+        metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, e.g.
+            the namespace of Prometheus. Default empty: none.
+        slots_by_product: Slots per GPU by product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's label
+            ``l2rtui.io/slots-per-gpu`` has precedence. Default empty: ``slots_per_gpu`` for every product.
+        readonly: Refuse every change. Default off: for demonstrations and shared screens.
+        slots_per_gpu: Workers that share a GPU, a count. Default 4: suits a simulator and a small policy per worker
+            on a card of 24 GB; set 1 if a process fills the card.
         slots_per_core: Workers that share a CPU core, a count. Default 8: rollouts of small environments wait for
-            the learner most of the time, and twelve of them are to fit on two cores.
-        max_cpu_slots: Most slots of the CPU of a node, a count. Default 64: more fit on no screen.
-        theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (no character beyond
-            ASCII), or a theme of Textual. Default empty: dark, and ASCII where the locale knows no UTF-8.
+            the learner most of the time, and twelve of them should fit on two cores.
+        max_cpu_slots: Maximum number of CPU slots of a node, a count. Default 64: more do not fit on a screen.
+        theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (only ASCII
+            characters), or a theme of Textual. Default empty: dark, and ASCII if the locale is not UTF-8.
         notify: Ring and send a terminal notification (OSC 9) when a run of yours fails or ends. Default on.
-        grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: what each set says
+        grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: each set's own value
             (10 unless its spec says otherwise).
-        log_max_bytes: Bytes after which a log file is set aside; one set-aside file is kept for each process.
-            Default 10 MiB, as kubelet's containerLogMaxSize.
+        log_max_bytes: Bytes after which a log file is rotated; one rotated file is kept for each process. Default
+            10 MiB, as kubelet's containerLogMaxSize.
         backoff_seconds: Seconds before the second restart in a row of a failing process; doubles up to 30 times
-            this, and is forgotten after 60 times this without a failure. Default 10: kubelet's 10 s, 5 min, 10 min.
-        protected: Each change wants the name of the context typed, and the app has a frame of its own. Default off:
+            this value, and is reset after 60 times this value without a failure. Default 10: kubelet's 10 s, 5 min,
+            10 min.
+        protected: Each change needs the name of the context typed, and the app has a distinct frame. Default off:
             set it in ``[context.NAME]`` of a cluster on which other people depend.
         history_to: Folder, or ``s3://BUCKET/PREFIX``, to which the record of each run is written at its launch and
-            at its end; whoever has this setting has it in the history, also after a destroy. Default empty: none.
+            at its end; all users with this setting have it in their history, even after a destroy. Default empty:
+            none.
         keys: ``[keys]``: keys of the app by the names in ``docs/keys.md``, such as ``"run.destroy" = "ctrl+x"``.
-        limits: ``[limits]``: limits of runs whose spec names none, as ``limits`` of a spec, such as
-            ``wall = "12h"``; a context's ``[context.NAME.limits]`` takes the place of the whole table.
-        filters: ``[filters]``: filters with a name, each a view and what is typed after it, such as
-            ``broken = "pods status=Failed"``; ``:filter broken`` shows it.
+        limits: ``[limits]``: limits of runs whose spec has none, in the form of a spec's ``limits``, such as ``wall
+            = "12h"``; a context's ``[context.NAME.limits]`` replaces the whole table.
+        filters: ``[filters]``: named filters, each a view and the filter text, such as ``broken = "pods
+            status=Failed"``; ``:filter broken`` shows it.
 
-    A table ``[context.NAME]`` holds settings for one context of the kubeconfig alone; ``local`` and ``demo`` stand
-    for those backends. It wins over the rest of the file.
+    A table ``[context.NAME]`` holds settings for only one context of the kubeconfig; ``local`` and ``demo`` stand
+    for those backends. It has precedence over the rest of the file.
     """
 
     backend: str = _setting("")
@@ -131,7 +133,7 @@ class Settings:
 
     @property
     def default_limits(self) -> Limits:
-        """Limits of runs whose spec names none. Raises ConfigError."""
+        """Limits of runs whose spec has none. Raises ConfigError."""
         from runtime.base.limits import limits_of
 
         try:
@@ -140,7 +142,9 @@ class Settings:
             raise ConfigError(f"The table [limits] is wrong: {error}.") from None
 
     def grace(self, grace_seconds: float | None) -> float | None:
-        """Return the grace of a kill or destroy: the given one, else that of the settings (None: each set's)."""
+        """Return the grace period of a kill or destroy: the given one, otherwise the setting (None: each set's
+        own).
+        """
         return self.grace_seconds if grace_seconds is None else grace_seconds
 
 
@@ -148,10 +152,10 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
     """Merge the file, the environment and the flags into checked settings.
 
     Args:
-        flags: Values by name of the setting, typed or as text; None stands for a flag that was not given.
+        flags: Values by name of the setting, typed or as text; None for a flag that was not given.
 
     Raises:
-        ConfigError: a name or a value is wrong, or the file cannot be read; the sentence says where.
+        ConfigError: a name or a value is wrong, or the file cannot be read; the sentence names the place.
     """
     environ = os.environ if environ is None else environ
     values, contexts = settings_of_file(environ)
@@ -159,7 +163,7 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
     for key, value in (flags or {}).items():
         if value is not None:
             overrides[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
-    # After flags and environment: they may choose the context whose table counts.
+    # After flags and environment: they may choose the context whose table applies.
     if contexts:
         values |= contexts.get(context_name({**values, **overrides}, environ), {})
     return Settings(**values | overrides)
@@ -183,14 +187,16 @@ def named_kubeconfigs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def kubeconfigs(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files of the kubeconfig, there or not: those of ``$KUBECONFIG``, else ``~/.kube/config``."""
+    """Return the paths of the kubeconfig files, existing or not: from ``$KUBECONFIG``, otherwise
+    ``~/.kube/config``.
+    """
     return named_kubeconfigs(environ) or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
 
 
 def current_context(environ: Mapping[str, str]) -> str:
-    """Return the current context of the kubeconfig; empty where it names none."""
-    # Read as text: loading a YAML parser would double the time of a command on this machine's own backend.
-    # kubectl takes the value of the first file that has one.
+    """Return the current context of the kubeconfig; empty if it has none."""
+    # Read as text: loading a YAML parser would double the time of a command on the local backend. Like kubectl,
+    # take the value of the first file that has one.
     for path in kubeconfigs(environ):
         try:
             lines = path.read_text("utf-8", errors="replace").splitlines()
@@ -203,7 +209,7 @@ def current_context(environ: Mapping[str, str]) -> str:
 
 
 def state_dir() -> Path:
-    """Return the folder of lasting state: ``$XDG_STATE_HOME/l2rtui``, by default ``~/.local/state/l2rtui``."""
+    """Return the folder of persistent state: ``$XDG_STATE_HOME/l2rtui``, by default ``~/.local/state/l2rtui``."""
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
@@ -213,7 +219,7 @@ def config_dir() -> Path:
 
 
 def user_name() -> str:
-    """Return the owner of new runs: the login name, or the number of a user without one."""
+    """Return the owner of new runs: the login name, or the user's number without one."""
     import getpass
 
     try:
@@ -237,7 +243,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 def settings_path(environ: Mapping[str, str]) -> Path:
-    """Return the settings file: ``$L2RTUI_CONFIG``, else ``config.toml`` of the folder, there or not."""
+    """Return the settings file: ``$L2RTUI_CONFIG``, otherwise ``config.toml`` of the folder, existing or not."""
     named = environ.get(f"{PREFIX}CONFIG", "")
     return Path(named) if named else config_dir() / "config.toml"
 
@@ -252,7 +258,7 @@ def settings_of_file(
     """Return the settings of the file, and those of each context.
 
     Args:
-        report: Gets each mistake; what it is about is left out, and reading goes on.
+        report: Gets each error; the wrong setting is left out, and reading continues.
     """
     path = settings_path(environ)
     if not environ.get(f"{PREFIX}CONFIG") and not path.exists():
@@ -273,7 +279,7 @@ def settings_of_file(
             sentence = f"context.{name} in {path} is {part!r}: a table [context.{name}] is wanted."
             report(ConfigError(sentence, 'One context for all is written `context = "NAME"`.'))
             continue
-        # They choose the table itself, so inside it they could only contradict it.
+        # They select the table itself, so inside it they could only contradict it.
         for key in ("backend", "context"):
             if key in part:
                 sentence = f"The setting context.{name}.{key} in {path} would change which context it is."
@@ -404,4 +410,4 @@ _TYPES: dict[str, tuple[Callable[[object], object], str]] = {
     "float": (_number, "a number"),
     "float | None": (lambda value: None if value == "" else _number(value), "a number, or nothing"),
 }
-"""Decoder of a setting, and the words for its values, by its annotation."""
+"""Decoder of a setting, and the description of its values, by its annotation."""

@@ -1,7 +1,7 @@
 """Expected errors: what failed, on which object, and the next step.
 
 Every expected failure of l2rtui is an L2RError; the command line prints its sentence and ends with its
-``exit_code``, the app shows it. Anything else is a defect: it keeps its traceback and is logged.
+``exit_code``, the app shows it. Any other exception is a bug: it keeps its traceback and is logged.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ EXIT_USAGE = 2
 EXIT_REFUSED = 3
 EXIT_LEFT_BEHIND = 4
 EXIT_OUT_OF_REACH = 5
-"""`wait`: a run can no longer come to the condition."""
+"""`wait`: a run can no longer reach the condition."""
 EXIT_TIMEOUT = 124
-"""`wait`: the time is over, as ``timeout(1)`` says it."""
+"""`wait`: timeout, the same code as ``timeout(1)``."""
 
 
 class L2RError(Exception):
-    """An expected failure, with a sentence for people.
+    """An expected failure, with a sentence for the user.
 
     Args:
-        message: What failed, naming the object.
-        hint: The next step, an imperative sentence; empty when there is none.
+        message: The failure, naming the object.
+        hint: The next step, an imperative sentence; otherwise empty.
     """
 
     exit_code: ClassVar[int] = EXIT_FAILED
@@ -59,7 +59,7 @@ class RefusedError(L2RError):
 
 
 class NotFoundError(L2RError):
-    """The named run, set or pod is not there."""
+    """The named run, set or pod does not exist."""
 
 
 class BackendError(L2RError):
@@ -67,10 +67,10 @@ class BackendError(L2RError):
 
 
 class LaunchError(BackendError):
-    """A launch was not completed; the message says what was rolled back."""
+    """A launch was not completed; the message names the objects that were rolled back."""
 
 
 class LeftBehindError(LaunchError):
-    """Something could not be removed; the message names it."""
+    """An object could not be removed; the message names it."""
 
     exit_code: ClassVar[int] = EXIT_LEFT_BEHIND

@@ -1,7 +1,7 @@
-"""`python -m tests.affected`: print the test files that import what the working tree changes, the nearest first.
+"""`python -m tests.affected`: print the test files that import modules changed in the working tree, nearest first.
 
-Nearest are changed tests, then those whose path mirrors the changed module, then those that import it by name. What
-depends on it through other modules is left to `make test`.
+Nearest are changed tests, then those whose path mirrors the changed module, then those that import it by name.
+Tests that depend on it through other modules are left to `make test`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OTHER_TIERS = ("tests/cluster/", "tests/e2e/", "tests/gpu/", "tests/bench/")
 
 
 def main() -> int:
-    """Print the files, or say on stderr that there are none."""
+    """Print the files, or report on stderr that there are none."""
     changed = changed_files() or git("diff", "--name-only", "HEAD~1", "HEAD")
     files = affected(changed)
     nearest = files[:MOST_FILES]
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def git(*words: str) -> list[str]:
-    """Return the lines that git prints; none where it finds nothing."""
+    """Return the lines that git prints; empty if it finds nothing."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
@@ -45,7 +45,7 @@ def changed_files() -> list[str]:
 
 
 def affected(changed: list[str]) -> list[str]:
-    """Return the files of tests that the changed paths concern, the nearest first."""
+    """Return the test files affected by the changed paths, nearest first."""
     tests, mirrors, importers = [], [], []
     for path in map(Path, changed):
         if path.suffix != ".py":

@@ -1,7 +1,7 @@
 """House rules that no linter has: ``python -m tests.house`` names each violation and exits with 1.
 
-Names that say nothing, docstrings that open with a question word, public class names that stand for two things, too
-few comments, and decoders of JSON beside the bounded one. docs/architecture.md gives the reasons.
+Names without meaning, docstrings that start with a question word, public class names used for two things, too few
+comments, and decoders of JSON other than the bounded one. docs/architecture.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ VAGUE = frozenset({
     "one", "found", "each", "told", "kept", "asked", "wanted", "known", "shown", "said", "seen", "held", "given",
     "taken", "meant", "whole", "home", "deed", "stranger",
 })  # fmt: skip
-"""Names that are not bound anywhere: say what the value is."""
+"""Names that may not be bound anywhere, since they do not describe the value."""
 OPENERS = frozenset(("What", "Who", "Whether", "How", "Where", "Why"))
 MAX_SHARED_NAMES = 5
 MIN_COMMENTS_PER_1000 = 25
 DECODERS = frozenset(("json.load", "json.loads", "msgspec.json.decode", "msgspec.json.Decoder"))
 DECODES = (
     "runtime/base/bounded_json.py",
-    "runtime/exchange/protocol/framing.py",  # messages of known types, on the hot path, with bounds of its own
+    "runtime/exchange/protocol/framing.py",  # messages of known types, on the hot path, with their own limits
     "runtime/rl/settings.py",  # numbers are checked while they are read
     "runtime/sim/launchers/shim.py",  # starts in milliseconds: the standard library only
-    "l2rtui/backends/kubernetes/api/decode.py",  # pages of 10,000 pods, with bounds of its own
-    "l2rtui/domain/",  # pure; `stored_spec.decode` has looked at these texts
+    "l2rtui/backends/kubernetes/api/decode.py",  # pages of 10,000 pods, with their own limits
+    "l2rtui/domain/",  # pure; `stored_spec.decode` has checked these texts
 )
 """The modules that decode JSON themselves, each with its reason."""
 

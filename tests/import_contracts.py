@@ -1,7 +1,7 @@
-"""Contract of import-linter for names of one library, beside those for modules; run by ``lint-imports``.
+"""Contract of import-linter for names of one library, in addition to those for modules; run by ``lint-imports``.
 
-Its own contracts see an external library as one node, whatever of it is imported. Of the Kubernetes library two
-classes are the door, and the rest (seventy-seven thousand lines of typed calls, 251 models) must stay out.
+Its own contracts treat an external library as one node, whichever names are imported. Of the Kubernetes library
+only two classes may be used, and the rest (seventy-seven thousand lines of typed calls, 251 models) must stay out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NamesContract(Contract):
 
     Attributes:
         library: Top-level name of the library.
-        importers: Modules that may import it, with all below them.
+        importers: Modules that may import it, including all below them.
         names: Allowed names, each with its module: ``kubernetes.aio.client.ApiClient``.
     """
 
@@ -53,7 +53,7 @@ def is_below(module: str, roots: set[str]) -> bool:
 
 
 def names_in(line: str) -> set[str]:
-    """Return the full names that an import statement binds; the line itself for a form that is not read here."""
+    """Return the full names that an import statement binds; the line itself for an unsupported form."""
     match = _FROM.match(line.strip())
     if match is None or " as " in match["names"]:  # `import x.y` gives access to everything below it
         return {line.strip()}

@@ -1,7 +1,7 @@
-"""What a test of the quick tier leaves open fails that test: threads, descriptors and child processes.
+"""A test of the quick tier fails if it leaves threads, descriptors or child processes open.
 
-Without this a leak shows where the garbage collector happens to run: in another test, or in none. Collecting after
-each test would cost more than many tests, so it is done only where descriptors have grown.
+Without this a leak would show where the garbage collector happens to run: in another test, or in none. Collecting
+after each test would cost more than many tests, so it is done only if descriptors have grown.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from _pytest.unraisableexception import collect_unraisable
 
 SOON_SECONDS = 0.5
 GRACE_SECONDS = 2.0
-"""Given to threads and processes that end at this moment."""
+"""Time for threads and processes that are just ending."""
 UNCOUNTED = ("/dev/", "anon_inode:", "/proc/", "/sys/", "/usr/", f"{Path.home()}/", "/home/")
-"""Prefixes of what libraries open at their first use and keep."""
+"""Prefixes of resources that libraries open at their first use and keep."""
 _FDS = Path("/proc/self/fd")
 
 
 class Possessions:
-    """What this process has open."""
+    """Open threads, descriptors and child processes of this process."""
 
     def __init__(self) -> None:
         self.threads = set(threading.enumerate())
@@ -36,7 +36,7 @@ class Possessions:
         self.descriptors = _descriptors()
 
     def add(self, after: Possessions, before: Possessions) -> None:
-        """Count what was opened between two moments as one's own."""
+        """Add the resources opened between two moments to these."""
         self.threads |= after.threads - before.threads
         self.children |= after.children - before.children
         self.descriptors += after.descriptors - before.descriptors
@@ -63,20 +63,20 @@ def _children() -> set[int]:
 
 
 def _descriptors() -> Counter[str]:
-    """Count descriptors by what they lead to; sockets and pipes by their kind."""
+    """Count descriptors by their target; sockets and pipes by their kind."""
     names: Counter[str] = Counter()
     for entry in os.listdir(_FDS) if _FDS.exists() else ():  # noqa: PTH208  (before each test: it is to be quick)
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")  # noqa: PTH115
         except OSError:
             continue
-        if not target.startswith(UNCOUNTED) and not target.endswith("/l2rtui.log"):  # open for a process's life
+        if not target.startswith(UNCOUNTED) and not target.endswith("/l2rtui.log"):  # never closed
             names[target.split(":")[0]] += 1
     return names
 
 
 def close_files_below(folder: Path) -> None:
-    """Close what a supervisor keeps open for the life of its process: logs and the journal of events."""
+    """Close the files that a supervisor keeps open for the life of its process: logs and the journal of events."""
     for entry in os.listdir(_FDS):  # noqa: PTH208
         with suppress(OSError):
             if os.readlink(_FDS / entry).startswith(f"{folder}/"):  # noqa: PTH115
@@ -94,7 +94,7 @@ leaks = Leaks()
 
 
 def _left_after(seconds: float) -> list[str]:
-    """Return what is left after at most so long: threads of servers close their sockets a moment later."""
+    """Return the leaks after at most this long: threads of servers close their sockets a moment later."""
     deadline = time.monotonic() + seconds
     while (left := Possessions().left(leaks.before)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -114,12 +114,13 @@ def pytest_fixture_setup(fixturedef: Any) -> Iterator[object]:
     try:
         return (yield)
     finally:
-        leaks.before.add(Possessions(), before)  # what it opens outlives the test rightly
+        leaks.before.add(Possessions(), before)  # its resources may outlive the test
 
 
-@pytest.hookimpl(trylast=True)  # behind that of the fixtures
+@pytest.hookimpl(trylast=True)  # after the fixtures' own
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    # Descriptors of killed processes may close a while later; the fixture `no_leaks` watches where that matters.
+    # Descriptors of killed processes may close a while later; the fixture `no_leaks` checks them where that
+    # matters.
     if item.get_closest_marker("process"):
         return
     left = _left_after(SOON_SECONDS)
@@ -127,7 +128,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         return
     gc.collect()
     try:
-        collect_unraisable(item.config)  # the collector's warnings are of this test and not of the next
+        collect_unraisable(item.config)  # the collector's warnings belong to this test, not to the next
         is_warned = False
     except Exception:  # noqa: BLE001  (a warning as an error)
         is_warned = True
@@ -138,7 +139,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     elif is_warned:
         left = [f"{name}, until the garbage collector came" for name in left]
     else:
-        return  # a cycle that closes what it holds, as a response of urllib3 does
+        return  # a cycle that closes its resources, as a response of urllib3 does
     if path := os.environ.get("L2R_LEAKS"):
         with Path(path).open("a") as file:
             file.write(f"{item.nodeid}\t{'; '.join(left)}\n")

@@ -1,7 +1,9 @@
-"""Tiers by what a test does: a quick one fails if it starts a process, leaves the loopback or computes for long.
+"""Tiers by the behaviour of a test: a quick one fails if it starts a process, leaves the loopback or computes for
+long.
 
-An audit hook sees what Python starts and connects to. A fixture that starts processes is decorated with
-`starts_processes`; each test that uses it is of the process tier, and no test can forget the mark.
+An audit hook sees the processes that Python starts and its connections. A fixture that starts processes is
+decorated with `starts_processes`; each test that uses it belongs to the process tier, so the mark cannot be
+forgotten.
 """
 
 from __future__ import annotations
@@ -20,36 +22,46 @@ from typing import Any, TypeVar
 import pytest
 
 CPU_SECONDS = 15.0
-"""Most that a test of the quick and the process tier may compute in this process, without its fixtures.
+"""CPU limit of a test of the quick and the process tier in this process, without its fixtures.
 
-Three times the five seconds that it should take: where tiers run beside each other they count up to twice as many.
+Three times the five seconds that it should take: tiers that run in parallel count up to twice as many.
 """
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.system"})
 OTHER_MACHINES = {"cluster", "browser"}
 SHARES = 5
 BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
-"""Variable with a file to which a JSON line is written for each test: what it did, and its CPU seconds."""
+"""Variable with a file to which a JSON line is written for each test: what it did, and what that took.
+
+``cpu``: CPU seconds of its process; ``children``: those of its children that have ended; ``seconds``: its duration.
+"""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def starts_processes(fixture: Function) -> Function:
-    """Mark a fixture's function; stands below `pytest.fixture`."""
+    """Mark a fixture's function; placed below `pytest.fixture`."""
     fixture.starts_processes = True  # type: ignore[attr-defined]
     return fixture
 
 
 class Deeds:
-    """What the test that runs now has done."""
+    """Actions of the running test."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
         self.connected: list[str] = []
         self.cpu_seconds = 0.0
+        self.began = (0.0, 0.0)
 
     def clear(self) -> None:
         self.started, self.connected, self.cpu_seconds = [], [], 0.0
+        self.began = (time.monotonic(), _children_seconds())
+
+
+def _children_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 deeds = Deeds()
@@ -63,7 +75,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _outside(address: object) -> str:
-    """Return the address if it is one of the network and not of the loopback."""
+    """Return the address if it is on the network and not on the loopback."""
     if not isinstance(address, tuple) or not isinstance(address[0], str):
         return ""  # a Unix socket
     try:
@@ -94,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they use, and take the share that was asked for."""
+    """Mark tests by the fixtures that they use, and select the requested share."""
     for item in items:
         if any(_starts(definitions[-1].func) for definitions in _fixtures(item).values()):
             item.add_marker(pytest.mark.process)
@@ -152,6 +164,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
             "started": deeds.started[:3],
             "connected": deeds.connected[:3],
             "cpu": round(deeds.cpu_seconds, 2),
+            "children": round(_children_seconds() - deeds.began[1], 2),
+            "seconds": round(time.monotonic() - deeds.began[0], 2),
         }
         with Path(path).open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -161,7 +175,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def misplaced(marks: set[str]) -> str:
-    """Return what the test did that its tier does not allow, or nothing."""
+    """Return the action of the test that its tier does not allow, or an empty text."""
     if marks & OTHER_MACHINES:
         return ""
     if deeds.started and not marks & {"process", "slow"}:

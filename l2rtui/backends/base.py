@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from l2rtui.config import Settings
 from l2rtui.domain.change import Change
@@ -29,6 +29,9 @@ from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.volume import FileEntry, KeptResult, Volume
 from l2rtui.domain.workload import RunSpec
+
+if TYPE_CHECKING:  # loads msgspec, which the demo does not need
+    from l2rtui.backends.queue_store import QueueStore
 
 
 # --- optional parts --------------------------------------------------------------------------------------------
@@ -314,6 +317,10 @@ class Backend(Protocol):
     @property
     def kept_results(self) -> ResultStore | None:
         """Kept results of destroyed runs on this machine; None if results are stored elsewhere."""
+
+    @property
+    def queue(self) -> QueueStore | None:
+        """Runs that wait for slots; None where none can wait: in the demo, in a view of several contexts."""
 
     @property
     def history_to(self) -> str:

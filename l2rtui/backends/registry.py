@@ -100,8 +100,11 @@ BACKENDS: tuple[str, ...] = tuple(_FACTORIES)
 """Values of ``--backend``."""
 
 
-def make_backend(name: str, settings: Settings) -> Backend:
-    """Create the backend with this name; empty for ``chosen_backend``.
+def make_backend(name: str, settings: Settings, *, is_queued: bool = True) -> Backend:
+    """Make the backend with this name; an empty name means ``chosen_backend``.
+
+    Args:
+        is_queued: Show the runs of its queue too, where it has one.
 
     Raises:
         UsageError: No backend has this name. ConfigError: See ``chosen_backend``.
@@ -113,11 +116,11 @@ def make_backend(name: str, settings: Settings) -> Backend:
         raise UsageError(sentence, nearest(name, BACKENDS) or f"Use {' or '.join(BACKENDS)}.")
     _log.info("backend %s%s", name, f", context {settings.context}" if settings.context else "")
     backend = factory(settings)
-    if name in _UNQUEUED:
+    if not is_queued or name in _UNQUEUED:
         return backend
-    from l2rtui.backends.queued.backend import with_queue
+    from l2rtui.backends.queued.backend import QueuedBackend
 
-    return with_queue(backend, settings)
+    return QueuedBackend(backend, settings)
 
 
 def named_contexts(text: str, *, is_all: bool = False) -> tuple[str, ...]:

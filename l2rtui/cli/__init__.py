@@ -2,6 +2,6 @@
 
 ``parser`` defines verbs and options, ``main`` runs them and turns errors into exit codes, ``output`` writes,
 ``json_output`` and ``table_output`` format objects, ``verbs`` has one module for each verb or group. Data goes to
-stdout, messages to stderr. Nothing heavy is imported before a verb needs it, so that ``--help`` and ``--version``
-answer at once.
+stdout, messages to stderr. Heavy modules are imported only when a verb needs them, so that ``--help`` and
+``--version`` answer quickly.
 """

@@ -1,4 +1,4 @@
-"""Argument parser: argparse with errors as sentences, and the nearest right word in them."""
+"""Argument parser: argparse with errors as sentences that suggest the nearest valid word."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _OPTIONS_OF_OTHERS = {
     "-y": "It asks nothing, and needs no -y.",
     "--demo": "Write `l2rtui demo`, or --backend demo.",
 }
-"""Next steps for options of other programs that no verb has, or not this one."""
+"""Next steps for options of other programs that no verb has, or that this verb lacks."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors as sentences, the nearest right word in them, and no abbreviations."""
+    """argparse with errors as sentences, suggestions of the nearest valid word, and no abbreviations."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
         super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._name = prog.removeprefix("l2rtui").strip()
         self.hint = ""
-        """The next step for a word too many, where ``--help`` is not the best."""
+        """Next step for a superfluous word, if ``--help`` is not the best."""
         self.options: list[str] = ["-h", "--help"]
         self.values: dict[str, tuple[str, ...]] = {}
-        """Options that take the next word, with the words that it may be; empty when it may be anything."""
+        """Options that take the next word, with its allowed values; empty if any value is allowed."""
 
     def option(self, *names: str, **settings: Any) -> None:
         """Add one argument and remember its names for completion and for hints."""
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         self.option(name, action="append", default=[], metavar=metavar, help=sentence)
 
     def optional(self, name: str, metavar: str, sentence: str) -> None:
-        """Add an argument that may be left out and is empty then."""
+        """Add an argument that may be left out; it is then empty."""
         self.option(name, nargs="?", default="", metavar=metavar, help=sentence)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
@@ -97,13 +97,13 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
 
     def _require_file_option(self, words: Sequence[str]) -> None:
-        """Name the option for a file that stands there without it, as SkyPilot and Ray take it."""
+        """Report a file given without its option, as SkyPilot and Ray accept it."""
         file = next((word for word in words if word.endswith((".yaml", ".yml"))), "")
         if file and "--file" in self.options and not any(word.startswith(("-f", "--file")) for word in words):
             raise UsageError(f"{self._name} takes its file by -f.", f"Write `{self.prog} -f {file}`.")
 
     def error(self, message: str) -> NoReturn:
-        """Turn argparse's complaint into ours."""
+        """Turn argparse's error into a UsageError with our wording."""
         raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", self._see())
 
     def _see(self) -> str:
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_typo(word: str, right: str) -> bool:
-    """Return True where one letter is missing, too many or another one, or two beside each other are exchanged."""
+    """Return True if the words differ by one missing, extra or wrong letter, or by two swapped adjacent letters."""
     if abs(len(word) - len(right)) > 1 or word == right:
         return False
     start = next((i for i, pair in enumerate(zip(word, right, strict=False)) if pair[0] != pair[1]), len(word))
@@ -125,8 +125,8 @@ def is_typo(word: str, right: str) -> bool:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Ask whether one of the candidates was meant; empty when none is near."""
-    import difflib  # for mistakes alone
+    """Ask whether one of the candidates was meant; empty if none is similar."""
+    import difflib  # needed only for errors
 
     matches = difflib.get_close_matches(word, list(candidates), n=2, cutoff=0.5)
     return f"Did you mean {' or '.join(matches)}?" if matches else ""

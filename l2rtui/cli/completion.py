@@ -43,10 +43,10 @@ _SNAPSHOT_SECONDS = 2.0
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print the candidates for the last word, one a line."""
-    # The word under the cursor may be empty, and is still the one to complete.
+    """Print the candidates for the last word, one per line."""
+    # The word under the cursor may be empty, but must still be completed.
     *before, last = list(words[1:] if words[:1] == ["--"] else words) or [""]
-    # bash breaks `--for=do` into three words, and completes what stands behind the sign alone.
+    # bash splits `--for=do` into three words, and completes only the text after the sign.
     if last == "=":
         last = ""
     elif before[-1:] == ["="]:
@@ -60,7 +60,7 @@ def complete(words: Sequence[str]) -> int:
 def _candidates(before: list[str], last: str) -> Iterable[str]:
     name, others = split_verb(before)
     if name and name not in VERBS:
-        # `get pods …` is completed as `pods …`, and `get` itself with the kinds that can be listed.
+        # `get pods …` is completed like `pods …`, and `get` itself with the kinds that can be listed.
         command_line = translated(name, others)
         return _candidates(command_line, last) if command_line else _KINDS if name == "get" else ()
     parser = verb_parser(VERBS[name]) if name else app_parser()
@@ -89,7 +89,7 @@ _OBJECTS: Final = {
     **dict.fromkeys(("describe", "events"), "objects"),
     **dict.fromkeys(("pods", "kill", "logs", "exec", "attach", "port-forward", "simulator"), "pods"),
 }
-"""Names that stand behind a verb or an option."""
+"""Kinds of names that follow a verb or an option."""
 
 
 def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
@@ -107,7 +107,7 @@ def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
 
 
 def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
-    """Return current names; none when the backend does not answer, since errors must not disturb a prompt."""
+    """Return current names; empty if the backend does not answer, since errors must not disturb a prompt."""
     if verb not in _OBJECTS:
         return ()
     import asyncio
@@ -130,7 +130,7 @@ async def _names(kind: str, args: Namespace) -> list[str]:
     settings = settings_of(args)
     backend = make_backend(settings.backend, settings)
     try:
-        # A cluster that does not answer must not freeze the prompt.
+        # A cluster that does not answer must not block the prompt.
         async with asyncio.timeout(_SNAPSHOT_SECONDS):
             snapshot = await backend.snapshot()
     finally:

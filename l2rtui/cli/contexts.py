@@ -1,4 +1,4 @@
-"""Contexts that a command names: one, several with commas between, or all of the kubeconfig."""
+"""Contexts named by a command: one, several separated by commas, or all of the kubeconfig."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
 
 LISTS: Final = ("nodes", "slots", "pods", "runs", "history", "diff")
-"""Verbs that read several contexts at once; a verb that changes something acts in one, which its question names."""
+"""Verbs that can read several contexts; a verb that changes objects acts in one, which its question names."""
 _APP: Final = ("", "serve")
-"""The app, which shows several too; without a verb, or in a browser."""
+"""The app, which can also show several contexts; without a verb, or in a browser."""
 
 
 def contexts_of(args: Namespace) -> tuple[str, ...]:
-    """Return the contexts where several are named, each once; empty where it is one, or none.
+    """Return the contexts if several are named, each once; empty for one context or none.
 
     Raises:
         ConfigError: the kubeconfig has no such context. UsageError: the verb acts in one context.
@@ -38,9 +38,9 @@ def contexts_of(args: Namespace) -> tuple[str, ...]:
 
 
 def composed_backend(contexts: tuple[str, ...], settings_for: Callable[[str], Settings]) -> Backend:
-    """Return the backend that shows these contexts, each with the settings of its own table.
+    """Return the backend that shows these contexts, each with the settings of its table.
 
     Raises:
-        UsageError: the settings name a backend that has none.
+        UsageError: the settings name a backend without contexts.
     """
     return compose({context: settings_for(context) for context in contexts})

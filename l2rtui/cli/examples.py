@@ -44,7 +44,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui history --since-left",
         "l2rtui history export 'racing-*' --to mlflow",
     ),
-    "sweep": ("l2rtui sweep cartpole-sweep", "l2rtui sweep cartpole-sweep -o svg > sweep.svg"),
+    "sweep": ("l2rtui sweep cartpole-sweep", "l2rtui sweep cartpole-sweep -o csv > sweep.csv"),
     "diff": ("l2rtui diff racing-sac-s3 racing-sac-s4", "l2rtui diff 7f3a91c0 racing-sac-s4 -o json"),
     "report": ("l2rtui report racing-sac", "l2rtui report racing-sac --out week.html"),
     "launch": (

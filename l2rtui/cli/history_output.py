@@ -1,4 +1,4 @@
-"""Documents and tables of the history: rows, whole records, differences, CSV."""
+"""Documents and tables of the history: rows, full records, differences, CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REVISION_CHARS: Final = 10
 
 
 def _day(field: str) -> Any:
-    """Return the function that formats a time to the minute, as a table of months of runs wants it."""
+    """Return the function that formats a time to the minute, which suits a table of months of runs."""
     return lambda document: document[field] and document[field][:16].replace("T", " ")
 
 
@@ -71,7 +71,7 @@ DIFFERENCES: Final = View(
 
 
 def history_document(entry: HistoryEntry) -> dict[str, Any]:
-    """Return one run of the history; ``dirty`` is null where there is no revision."""
+    """Return one run of the history; ``dirty`` is null without a revision."""
     return {
         "run": entry.run,
         "run_id": entry.run_id,
@@ -92,7 +92,7 @@ def history_document(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def record_document(record: HistoryRecord, spec: Any) -> dict[str, Any]:
-    """Return a whole record; fields of the end are null while nobody has seen it."""
+    """Return a full record; fields of the end are null while the end is unknown."""
     entry, launch, ending = record.entry, record.launch, record.ending
     return {
         **history_document(entry),
@@ -114,7 +114,9 @@ def record_document(record: HistoryRecord, spec: Any) -> dict[str, Any]:
 def difference_document(
     first: HistoryEntry, second: HistoryEntry, rows: Sequence[Difference], patch: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the differences of two records: fields, and those of their source trees as lines of a unified diff."""
+    """Return the differences of two records: fields, and the differences of their source trees as a unified
+    diff.
+    """
     return {
         "first": history_document(first),
         "second": history_document(second),
@@ -134,10 +136,10 @@ def csv_rows(documents: Iterable[Document]) -> Iterator[str]:
 
 
 def _csv_line(cells: Iterable[object]) -> str:
-    import csv  # for this form alone
+    import csv  # needed only for this form
 
     file = io.StringIO()
-    # A cell that begins so is a formula for spreadsheets, and names of runs are somebody else's text.
+    # Spreadsheets read a cell with such a first character as a formula, and names of runs come from other users.
     csv.writer(file, lineterminator="").writerow(
         f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell for cell in cells
     )

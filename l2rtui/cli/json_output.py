@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> dict[str, Any]:
-    """One node and its GPUs; ``num_pods`` are on it, None where that is unknown."""
+    """One node and its GPUs; ``num_pods`` is the number of its pods, None if unknown."""
     gpus = []
     for gpu in node.gpus:
         states = [slot.state for slot in ledger.of_gpu(node.name, gpu.index)]
@@ -100,24 +100,24 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
 
 
 def _context(row: Node | PodView | RunView) -> dict[str, str]:
-    """Context of a row; left out where one context is shown, as in documents of earlier versions."""
+    """Context of a row; left out if only one context is shown, as in documents of earlier versions."""
     return {"context": row.context} if row.context else {}
 
 
 def slot_document(
     slot: Slot, node: Node, mismatches: Sequence[str] = (), num_free: int | None = None
 ) -> dict[str, Any]:
-    """One slot and who holds it.
+    """One slot and its holder.
 
     Args:
-        mismatches: Those of its holder.
+        mismatches: Mismatches of its holder.
         num_free: Free slots of its GPU; None for a CPU.
     """
     gpu, use = node.gpu(slot.id.gpu), node.use(slot.id.gpu)
     return {
         "id": str(slot.id),
         "node": slot.id.node,
-        # The CPU beside GPUs has no index; that of a node without GPUs has been 0 since the first version.
+        # The CPU of a GPU node has no index; the CPU of a node without GPUs has been 0 since the first version.
         "gpu": slot.id.gpu if slot.id.gpu != CPU else None,
         "kind": "cpu" if slot.is_cpu else "gpu",
         "device": gpu.label if gpu else None,
@@ -144,10 +144,10 @@ def slot_document(
 def pod_document(
     pod: PodView, mismatches: Sequence[str] = (), shares: Mapping[int, GpuShare | None] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """One pod; ``mismatches`` are sentences on what does not fit between it and its place.
+    """One pod; ``mismatches`` are sentences about differences between the pod and its place.
 
     Args:
-        shares: Its part of each GPU that it uses; None for one that is unknown.
+        shares: Its part of each GPU that it uses; None if unknown.
     """
     status = pod.status
     return {
@@ -192,12 +192,12 @@ def pod_document(
 
 
 def _several_containers(pod: PodView) -> dict[str, int]:
-    """Return the numbers of containers of a pod with several of them; ``ready`` says it all of one."""
+    """Return the container counts of a pod with several containers; for a single one ``ready`` is enough."""
     return {"containers": pod.containers, "containers_ready": pod.containers_ready} if pod.containers > 1 else {}
 
 
 def _labels(pod: PodView) -> dict[str, str]:
-    """Its own labels, and of a pod that l2rtui launched those that are the same on every backend."""
+    """Labels of the pod; for a pod launched by l2rtui, also the labels that are the same on every backend."""
     if not pod.run:
         return dict(pod.labels)
     return {
@@ -263,7 +263,7 @@ def experiment_document(summary: ExperimentSummary) -> dict[str, Any]:
 
 
 def owner_document(holding: Holding, gpu_hours: float | None) -> dict[str, Any]:
-    """Slots and GPUs of one owner in one project; GPU-hours are those of all projects of the owner."""
+    """Slots and GPUs of one owner in one project; GPU-hours are summed over all projects of the owner."""
     return {
         "owner": holding.owner or None,
         "project": holding.project or None,
@@ -293,7 +293,7 @@ def set_documents(run: RunView, pods: Sequence[PodView]) -> list[dict[str, Any]]
 
 
 def launched_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
-    """A run that was just launched, with its pods."""
+    """A newly launched run, with its pods."""
     pods = snapshot.pods_of(run.name)
     return _launched(run, pods, [pod_document(pod) for pod in pods])
 
@@ -311,7 +311,7 @@ def _launched(run: RunView, pods: Sequence[PodView], pod_documents: list[dict[st
 
 
 def started_document(run: RunPlan) -> dict[str, Any]:
-    """A run that was just launched where it takes a moment until its pods show: the pods that were planned."""
+    """A newly launched run whose pods are not visible yet: the planned pods."""
     spec = run.spec
     pods = [planned_view(pod, spec.name, run.owner, spec.seed) for pod in run.pods]
     view = _view_of(spec, run.uid, run.owner)
@@ -322,14 +322,14 @@ def started_document(run: RunPlan) -> dict[str, Any]:
 
 
 def _view_of(spec: RunSpec, uid: str, owner: str) -> RunView:
-    """Return the row that a run will have."""
+    """Return the expected row of a planned run."""
     sets = tuple(SetView(part.name, part.role, part.replicas) for part in spec.sets)
     kind = str(spec.kind)
     return RunView(uid, spec.name, spec.experiment, owner, spec.seed, kind, sets=sets, trial=spec.trial)
 
 
 def plan_document(plan: LaunchPlan, findings: Iterable[Finding], *, is_refused: bool) -> dict[str, Any]:
-    """Plan of a launch: what it would create, and the findings of preflight."""
+    """Plan of a launch: the objects it would create, and the findings of preflight."""
     return {
         "refused": is_refused,
         "runs": [_planned_run(run) for run in plan.runs],
@@ -381,7 +381,7 @@ def scale_document(plan: ScalePlan) -> dict[str, Any]:
 
 
 def destroyed_document(run: DestroyedRun) -> dict[str, Any]:
-    """Run that is gone and can be launched again."""
+    """Destroyed run that can be launched again."""
     spec = run.spec
     return {
         "name": spec.name,
@@ -421,13 +421,13 @@ def queue_document(row: QueueRow) -> dict[str, Any]:
 
 
 def queued_document(ticket: Ticket) -> dict[str, Any]:
-    """A run that was just queued, in the form of one that was launched: without pods."""
+    """A newly queued run, in the form of a launched one, without pods."""
     spec = ticket.spec
     return {**_launched(_view_of(spec, ticket.uid, ticket.owner), (), []), "queued": True}
 
 
 def leak_document(leak: Leak) -> dict[str, Any]:
-    """Leftover of a run that is gone."""
+    """Leftover object of a deleted run."""
     return asdict(leak)
 
 
@@ -471,7 +471,7 @@ def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = Tru
 
     Args:
         now: Seconds since the epoch, for the age of the record.
-        is_learning: The learner is there, so that rates of a new record are those of this moment.
+        is_learning: The learner exists, so that the rates of a new record are current.
     """
     age_seconds = max(0.0, now - metrics.time) if metrics.time else None
     return {
@@ -500,7 +500,7 @@ def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = Tru
 
 
 def exchange_document(figures: ExchangeFigures) -> dict[str, Any] | None:
-    """Figures of a learner's exchange; None where its records have none."""
+    """Figures of a learner's exchange; None if its records have none."""
     if not figures.is_recorded:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Listings: the documents of each kind, and the names, states and labels by which a user may choose among them."""
+"""Listings: the documents of each kind, and the names, states and labels that select among them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Listing:
         noun: Singular, for sentences.
         key: Field that identifies an object while it exists.
         documents: All objects of a snapshot, in the order of the list.
-        names: Names by which a document of a snapshot is chosen.
-        states: States in which it is, each as ``--state`` takes it.
-        nodes: Nodes on which it is. labels: labels that ``-l`` tests.
-        volatile: Fields that differ at every look, so that they alone are no change.
-        select: Returns the keys of the objects that an exact name means; None where that is what ``names`` has.
+        names: Names that select a document of a snapshot.
+        states: States of a document, in the form of ``--state``.
+        nodes: Nodes of a document. labels: labels that ``-l`` tests.
+        volatile: Fields that differ each time; a change only of these is not reported.
+        select: Returns the keys of the objects that an exact name selects; None means by ``names``.
     """
 
     noun: str
@@ -89,7 +89,7 @@ def _slot_documents(snapshot: ClusterSnapshot) -> list[Document]:
 
 
 def _slot_names(_: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
-    """The slot itself, its device and its node, as ``--on`` takes them."""
+    """The slot itself, its device and its node, in the form of ``--on``."""
     return lambda document: (document["id"], document["id"].rpartition(".")[0], document["node"])
 
 
@@ -111,7 +111,7 @@ SLOTS = Listing(
 
 # --- pods ------------------------------------------------------------------------------------------------------
 def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
-    """Documents of the pods, those of a run together."""
+    """Documents of the pods, grouped by run."""
     pods = sorted(snapshot.pods.values(), key=lambda pod: (pod.run == "", pod.run))
     runs = dict.fromkeys(pod.run for pod in pods if pod.run)
     ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
@@ -121,7 +121,8 @@ def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
 
 def _pod_names(snapshot: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
     """The name of a pod, and ``RUN``, ``RUN/SET`` and ``RUN/SET/INDEX`` of its run and experiment."""
-    # Once for all pods: a search among the runs for each of ten thousand would take longer than all the rest.
+    # Once for all pods: a search among the runs for each of ten thousand pods would take longer than everything
+    # else.
     experiments = {run.name: run.experiment for run in snapshot.runs.values()}
 
     def names(document: Document) -> Iterable[str]:
@@ -156,7 +157,7 @@ PODS = Listing(
 
 # --- runs ------------------------------------------------------------------------------------------------------
 def _run_documents(snapshot: ClusterSnapshot) -> list[Document]:
-    """Documents of the runs with the learning that their pods alone show: no log is read."""
+    """Documents of the runs with learning states derived only from their pods: no log is read."""
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
     states = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created) for run in runs}
     return [json_output.run_document(run, snapshot, states[run.uid]) for run in runs]
@@ -182,7 +183,7 @@ RUNS = Listing(
 
 # --- experiments -----------------------------------------------------------------------------------------------
 def _experiment_documents(snapshot: ClusterSnapshot) -> list[Document]:
-    """Documents of the experiments with the learning that pods alone show: no log is read."""
+    """Documents of the experiments with learning states derived only from pods: no log is read."""
     runs = snapshot.runs.values()
     states = ((run, learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created)) for run in runs)
     summaries = summarize(seed_result(run, state, None) for run, state in states)

@@ -1,4 +1,4 @@
-"""From the words of the command line to an exit code; every expected failure ends here as one sentence."""
+"""From the words of the command line to an exit code; every expected failure is reported here as one sentence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 EXIT_BROKEN_PIPE = 141
-"""As for a program that SIGPIPE has ended: shells then know that the reader wanted no more."""
+"""Exit code of a program ended by SIGPIPE: shells then know that the reader closed the pipe."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run l2rtui; give its exit code.
+    """Run l2rtui; return its exit code.
 
     Args:
         words: The command line without the program's name; None takes it from the process.
@@ -29,31 +29,31 @@ def main(words: Sequence[str] | None = None) -> int:
     code = _guarded(sys.argv[1:] if words is None else words)
     try:
         sys.stderr.flush()
-    except OSError:  # nobody listens any more: that is no failure
+    except OSError:  # stderr is closed: not a failure
         _drop(sys.stderr)
     return code
 
 
 def _guarded(words: Sequence[str]) -> int:
-    """Run the words and turn every expected failure into a sentence and a code."""
+    """Run the command line and turn every expected failure into a sentence and an exit code."""
     try:
         code = _run(words)
         sys.stdout.flush()
     except L2RError as error:
         _complain(str(error))
         return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough (`| head`)
+    except BrokenPipeError:  # the reader closed the pipe (`| head`)
         _drop(sys.stdout)
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        # A full disk or a closed descriptor behind a redirection; other OSErrors are defects or have been
-        # translated.
+        # A full disk or a closed descriptor behind a redirection; other OSErrors are bugs or were translated
+        # already.
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
         _drop(sys.stdout)
         _complain(f"The output cannot be written: {error.strerror}.")
         return EXIT_FAILED
-    except Exception:  # a defect: Python prints its traceback, and the log keeps it
+    except Exception:  # a bug: Python prints its traceback, and it is logged
         import logging
 
         logging.getLogger(__name__).exception("unexpected error")
@@ -62,7 +62,7 @@ def _guarded(words: Sequence[str]) -> int:
 
 
 def _repair_streams() -> None:
-    """Let a stream that was closed by the caller swallow what it gets, and let none stumble over a character."""
+    """Replace closed standard streams by /dev/null, and escape characters that a stream cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -73,8 +73,8 @@ def _repair_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Let what is still to be written go nowhere; Python flushes once more at its end."""
-    # Python flushes stdout at exit and would print a second BrokenPipeError on its own.
+    """Discard buffered output; Python flushes again at exit."""
+    # Python flushes stdout at exit and would print a second BrokenPipeError.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -101,7 +101,7 @@ def _run(words: Sequence[str]) -> int:
 def _run_verb(name: str, words: list[str]) -> int:
     if name not in VERBS or name == "diff":
         if command_line := translated(name, words):
-            # For people: a script that says `get pods` shall stay as quiet as one that says `pods`.
+            # For people: a script that uses `get pods` must stay as quiet as one that uses `pods`.
             if sys.stderr.isatty():
                 _say(f"→ l2rtui {' '.join(command_line)}")
             return _run(command_line)
@@ -133,7 +133,7 @@ def _run_verb(name: str, words: list[str]) -> int:
 
 
 def _open_demo(words: list[str]) -> int:
-    """Open the app over the demo, a cluster in memory; a verb behind it runs there."""
+    """Open the app over the demo, a cluster in memory; with a verb, run the verb there."""
     if any(word == "--backend" or word.startswith("--backend=") for word in words):
         raise UsageError("demo is a backend itself: --backend contradicts it.", "Leave one of them out.")
     verb, _ = split_verb(words)
@@ -141,10 +141,10 @@ def _open_demo(words: list[str]) -> int:
 
 
 def _accept_old_spellings(args: Namespace) -> None:
-    """Take ``launch --as RUN`` and ``--as-run RUN`` as ``--like RUN``, with a note."""
+    """Treat ``launch --as RUN`` and ``--as-run RUN`` as ``--like RUN``, with a note."""
     old = "--as-run" if args.as_run else ""
     if not (args.file or args.template or args.like or old) and args.impersonate_user:
-        # Without a file there is nothing that another user could launch: the run of the past is meant.
+        # Without a file there is nothing to launch as another user, so a past run is meant.
         old, args.as_run, args.impersonate_user = "--as", args.impersonate_user, None
     if old:
         _say(f"`launch {old} RUN` is written `launch --like RUN` now; --as names a user.")
@@ -176,7 +176,7 @@ def _open_app(words: list[str]) -> int:
         refuse_unusable(settings)
 
     def app() -> int:
-        # After the fork: the parent that watches over the terminal stays small.
+        # After the fork: the parent that guards the terminal stays small.
         from l2rtui.ui.bootstrap import Recording, run
 
         _configure_log(args, is_app=True)
@@ -202,5 +202,5 @@ def _say(sentence: str) -> None:
 
     from l2rtui.domain.sanitize import sanitize
 
-    with suppress(OSError):  # nobody listens
+    with suppress(OSError):  # stderr is closed
         print(sanitize(sentence), file=sys.stderr)

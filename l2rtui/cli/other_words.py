@@ -1,7 +1,7 @@
-"""Words of kubectl, helm, docker, SkyPilot, Ray and shells, by which people look for a verb.
+"""Words of kubectl, helm, docker, SkyPilot, Ray and shells that users may try as verbs.
 
-Those that only look do what is meant: ``get pods`` is ``pods``. Those that change something point to the command to
-type and do nothing, since the same word means something else here.
+Words that only read are executed: ``get pods`` runs ``pods``. Words that change something only print the command to
+type, since the same word has another meaning here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTS: Final = {
     "workers": "pods",
     "gpus": "slots",
 }
-"""Words that list, with the verb that they mean without a kind behind them."""
+"""Words that list, with the verb they stand for if no kind follows."""
 _SAME: Final = {
     "log": "logs",
     "run": "runs",
@@ -36,7 +36,7 @@ _SAME: Final = {
     "info": "check",
     "cluster-info": "check",
 }
-"""Words that are another spelling of a verb that only looks; ``run`` is one where no file follows it."""
+"""Other spellings of read-only verbs; ``run`` is one if no file follows."""
 _VALUE_OPTIONS: Final = frozenset(
     [
         "--backend",
@@ -68,10 +68,10 @@ _FILES: Final = (".yaml", ".yml", ".json")
 
 
 def translated(verb: str, words: Sequence[str]) -> list[str]:
-    """Return the command line that was meant by a word of another tool; empty where it only looks like one.
+    """Return the command line meant by a word of another tool; empty if the word only looks like one.
 
     Args:
-        verb: A word that is no verb. words: the other words, in their order.
+        verb: A word that is not a verb. words: the other words, in order.
     """
     kind, rest = _split_kind(words)
     match verb:
@@ -83,7 +83,7 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
             return ["slots", *rest, "--state", "busy,failed", "-o", "wide"]
         case "run" if _file(words):
             return []
-        case "diff" if _file(words):  # kubectl's: with two runs it is a verb of ours
+        case "diff" if _file(words):  # kubectl's: with two runs it is our verb
             return ["plan", "--diff", *words]
         case _ if verb in _SAME:
             return [*_SAME[verb].split(), *words]
@@ -95,7 +95,7 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
 
 
 def without_kind(words: Sequence[str]) -> list[str]:
-    """Return the words of ``describe`` without a kind before the name: ``pod NAME`` is ``NAME``."""
+    """Return the words of ``describe`` without a kind before the name: ``pod NAME`` gives ``NAME``."""
     names = _positionals(words)
     if len(names) == 2 and names[0] in KINDS:
         cut = list(words).index(names[0])
@@ -104,7 +104,7 @@ def without_kind(words: Sequence[str]) -> list[str]:
 
 
 def advice(verb: str, words: Sequence[str]) -> str:
-    """Return the command to type for a word of another tool that changes something; empty for an unknown word."""
+    """Return the command to type for another tool's word that changes something; empty for an unknown word."""
     make = _ADVICE.get(verb)
     return make(words) if make is not None else ""
 
@@ -230,7 +230,7 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
 
 # --- reading of words ------------------------------------------------------------------------------------------
 def _split_kind(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the kind that is named first, and the other words; ``pod/NAME`` is the kind and the name."""
+    """Return the kind that is named first, and the other words; ``pod/NAME`` gives the kind and the name."""
     for number, word in enumerate(words):
         if word.startswith("-") or (number and words[number - 1] in _VALUE_OPTIONS):
             continue

@@ -1,8 +1,8 @@
 """Output of verbs: data on stdout as a table, JSON, YAML or names; messages on stderr.
 
-Text from outside (names, reasons, log lines) may hold anything, so tables pass through ``sanitize``, and JSON and
-YAML escape every character that a terminal would interpret or hide. Colours are used on a terminal alone, and never
-with NO_COLOR.
+Text from outside (names, reasons, log lines) may contain any characters, so tables pass through ``sanitize``, and
+JSON and YAML escape every character that a terminal would interpret or hide. Colours are used only on a terminal,
+and never with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from l2rtui.domain.sanitize import HIDDEN, sanitize
 from l2rtui.domain.status import Level
 
 Document = Mapping[str, Any]
-"""One object as JSON has it; ``docs/json.md`` lists the fields."""
+"""One object in its JSON form; ``docs/json.md`` lists the fields."""
 
 _NUMBER_WIDTH = 8
 """Width of a column of numbers in a stream, whose later rows are unknown."""
 _FIRST_ROWS = 100
-"""Rows that set the widths of a table of many, and are written before the others are made."""
+"""Rows that determine the widths of a long table; they are written before the others are made."""
 _COLOURS = {Level.OK: "32", Level.WAIT: "36", Level.WARN: "33", Level.BAD: "31", Level.DONE: "2"}
 
 
@@ -37,10 +37,10 @@ class Column:
     Attributes:
         header: In capitals.
         value: Key of the cell in a document, or a function that returns it: text, number, bool or None.
-        is_wide: Shown with ``-o wide`` alone.
+        is_wide: Shown only with ``-o wide``.
         is_number: Aligned to the right.
         level: Colour by meaning; None leaves the cell plain.
-        is_volatile: Differs at every look, such as an age: that alone is no change of the object.
+        is_volatile: Differs each time, such as an age: its change is not a change of the object.
     """
 
     header: str
@@ -103,7 +103,7 @@ class Output:
         self._widths: list[int] = []
 
     def show_all(self, view: View, documents: Sequence[Document]) -> None:
-        """Write many objects: a list in JSON and YAML, even of one or none."""
+        """Write many objects: a list in JSON and YAML, even for one object or none."""
         if self.form in ("table", "wide"):
             self._table(view, documents)
         elif self.form == "name":
@@ -112,9 +112,9 @@ class Output:
             self.dump(list(documents))
 
     def show_rows(self, view: View, documents: Iterable[Document]) -> int:
-        """Write many objects as they come, and return their number; JSON and YAML are one list, at the end.
+        """Write many objects as they arrive, and return their number; JSON and YAML are one list, at the end.
 
-        A table is as wide as its first rows need it: a longer cell below moves the rest of its row.
+        A table has the widths of its first rows: a longer cell below shifts the rest of its row.
         """
         if self.form in ("json", "yaml"):
             every = list(documents)
@@ -135,19 +135,19 @@ class Output:
         return number
 
     def show_one(self, view: View, document: Document) -> None:
-        """Write one object: no list in JSON and YAML."""
+        """Write one object: not a list in JSON and YAML."""
         if self.form in ("json", "yaml"):
             self.dump(document)
         else:
             self.show_all(view, [document])
 
     def start_stream(self, view: View, documents: Sequence[Document]) -> None:
-        """Write the header of an endless table, as wide as these rows need it; they are not written."""
+        """Write the header of an endless table, with the widths of these rows; they are not written."""
         if self.form in ("table", "wide") and documents:
             self._open_stream(self._columns(view), documents)
 
     def stream_one(self, view: View, document: Document) -> None:
-        """Write one of an endless row of objects: a line of JSON, a document of YAML, a row of the table."""
+        """Write one of an endless series of objects: a line of JSON, a document of YAML, a row of the table."""
         if self.form == "json":
             self.line(to_json(document, indent=None))
         elif self.form == "yaml":
@@ -160,15 +160,15 @@ class Output:
         self.stream.flush()
 
     def dump(self, data: Any) -> None:
-        """Write data as JSON or YAML, whatever it is."""
+        """Write any data as JSON or YAML."""
         self.line(to_yaml(data) if self.form == "yaml" else to_json(data))
 
     def text(self, text: str) -> None:
-        """Write one line of text from outside, made harmless."""
+        """Write one line of text from outside, sanitised."""
         self.line(sanitize(text))
 
     def line(self, text: str) -> None:
-        """Write one line that is safe already."""
+        """Write one line that is already safe."""
         print(text, file=self.stream)
 
     def _names(self, view: View, documents: Iterable[Document]) -> None:
@@ -179,14 +179,14 @@ class Output:
         return [column for column in view.columns if self.form == "wide" or not column.is_wide]
 
     def stable_cells(self, view: View, document: Document) -> tuple[str, ...]:
-        """Return the cells of a row by which a change of its object shows."""
+        """Return the cells of a row that reveal a change of its object."""
         return tuple(cell_text(column.cell(document)) for column in self._columns(view) if not column.is_volatile)
 
     def table_lines(self, view: View, documents: Sequence[Document], limit: int | None = None) -> list[str]:
         """Return a table as lines, header first.
 
         Args:
-            limit: Characters of a line, without its colours; what is longer is cut with a sign.
+            limit: Characters of a line, without its colours; longer lines are cut with a sign.
         """
         columns = self._columns(view)
         rows = [_cells(columns, document) for document in documents]
@@ -206,7 +206,7 @@ class Output:
         self.line(self._aligned(columns, self._widths, _cells(columns, document), document))
 
     def _open_stream(self, columns: Sequence[Column], documents: Sequence[Document]) -> None:
-        # Later rows are not known: leave room for growing numbers.
+        # Later rows are unknown: leave room for growing numbers.
         rows = [_cells(columns, document) for document in documents]
         widths = [
             max(len(column.header), _NUMBER_WIDTH * column.is_number, 2 + max(len(row[n]) for row in rows))
@@ -241,14 +241,14 @@ class Output:
         return "  ".join(cells).rstrip()
 
     def coloured(self, text: str, level: Level | None) -> str:
-        """Colour a text by meaning, where colours are welcome."""
+        """Colour a text by meaning, if colours are enabled."""
         if level is None or not self.has_colours:
             return text
         return f"\x1b[{_COLOURS[level]}m{text}\x1b[0m"
 
 
 class StderrReporter:
-    """stderr: sentences for people, and a live line on a terminal. When nobody listens, work goes on.
+    """stderr: sentences for the user, and a live line on a terminal. If stderr is closed, work continues.
 
     Args:
         hint: Completes the command lines in a sentence.
@@ -262,14 +262,14 @@ class StderrReporter:
         self._last_progress = ""
 
     def say(self, text: str) -> None:
-        """Write one sentence; text from outside in it is made harmless."""
+        """Write one sentence; text from outside in it is sanitised."""
         self._write(f"{sanitize(self._hint(text))}\n")
 
     def progress(self, text: str) -> None:
-        """Write how far something is: over the last such line on a terminal, as a line of its own elsewhere."""
+        """Write progress: over the last such line on a terminal, as a separate line elsewhere."""
         if self.is_live:
-            # One column less than the terminal: a full line wraps, and the carriage return would overwrite its tail
-            # only.
+            # One column less than the terminal: a full line wraps, and the carriage return would overwrite only its
+            # tail.
             self._write(sanitize(text)[: _columns_of_terminal() - 1])
             self._has_live_line = True
         elif text != self._last_progress:
@@ -277,22 +277,22 @@ class StderrReporter:
         self._last_progress = text
 
     def live(self, text: str) -> None:
-        """Write how far something is where a line can be overwritten, and nothing elsewhere."""
+        """Write progress if a line can be overwritten, otherwise nothing."""
         if self.is_live and not (self._has_live_line and text == self._last_progress):
             self.progress(text)
 
     def clear(self) -> None:
-        """Take away the line that is overwritten, before something else is printed."""
+        """Remove the live line, before other output."""
         if self._has_live_line:
             self._write("")
 
     def step(self, text: str, *, is_step: bool) -> None:
-        """Write how far something is; where no line can be overwritten, only what is a step of its own."""
+        """Write progress; if no line can be overwritten, only separate steps."""
         if self.is_live or is_step:
             self.progress(text)
 
     def ask(self, question: str, word: str = "") -> bool:
-        """Ask for y or N, or for a word in full; anything else is no."""
+        """Ask for y or N, or for a full word; any other answer is no."""
         self._write(f"{sanitize(question)} [{f'type {word} to go ahead' if word else 'y/N'}] ")
         answer = sys.stdin.readline()
         if not answer:
@@ -301,7 +301,7 @@ class StderrReporter:
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            # A live line is cleared before anything else is written over it.
+            # A live line is cleared before other text is written over it.
             self._stream.write(f"\r\x1b[K{text}" if self._has_live_line else text)
             self._stream.flush()
         self._has_live_line = False
@@ -323,12 +323,12 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[i
 
 
 def _cut(cell: str, room: int) -> str:
-    """Return a cell that fits, with a sign where text is lost."""
+    """Return a cell that fits, with a sign if text is cut."""
     return cell[:room] if len(cell.rstrip()) <= room else f"{cell[: room - 1]}…"
 
 
 def cell_text(value: object) -> str:
-    """Return a value as a table shows it."""
+    """Return the text of a value in a table."""
     match value:
         case None | "" | ():
             return "-"
@@ -342,8 +342,8 @@ def cell_text(value: object) -> str:
 
 
 def to_json(data: Any, indent: int | None = 2) -> str:
-    """Write JSON that no terminal obeys: UTF-8, with control, bidirectional and invisible characters escaped."""
-    # allow_nan=False: NaN is not JSON, and a document with one is a defect that must not reach a parser.
+    """Write JSON without terminal effects: UTF-8, with control, bidirectional and invisible characters escaped."""
+    # allow_nan=False: NaN is not JSON, and a document with one is a bug that must not reach a parser.
     text = json.dumps(data, ensure_ascii=False, indent=indent, allow_nan=False)
     return HIDDEN.sub(_escaped, text)
 

@@ -1,7 +1,7 @@
-"""The words of the command line: verbs, their arguments and options, and a sentence for each wrong one.
+"""The words of the command line: verbs, their arguments and options, and error sentences.
 
-One parser is built for each call, for the one verb in it: argparse's own subparsers would build all of them, and
-would hide from a verb the options that stand before it.
+Each call builds one parser, for its verb: argparse's subparsers would build all of them, and would hide the options
+before the verb from it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VALUE_OPTIONS = (
     *("--backend", "--kubeconfig", "--context", "--as", "--as-group"),
     *("-n", "--namespace", "--config", "-o", "--output", "--record", "--replay", "--speed", "--view"),
 )
-"""Options that may stand before the verb and take the next word."""
+"""Options that may precede the verb and take the next word."""
 
 
 class Verb(NamedTuple):
@@ -40,8 +40,8 @@ class Verb(NamedTuple):
 
     Attributes:
         module: Under ``l2rtui.cli.verbs``; imported when the verb runs. It holds ``async def run_<verb>``.
-        add: Adds the verb's own arguments to its parser.
-        formats: The values of ``-o``; empty when it has none.
+        add: Adds the verb's arguments to its parser.
+        formats: The values of ``-o``; empty if the verb lacks it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Verb(NamedTuple):
 
 
 def _nothing(parser: Parser) -> None:
-    """Most verbs that look take the common options alone."""
+    """Most verbs that only read take just the common options."""
 
 
 def _plan(parser: Parser) -> None:
@@ -259,7 +259,7 @@ VERBS = {
             "history",
             "results of the trials of a sweep, the best first",
             selection.sweep,
-            (*FORMATS, "csv", "svg"),
+            (*FORMATS, "csv"),
         ),
         Verb("queue", "queue", "runs that wait for slots, in their order: list, cancel, move", groups.queue),
         Verb("scale", "scale_kill_exec", "give a set another number of replicas", _scale),
@@ -312,7 +312,7 @@ CHANGING = frozenset(
 
 
 def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Find the verb among the words; give it and the other words. The verb is empty when there is none."""
+    """Find the verb among the words; return it and the other words. The verb is empty if there is none."""
     skip = False
     for number, word in enumerate(words):
         if skip or word.startswith("-"):
@@ -323,7 +323,7 @@ def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def app_parser() -> Parser:
-    """The words without a verb: they open the app."""
+    """Return the parser without a verb, which opens the app."""
     verbs = "\n".join(f"  {verb.name:<12} {verb.summary}" for verb in VERBS.values())
     parser = Parser(
         "l2rtui",
@@ -345,7 +345,7 @@ def app_parser() -> Parser:
 
 
 def verb_parser(verb: Verb) -> Parser:
-    """The words of one verb."""
+    """Return the parser of one verb."""
     parser = Parser(
         f"l2rtui {verb.name}", description=f"{verb.summary[0].upper()}{verb.summary[1:]}.", epilog=epilog(verb.name)
     )
@@ -360,7 +360,7 @@ def verb_parser(verb: Verb) -> Parser:
 
 def _common(parser: Parser) -> None:
     parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
-    if "--kubeconfig" not in parser.options:  # `cluster` has its own: the file that it writes to
+    if "--kubeconfig" not in parser.options:  # `cluster` defines it itself: the file that it writes to
         parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
     parser.option("--context", metavar="NAME", help="cluster of the kubeconfig; several with commas")
     parser.flag("--all-contexts", "list or show all clusters of the kubeconfig")
@@ -376,16 +376,16 @@ def _common(parser: Parser) -> None:
 
 
 def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
-    """The verb with this name.
+    """Return the verb with this name.
 
     Args:
         others: The other words of the command line, for the sentence.
 
     Raises:
-        UsageError: there is none; names the verb for a word of other tools, else the nearest.
+        UsageError: unknown verb; suggests the verb for a word of another tool, otherwise the nearest.
     """
     if word not in VERBS:
-        # A verb that changes something is proposed for a slip of the fingers alone, never for a likeness.
+        # A verb that changes something is suggested only for a typing error, never for mere similarity.
         looking = [name for name in VERBS if name not in CHANGING]
         slips = [name for name in VERBS if len(word) > 3 and is_typo(word, name)]
         hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
@@ -394,11 +394,11 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
 
 
 # --- values of options ----------------------------------------------------------------------------------------
-# argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+# argparse shows the text of an ArgumentTypeError unchanged, after the option's name.
 
 
 def _count(text: str) -> int:
-    # isdigit() alone also accepts digits of other scripts, which int() would take without a word.
+    # isdigit() also accepts digits of other scripts, which int() would silently accept.
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
@@ -419,7 +419,7 @@ def _speed(text: str) -> float:
         speed = float(text)
     except ValueError:
         speed = 0.0
-    # Beyond that, the second in which records are gathered would make them look old, and runs stalled.
+    # At higher speeds, the second in which records are gathered would make them look old, and runs stalled.
     if not 0.01 <= speed <= 100:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.01 to 100")
     return speed

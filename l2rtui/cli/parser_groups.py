@@ -1,4 +1,4 @@
-"""The words of the verbs for what lies around runs: images, secrets and clusters."""
+"""Arguments of the verbs for resources around runs: images, secrets and clusters."""
 
 from __future__ import annotations
 

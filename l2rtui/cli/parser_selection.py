@@ -1,4 +1,4 @@
-"""The words by which lists, ``metrics`` and ``wait`` choose among objects, and follow them."""
+"""Arguments by which lists, ``metrics`` and ``wait`` select objects and follow them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = {
         *("live", "slow", "starved", "stalled", "diverged", "done", "failed", "unknown"),
     ),
 }
-"""States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are taken as well."""
+"""States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are accepted too."""
 TRACKERS = ("mlflow", "wandb")
 OUTCOMES = ("running", "done", "failed", "destroyed", "taken-back", "lost")
 AXES = ("env_steps", "time", "updates")
@@ -214,7 +214,7 @@ def _narrowing(parser: Parser) -> None:
     parser.flag("--watch", "follow: a table that is painted in place, in a pipe a line for each change", short="-w")
 
 
-# argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+# argparse shows the text of an ArgumentTypeError unchanged, after the option's name.
 def whole_number(text: str) -> int:
     """Read a whole number from 0 up. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit()):
@@ -232,18 +232,17 @@ def _compiled_selector(text: str) -> Any:
 
 
 def span(text: str) -> float:
-    """Read a time span: ``90``, ``90s``, ``30m``, ``2h``, ``1d``, ``1h30m``; seconds.
+    """Read a duration: ``90``, ``90s``, ``30m``, ``1.5h``, ``1h30m``, ``2d``; seconds.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: the text is not a time span.
     """
-    import re
+    from runtime.base.durations import parse_duration
 
-    match = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text, re.ASCII)
-    if match is None or not text or not any(match.groups()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time span: write 90s, 30m, 2h or 1h30m")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    try:
+        return parse_duration(text, allows_zero=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _condition(text: str) -> tuple[str, float | None]:
@@ -251,7 +250,7 @@ def _condition(text: str) -> tuple[str, float | None]:
     import math
 
     word, equals, value = text.partition("=")
-    # kubectl's own spellings mean the same here.
+    # kubectl's spellings mean the same here.
     word, value = {"delete": ("gone", value), "condition": (value.casefold(), "")}.get(word, (word, value))
     word = {"ready": "running", "complete": "done", "completed": "done", "succeeded": "done"}.get(word, word)
     if word not in CONDITIONS:

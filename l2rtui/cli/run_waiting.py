@@ -1,7 +1,7 @@
-"""Waiting until runs come to a condition: they run, have learned, are done, have failed, or are gone.
+"""Waiting until runs reach a condition: running, learned, done, failed or gone.
 
-A run that can no longer come to it ends the wait at once instead of at its timeout: a learner that failed for good
-never gets to a return. Outages of the backend are waited through (``services.monitor``).
+If a run can no longer reach it, the wait ends immediately instead of at its timeout: a learner that failed
+permanently never reaches a return. Outages of the backend do not end the wait (``services.monitor``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from l2rtui.services.monitor import Monitor
 
 _LOOK_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 2.0
-"""Time until a log that could not be read is opened again."""
+"""Pause before a log that could not be read is opened again."""
 
 
 class WaitCondition(StrEnum):
-    """State that a run is to come to."""
+    """State that a run should reach."""
 
     RUNNING = "running"
     LEARNED = "learned"
@@ -40,7 +40,7 @@ class WaitCondition(StrEnum):
 
 
 class WaitOutcome(StrEnum):
-    """Standing of a run to its condition."""
+    """State of a run relative to its condition."""
 
     WAITING = "waiting"
     REACHED = "reached"
@@ -48,7 +48,7 @@ class WaitOutcome(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """WaitOutcome of one run, with a sentence without its name."""
+    """WaitOutcome of one run, with a sentence that does not name the run."""
 
     outcome: WaitOutcome
     reason: str
@@ -59,7 +59,7 @@ class Goal:
     """WaitCondition to wait for.
 
     Attributes:
-        value: Return that has to be reached; for ``learned`` alone.
+        value: Return to reach; only for ``learned``.
     """
 
     condition: WaitCondition
@@ -68,7 +68,7 @@ class Goal:
 
 @dataclass(slots=True)
 class ReturnReading:
-    """Returns of one run, as its learner's log is read.
+    """Returns of one run, updated while its learner's log is read.
 
     Attributes:
         newest, best: None before the first.
@@ -80,15 +80,15 @@ class ReturnReading:
     is_read: bool = False
 
     def add(self, value: float) -> None:
-        """Add one more."""
+        """Add one return."""
         self.newest, self.best = value, value if self.best is None else max(self.best, value)
 
 
 def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: ReturnReading, now: float) -> Verdict:
-    """Return how a run stands to a condition.
+    """Return the state of a run relative to a condition.
 
     Args:
-        run: None once it is gone. pods: those of the run.
+        run: None once it is deleted. pods: pods of the run.
         now: Seconds since the epoch.
     """
     if goal.condition is WaitCondition.GONE:
@@ -108,7 +108,7 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
         return Verdict(
             WaitOutcome.REACHED if goal.condition is WaitCondition.FAILED else WaitOutcome.OUT_OF_REACH, sentence
         )
-    # The last records may be the best: a learner that is done is judged once its log is read to the end.
+    # The last records may be the best: a finished learner is judged once its log is read to the end.
     if (
         is_done
         and goal.condition in (WaitCondition.FAILED, WaitCondition.LEARNED)
@@ -142,7 +142,7 @@ class RunWaiter:
     """Verdicts on some runs, renewed as the cluster changes.
 
     Attributes:
-        monitor: Watch of the backend; its ``error`` says why nothing new is known.
+        monitor: Watch of the backend; its ``error`` is the reason why no new state is known.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class RunWaiter:
         self._final: dict[str, Verdict] = {}
 
     async def read_once(self, snapshot: ClusterSnapshot) -> None:
-        """Read the newest return of each run before the first verdict, for a wait that looks once."""
+        """Read the newest return of each run before the first verdict, for a wait with a single check."""
         if self._goal.condition is not WaitCondition.LEARNED:
             return
         for run in self._runs:
@@ -175,7 +175,7 @@ class RunWaiter:
             while True:
                 for task in tasks:
                     if task.done():
-                        task.result()  # a defect must not look like a run that never gets there
+                        task.result()  # a bug must not look like a run that never reaches the condition
                 if self.monitor.heard_at is not None:
                     yield {run.uid: self._verdict(run) for run in self._runs}
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -197,10 +197,12 @@ class RunWaiter:
         return verdict
 
     def _has_settled(self, run: RunView, pods: Sequence[PodView]) -> bool:
-        """Return True if the same processes have run for a moment: one that dies at once was Running, too."""
+        """Return True if the same processes have run for a moment: a process that dies immediately was Running,
+        too.
+        """
         if not self._settle:
             return True
-        # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
+        # Restarts are compared too: a pod that crashed and restarted is Running again, with another count.
         processes = frozenset((pod.uid, pod.restarts) for pod in pods)
         before, since = self._processes.get(run.uid, (None, 0.0))
         if before != processes:
@@ -209,7 +211,7 @@ class RunWaiter:
         return time.monotonic() - since >= self._settle
 
     async def _read_returns(self, run: RunView) -> None:
-        """Follow the log of a run's learner, and of those that replace it."""
+        """Follow the log of a run's learner, and of its replacements."""
         reading, uid = self._readings[run.uid], ""
         while True:
             learner = next((pod for pod in _pods_of(self.monitor.snapshot, run) if pod.role is Role.LEARNER), None)
@@ -228,6 +230,6 @@ class RunWaiter:
 
 
 def _pods_of(snapshot: ClusterSnapshot, run: RunView) -> tuple[PodView, ...]:
-    """Return the pods of a run; none of a later one that has its name."""
+    """Return the pods of a run; none of a later run with the same name."""
     namesake = snapshot.run_named(run.name)
     return () if namesake is not None and namesake.uid != run.uid else snapshot.pods_of(run.name)

@@ -1,7 +1,7 @@
-"""Choice among the objects of a listing by the words of a command: names, labels, owner, state, run, node, filter.
+"""Selection among the objects of a listing: names, labels, owner, state, run, node, filter.
 
-A name that stands there in full and matches nothing is an error, as a typo must not look like an empty cluster. A
-pattern or an option that matches nothing gives an empty list, and a sentence on stderr that lists what there is.
+A full name that matches nothing is an error, as a typo must not look like an empty cluster. A pattern or an option
+that matches nothing gives an empty list, and a sentence on stderr that lists the available values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from l2rtui.errors import NotFoundError, UsageError
 
 
 class RowSelection:
-    """Objects of one listing that a command's words choose."""
+    """Objects of one listing selected by a command's arguments."""
 
     def __init__(self, args: Namespace, listing: Listing) -> None:
         self._listing = listing
@@ -39,25 +39,25 @@ class RowSelection:
     def choose(
         self, snapshot: ClusterSnapshot, documents: Sequence[Document], *, skip: Collection[str] = ()
     ) -> list[Document]:
-        """Return the documents that every word chooses.
+        """Return the documents that match every argument.
 
         Args:
-            skip: Options that are not looked at.
+            skip: Options to ignore.
         """
         tests = [test for name, test in self._tests(snapshot) if name not in skip]
         return [document for document in documents if all(test(document) for test in tests)]
 
     def by_state(self, documents: Iterable[Document]) -> list[Document]:
-        """Return the documents in a state that was named; all where none was."""
+        """Return the documents in a named state; all if no state was named."""
         if not self._options["state"]:
             return list(documents)
         return [document for document in documents if self._is_in(document)]
 
     def require_names(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> None:
-        """Refuse a name that was written in full and is not there.
+        """Refuse a full name that does not exist.
 
         Raises:
-            NotFoundError: names what is near.
+            NotFoundError: suggests similar names.
         """
         if not self._names:
             return
@@ -71,7 +71,7 @@ class RowSelection:
                 raise NotFoundError(f"There is no {noun} {name!r}: {what}.", nearest(name, there))
 
     def why_empty(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> str:
-        """Return a sentence on the words by which nothing is chosen; empty where there is nothing at all."""
+        """Return a sentence about the arguments that match nothing; empty if there are no objects at all."""
         if not documents:
             return ""
         noun = self._listing.noun
@@ -87,7 +87,7 @@ class RowSelection:
         listing = self._listing
         if self._names:
             names_of, keys = listing.names(snapshot), self._keys(snapshot, self._names)
-            # An exact name means its object alone, and no run of an experiment that has the same name.
+            # An exact name selects only its object, not the runs of an experiment with the same name.
             words = [name for name in self._names if listing.select is None or is_pattern(name)]
             yield "name", lambda document: document[listing.key] in keys or matches_any(names_of(document), words)
         if self._labels:
@@ -103,7 +103,7 @@ class RowSelection:
             yield "state", self._is_in
 
     def _keys(self, snapshot: ClusterSnapshot, names: Iterable[str]) -> set[str]:
-        """Return the keys of the objects that exact names, and patterns of experiments, mean."""
+        """Return the keys of the objects that exact names, and patterns of experiments, select."""
         select = self._listing.select
         if select is None:
             return set()
@@ -115,7 +115,7 @@ class RowSelection:
         return matches_any((state.casefold() for state in self._listing.states(document)), self._options["state"])
 
     def _values(self, option: str, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> Iterable[str]:
-        """Return what could be chosen by an option."""
+        """Return the available values of an option."""
         for document in documents:
             match option:
                 case "name":
@@ -132,7 +132,7 @@ def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Docum
     """Return the documents whose row passes a filter, in the language of the app's tables.
 
     Raises:
-        UsageError: it compares with a column that is not there.
+        UsageError: the filter uses an unknown column.
     """
     columns = [*(column_name(column.header) for column in view.columns), *view.hidden_names]
     if problem := misread_columns(text, columns):
@@ -173,7 +173,9 @@ def _runs_meant(snapshot: ClusterSnapshot, word: str) -> Iterable[RunView]:
 
 
 def _experiments_meant(snapshot: ClusterSnapshot, word: str) -> Iterable[str]:
-    """Return ``experiment/NAME`` of each experiment that ``experiment/PATTERN`` matches; an exact name as it is."""
+    """Return ``experiment/NAME`` of each experiment that ``experiment/PATTERN`` matches; an exact name
+    unchanged.
+    """
     if not is_pattern(word):
         return (word,)
     head, _, rest = word.partition("/")

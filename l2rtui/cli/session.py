@@ -1,8 +1,8 @@
 """Session of one verb: settings, backend, output, and the handling of signals.
 
-The first SIGINT, SIGTERM or SIGHUP cancels the verb, which rolls back what is half done. A second one only gets a
-sentence, since stopping the roll-back would leave objects behind. SIGQUIT still ends the program at once. The
-handlers are plain ones, not the event loop's: a signal is noted at once, even while the verb does not await
+The first SIGINT, SIGTERM or SIGHUP cancels the verb, which rolls back unfinished work. A second one only prints a
+sentence, since stopping the roll-back would leave objects behind. SIGQUIT still ends the program immediately. Plain
+signal handlers are used, not the event loop's. So a signal is registered even while the verb does not await
 anything, and a signal after the end of the work cannot turn a success into a death by signal.
 """
 
@@ -39,9 +39,9 @@ def settings_of(args: Namespace) -> Settings:
 
 
 def settings_for(args: Namespace, context: str | None, namespaces: str | tuple[str, ...] | None) -> Settings:
-    """Join file, environment and flags, with another context and other namespaces than the flags name."""
-    # In the environment: the cluster's client, credential plugins and children that are started all read it there.
-    if args.kubeconfig and getattr(args, "verb", "") != "cluster":  # that one writes to it
+    """Join file, environment and flags, with another context and other namespaces than in the flags."""
+    # In the environment: the cluster's client, credential plugins and child processes all read it there.
+    if args.kubeconfig and getattr(args, "verb", "") != "cluster":  # `cluster` writes to it
         os.environ["KUBECONFIG"] = args.kubeconfig
     environ = dict(os.environ)
     if args.config:
@@ -60,13 +60,13 @@ def settings_for(args: Namespace, context: str | None, namespaces: str | tuple[s
 def start_files(args: Namespace) -> dict[str, str]:
     """Return the files that the command line names, by option."""
     kubeconfig = "" if getattr(args, "verb", "") == "cluster" else args.kubeconfig
-    # In full: a line is pasted in another folder, too.
+    # As an absolute path: the line may be pasted in another folder.
     paths = (os.path.abspath(path) if path else "" for path in (kubeconfig, args.config))  # noqa: PTH100  (text)
     return dict(zip(("--kubeconfig", "--config"), paths, strict=True))
 
 
 def refuse_unusable(settings: Settings) -> None:
-    """Complain about an unusable kubeconfig before a screen is opened.
+    """Report an unusable kubeconfig before a screen is opened.
 
     Raises:
         ConfigError: see ``chosen_backend``.
@@ -103,7 +103,7 @@ class Session:
         if contexts:
             return composed_backend(contexts, lambda name: settings_for(self.args, name, self.args.namespace))
         backend = make_backend(self.settings.backend, self.settings)
-        # Where nothing was ever launched on this machine nothing can have been lost.
+        # If nothing was ever launched on this machine, no supervisor can have been lost.
         if backend.adopt is not None and not self.settings.readonly and (state_dir() / "local" / "runs").is_dir():
             from l2rtui.services.adoption import Adoption
 
@@ -112,7 +112,7 @@ class Session:
         return backend
 
     def _hint(self, text: str) -> str:
-        """Return a sentence whose command lines act where this one acts."""
+        """Return a sentence whose command lines act on the same context as this one."""
         if "`l2rtui " not in text:
             return text
         from l2rtui.services.terminal.command_lines import flags_of, with_flags
@@ -133,7 +133,7 @@ class Session:
                 raise UsageError(f"The {self.backend.name} backend has no {what}: {flag} means nothing there.")
 
     def require_change(self, verb: str) -> None:
-        """Refuse a verb that changes something where the settings or the terminal forbid it.
+        """Refuse a verb that changes something if the settings or the terminal forbid it.
 
         Raises:
             RefusedError, UsageError: see ``require_writable`` and ``require_answer``.
@@ -143,30 +143,30 @@ class Session:
         self.require_answer(verb)
 
     def require_writable(self, verb: str) -> None:
-        """Refuse a verb that changes something where the settings say readonly.
+        """Refuse a verb that changes something if the settings are read-only.
 
         Raises:
-            RefusedError: they do.
+            RefusedError: they are.
         """
         if self.settings.readonly:
             sentence = f"{verb} changes something, and l2rtui is read-only here."
             raise RefusedError(sentence, "Leave out --readonly, and the setting `readonly`.")
 
     def require_answer(self, verb: str) -> None:
-        """Refuse to go on where a question could not be answered.
+        """Refuse to continue if a question could not be answered.
 
         Raises:
-            UsageError: there is no terminal to ask on, and ``--yes`` was not given.
+            UsageError: there is no terminal for the question, and ``--yes`` was not given.
         """
         if not getattr(self.args, "yes", True) and not can_ask():
             sentence = f"{verb} asks before it acts, and there is no terminal to ask on."
             raise UsageError(sentence, "Add --yes to go ahead.")
 
     def confirm(self, question: Callable[[], str], word: str = "") -> bool:
-        """Ask on the terminal unless ``--yes`` was given; Ctrl-C at the question stops the verb as anywhere.
+        """Ask on the terminal unless ``--yes`` was given; Ctrl-C at the question stops the verb.
 
         Args:
-            word: What must be typed in full where y is too little.
+            word: Word that must be typed in full if y is not enough.
         """
         if self.args.yes:
             return True
@@ -196,7 +196,7 @@ class Session:
 
     @contextlib.contextmanager
     def _prompting(self) -> Iterator[None]:
-        """Let Ctrl-C at a prompt stop the verb as anywhere else."""
+        """Let Ctrl-C at a prompt stop the verb as it does elsewhere."""
         # A read from the terminal blocks the event loop, so the signal handler raises KeyboardInterrupt instead of
         # cancelling the task; here that becomes the same cancellation.
         self._is_asking = True
@@ -210,7 +210,7 @@ class Session:
 
     @contextlib.contextmanager
     def interruption(self, meaning: str) -> Iterator[None]:
-        """Describe what an interruption means within this block."""
+        """Describe the effect of an interruption within this block."""
         try:
             yield
         except asyncio.CancelledError:
@@ -226,7 +226,7 @@ class Session:
     @contextlib.contextmanager
     def interrupt_belongs_to_child(self) -> Iterator[None]:
         """Leave Ctrl-C to a child on this terminal, which gets the same signal."""
-        # SIG_IGN would be inherited across exec and make the child deaf; a Python handler is not.
+        # A child would inherit SIG_IGN across exec and ignore Ctrl-C; it does not inherit a Python handler.
         ours = signal.signal(signal.SIGINT, lambda _number, _frame: None)
         try:
             yield
@@ -234,7 +234,7 @@ class Session:
             signal.signal(signal.SIGINT, ours)
 
     def run(self, verb: Callable[[Session], Awaitable[int]]) -> int:
-        """Carry out a verb; give its exit code, or 128 + n when signal n has stopped it."""
+        """Run a verb; return its exit code, or 128 + n if signal n has stopped it."""
         try:
             return asyncio.run(self._guarded(verb))
         except L2RError as error:
@@ -245,12 +245,12 @@ class Session:
             return EXIT_FAILED if self._stopped_by is None else 128 + self._stopped_by
 
     async def _guarded(self, verb: Callable[[Session], Awaitable[int]]) -> int:
-        if (state_dir() / "queue").is_dir():  # seldom: most people have nothing that waits
+        if (state_dir() / "queue").is_dir():  # rarely: most users have no queued runs
             from l2rtui.backends.queued.keeper_process import ensure_keepers
 
             for problem in ensure_keepers():
                 self.talk.say(f"warning: {problem}")
-        # Not the loop's own signal handling: it would deliver only between two awaits.
+        # Not the loop's signal handling, which delivers only between two awaits.
         self._task = asyncio.current_task()
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as for nohup, and for jobs in the background
@@ -268,8 +268,8 @@ class Session:
         is_first = self._stopped_by is None
         if is_first:
             self._stopped_by, self._stopped_at = number, time.monotonic()
-        # A read that blocks the loop would go on: of the terminal, or of a file that gives nothing, such as a pipe.
-        # The second signal ends it where the first was not heard within a second.
+        # A read that blocks the loop would continue: from the terminal, or from a file without data, such as a
+        # pipe. If the first signal was not handled within a second, the second one ends the read.
         is_deaf = not self._is_stopping and time.monotonic() - self._stopped_at > 1.0
         if self._is_asking or is_deaf:
             raise KeyboardInterrupt
@@ -279,7 +279,7 @@ class Session:
     def _hear(self, is_first: bool) -> None:
         if not is_first:
             self.talk.say("Still clearing up, one moment.")
-        # Cancelled once only: a second cancellation would break the roll-back that the first one started.
+        # Cancelled only once: a second cancellation would break the roll-back that the first one started.
         elif not self._is_stopping and self._task is not None:
             self._is_stopping = True
             self._task.cancel()

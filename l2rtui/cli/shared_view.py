@@ -1,4 +1,4 @@
-"""View of somebody else on the command line: ``--view`` with a link, or with a file that holds one."""
+"""Shared view on the command line: ``--view`` with a link, or with a file that contains one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _line_of(path: Path) -> str:
 
 
 def take_place(args: Namespace) -> None:
-    """Let the app open where the view was; what the command line names itself wins."""
+    """Open the app on the view's context; options of the command line have precedence."""
     view: SharedView | None = args.view
     if view is None:
         return

@@ -28,7 +28,7 @@ def trial_result_document(result: TrialResult) -> dict[str, Any]:
 
 
 def sweep_view(documents: Sequence[Document]) -> View:
-    """Return the layout of a table with a column for each field that was swept."""
+    """Return the layout of a table with a column for each swept field."""
     paths = list(dict.fromkeys(path for document in documents for path in document["values"]))
     names = short_names(paths)
     return View(
@@ -47,7 +47,7 @@ def sweep_view(documents: Sequence[Document]) -> View:
 
 
 def sweep_csv(documents: Sequence[Document]) -> Iterator[str]:
-    """Yield the lines of a CSV table: a column for each field that was swept, under its path."""
+    """Yield the lines of a CSV table with a column for each swept field, under its path."""
     flat = []
     for document in documents:
         values = {path: _text(value) for path, value in document["values"].items()}
@@ -61,7 +61,7 @@ def _value(path: str) -> Any:
 
 
 def _text(value: object) -> object:
-    """Return a value of a trial as a cell: texts and numbers as they are, lists and objects as JSON."""
+    """Return a value of a trial as a cell: texts and numbers unchanged, lists and objects as JSON."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from l2rtui.cli.output import Column, Document, View
 from l2rtui.domain.owners.idle_gpus import IdleTime
-from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
@@ -35,14 +35,8 @@ def _since(document: Document) -> str | None:
 
 
 def format_age(seconds: float) -> str:
-    """Format a duration as kubectl does, with one or two units: ``45s``, ``12m``, ``3h20m``, ``5d``."""
-    total = max(0, int(seconds))
-    minutes, hours, days = total // 60, total // 3600, total // 86400
-    if total < 120:
-        return f"{total}s"
-    if minutes < 120:
-        return f"{minutes}m"
-    return f"{hours}h{minutes % 60}m" if hours < 24 else f"{days}d"
+    """Write an age as the app does, but below a minute to the second."""
+    return age(seconds, second_step=1)
 
 
 def _record_age(document: Document) -> str | None:
@@ -51,7 +45,7 @@ def _record_age(document: Document) -> str | None:
 
 
 def _while_live(field: str) -> Callable[[Document], object]:
-    """Return a rate, which says nothing of the present once its record is old or its learner gone."""
+    """Return a rate, or None if its record is old or its learner no longer exists."""
     return lambda document: document[field] if document["is_live"] else None
 
 
@@ -84,7 +78,7 @@ def _gpus(document: Document) -> str:
 
 
 def _by_plugin(document: Document) -> str:
-    """Free and all units of what plugins hand out, ``gpu 7/8``; units that are not healthy are named."""
+    """Free and total units offered by device plugins, ``gpu 7/8``; unhealthy units are named."""
     parts = []
     for item in document["resources"]:
         if item["capacity"]:
@@ -95,12 +89,12 @@ def _by_plugin(document: Document) -> str:
 
 
 def _cpu_slots(document: Document) -> str:
-    """Free and all slots of the CPU beside the GPUs; nothing where SLOTS and FREE count those of the CPU."""
+    """Free and all CPU slots of a GPU node; empty if SLOTS and FREE already count CPU slots."""
     return f"{document['cpu_free']}/{document['cpu_slots']}" if _gpus(document) != "cpu" else ""
 
 
 def _holders(document: Document) -> str:
-    """Pod of a slot, and how many more sit there where it is over-committed."""
+    """Pod of a slot, and the number of further pods if it is over-committed."""
     first, *others = document["pods"] or [""]
     return f"{first} +{len(others)}" if others else first
 
@@ -120,7 +114,7 @@ def _gpu_memory(document: Document) -> str:
 
 
 def _share_percent(document: Document) -> str | None:
-    """Share of each GPU that a pod uses; ``-`` for one that is unknown beside another that is not."""
+    """Share of each GPU that a pod uses; ``-`` for an unknown one if another is known."""
     percents = [share["use_percent"] for share in document.get("gpu_shares", ())]
     if all(percent is None for percent in percents):
         return None
@@ -135,7 +129,7 @@ def _share_memory(document: Document) -> str | None:
 
 
 def _bytes_of(field: str) -> Callable[[Document], str | None]:
-    """Return the function that reads a number of bytes of a document; None where it is unknown."""
+    """Return the function that reads a number of bytes of a document; None if unknown."""
     return lambda document: None if document[field] is None else format_bytes(document[field])
 
 
@@ -148,7 +142,7 @@ def _models(document: Document) -> str:
 
 
 def _gpu_facts(gpus: Iterable[Document]) -> Iterable[tuple[int, str, int]]:
-    """Return free slots, model and memory of the GPUs of a node; its CPU is none."""
+    """Return free slots, model and memory of the GPUs of a node, without its CPU."""
     of_gpus = (gpu for gpu in gpus if gpu["device"] != "cpu")
     return ((gpu["free"], sanitize(gpu["model"] or ""), gpu["memory_bytes"] or 0) for gpu in of_gpus)
 
@@ -231,7 +225,7 @@ RESERVED = View(
 
 
 def _ready_containers(pod: Document) -> str:
-    """Return how many containers of a pod are ready, of how many: ``1/2``, as kubectl writes it."""
+    """Return the ready and total containers of a pod, ``1/2``, as in kubectl."""
     return f"{pod.get('containers_ready', int(pod['ready']))}/{pod.get('containers', 1)}"
 
 

@@ -61,16 +61,16 @@ def runs_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[RunVi
 
 
 def queued_targets(snapshot: ClusterSnapshot, targets: Sequence[str]) -> list[str]:
-    """Return the targets all of whose runs wait in a queue."""
+    """Return the targets of which all runs wait in a queue."""
     runs = {target: snapshot.runs_matching(target) for target in targets}
     return [target for target in targets if runs[target] and all(run.reason == QUEUED for run in runs[target])]
 
 
 def require_only_named(session: Session, verb: str, named: Mapping[str, Collection[str]]) -> None:
-    """Refuse to change more runs than were named where nobody can look at the list: behind ``--yes``.
+    """Refuse to change more runs than were named if ``--yes`` prevents a look at the list.
 
     Args:
-        named: Names of the runs that each target means.
+        named: Names of the runs that each target selects.
 
     Raises:
         RefusedError: ``--yes`` was given without ``--all-matching``.
@@ -84,7 +84,7 @@ def require_only_named(session: Session, verb: str, named: Mapping[str, Collecti
 
 
 def runs_meant(snapshot: ClusterSnapshot, targets: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of the runs that each target means; none for the name of a pod."""
+    """Return the names of the runs that each target selects; empty for the name of a pod."""
     return {target: [run.name for run in snapshot.runs_in(target)[0]] for target in targets}
 
 
@@ -105,7 +105,8 @@ def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
     there = f"the runs are {listed(runs)}" if runs else "there are no runs"
     hint = nearest(target, [*runs, *pods])
     if set(target) & set("*?["):
-        # What changes something takes whole names: a pattern must be looked at before it destroys.
+        # Verbs that change something take full names: the matches of a pattern must be checked before they are
+        # destroyed.
         hint = f"Patterns are for lists: `l2rtui runs '{target}' -o name` prints the names."
     return NotFoundError(f"Nothing is named {target!r}: {there}.", hint)
 

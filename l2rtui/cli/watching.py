@@ -1,7 +1,7 @@
-"""Following of a listing: a table that is painted in place on a terminal, one line for each change in a pipe.
+"""Following of a listing: a table that is repainted in place on a terminal, one line for each change in a pipe.
 
-The first listing is printed in full, as changes of the kind ``added``. Objects that go are printed once more, as
-``gone``. A watch that is lost is said once, and opened again (``services.monitor``).
+The first listing is printed in full, as changes of the kind ``added``. Removed objects are printed once more, as
+``gone``. A lost watch is reported once, and opened again (``services.monitor``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from l2rtui.errors import BackendError
 from l2rtui.services.monitor import Monitor
 
 _PERIOD_SECONDS = 0.25
-"""Time between two looks at a cluster that changes all the time."""
+"""Pause between two looks at a cluster that changes all the time."""
 _TICK_SECONDS = 1.0
-"""Time after which ages are painted anew."""
+"""Time after which ages are repainted."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EVENT = Column("EVENT", "event")
 
@@ -37,15 +37,15 @@ class ListingWriter(Protocol):
     """Writer of a followed listing."""
 
     def show(self, documents: Sequence[Document], trouble: str) -> None:
-        """Write what differs from the last call.
+        """Write the differences from the last call.
 
         Args:
-            trouble: Reason why the documents may be old; empty while they are not.
+            trouble: Reason why the documents may be old; empty if they are current.
         """
 
 
 def writer_of(session: Session, view: View, key: str, volatile: frozenset[str] = frozenset()) -> ListingWriter:
-    """Return a table that repaints where stdout is a terminal, and lines elsewhere."""
+    """Return a table that repaints if stdout is a terminal, otherwise a writer of lines."""
     out = session.out
     if out.is_screen and out.form in ("table", "wide"):
         return RepaintedTable(out, view)
@@ -65,7 +65,7 @@ async def follow(session: Session, writer: ListingWriter, documents: Documents) 
             await _changed(monitor, watch)
             if monitor.heard_at is not None:
                 writer.show(await documents(monitor.snapshot), _trouble(monitor))
-            elif monitor.error:  # later it would be tried again and again: a first failure is for the caller
+            elif monitor.error:  # later failures are retried: a first failure is for the caller
                 raise BackendError(monitor.error)
     finally:
         watch.cancel()
@@ -73,13 +73,13 @@ async def follow(session: Session, writer: ListingWriter, documents: Documents) 
 
 
 async def _changed(monitor: Monitor, watch: asyncio.Future[None]) -> None:
-    """Wait until something has changed, or ages have."""
+    """Wait until an object has changed, or ages have."""
     if watch.done():
-        watch.result()  # a defect in the monitor must not look like a quiet cluster
+        watch.result()  # a bug in the monitor must not look like a quiet cluster
     with suppress(TimeoutError):
         async with asyncio.timeout(_TICK_SECONDS), aclosing(monitor.updates()) as updates:
             await anext(updates)
-            # Not the pause behind each update, which closing the generator skips: it bounds the rate.
+            # Not the pause after each update, which closing the generator skips: this one limits the rate.
             await asyncio.sleep(_PERIOD_SECONDS)
 
 
@@ -93,7 +93,7 @@ def _trouble(monitor: Monitor) -> str:
 
 
 class ChangeLines:
-    """One line for each object that is new, has changed, or is gone."""
+    """One line for each new, changed or removed object."""
 
     def __init__(
         self, out: Output, talk: StderrReporter, view: View, key: str, volatile: frozenset[str] = frozenset()
@@ -135,14 +135,14 @@ class ChangeLines:
         self._out.stream_one(self._view, {**document, "event": event})
 
     def _signature(self, document: Document) -> object:
-        """Return what must differ for a line: fields, or for a table the cells that it shows."""
+        """Return the values whose change produces a line: fields, or for a table the displayed cells."""
         if self._out.form in ("table", "wide"):
             return self._out.stable_cells(self._cells, document)
         return {name: value for name, value in document.items() if name not in self._volatile}
 
 
 class RepaintedTable:
-    """Table on a terminal that is painted over itself; what does not fit is counted below it."""
+    """Table on a terminal that is repainted in place; rows that do not fit are counted below it."""
 
     def __init__(self, out: Output, view: View) -> None:
         self._out = out
@@ -150,11 +150,11 @@ class RepaintedTable:
         self._painted: list[str] = []
 
     def show(self, documents: Sequence[Document], trouble: str) -> None:
-        """Paint the table again where anything differs."""
+        """Repaint the table if anything differs."""
         columns, rows = shutil.get_terminal_size()
-        # At the last column the cursor stays on its character, and clearing the rest of the line takes it away.
+        # At the last column the cursor stays on its character, and clearing the rest of the line would remove it.
         columns = max(1, columns - 1)
-        room = max(1, rows - 3)  # beside the header, the notes, and the line of the cursor
+        room = max(1, rows - 3)  # room for the header, the notes, and the line of the cursor
         lines = self._out.table_lines(self._view, documents[:room], columns)
         notes = [f"▲ {sanitize(trouble)}"] if trouble else []
         notes += [f"… {len(documents) - room} more: a taller terminal shows them"] if len(documents) > room else []
@@ -162,11 +162,11 @@ class RepaintedTable:
             lines.append(" · ".join(notes)[:columns])
         if lines == self._painted:
             return
-        # A narrower terminal has wrapped the lines that stand there: the cursor must climb over all of their rows.
+        # A narrower terminal has wrapped the painted lines: the cursor must move up over all of their rows.
         height = sum(max(1, math.ceil(len(_COLOUR.sub("", line)) / (columns + 1))) for line in self._painted)
         climb = f"\x1b[{height}A" if height else ""
         body = "".join(f"{line}\x1b[K\n" for line in lines)
-        # Without automatic wrap a character of double width at the edge cannot change the number of rows.
+        # Without automatic wrap a double-width character at the edge cannot change the number of rows.
         self._out.stream.write(f"\x1b[?7l{climb}\r{body}\x1b[J\x1b[?7h")
         self._out.stream.flush()
         self._painted = lines

@@ -125,20 +125,22 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def age(seconds: float) -> str:
-    """Format a duration in at most six characters, in coarse steps so that an idle screen is not redrawn.
+def age(seconds: float, *, second_step: int = 10) -> str:
+    """Write a time span in at most six characters: ``40s``, ``12m``, ``3h20m``, ``2d05h``, ``60d``.
 
-    Below a minute in steps of ten seconds, then minutes, then hours and minutes, then days and hours.
+    Args:
+        second_step: Rounds spans below a minute down; the app's ten seconds keep a screen at rest unchanged.
     """
     rounded = max(0, int(seconds))
     if rounded < 60:
-        return f"{rounded // 10 * 10}s" if rounded >= 10 else "<10s"
+        steps = rounded // second_step
+        return f"{steps * second_step}s" if steps or second_step == 1 else f"<{second_step}s"
     minutes, hours, days = rounded // 60, rounded // 3600, rounded // 86400
     if minutes < 60:
         return f"{minutes}m"
     if hours < 24:
         return f"{hours}h{minutes % 60:02d}m"
-    return f"{days}d{hours % 24:02d}h"
+    return f"{days}d{hours % 24:02d}h" if days < 10 else f"{days}d"
 
 
 def format_bytes(count: float) -> str:

@@ -155,12 +155,12 @@ class RunReports:
     """Metric records of a run, as far as they could be read.
 
     Attributes:
-        learner: Metrics of its learner; None without a record. learner_age: Seconds since the newest record
-            arrived.
-        pods: Newest record of each pod by uid. ages: Seconds since these arrived.
-        unseen: Why the current state is unknown, such as a lost connection; otherwise empty.
-        unseen_seconds: Duration of that.
-        read_pods: Uids of pods whose log was read: one of them without a record has printed none.
+        learner: Of its learner; None without a record. learner_age: seconds since the newest arrived.
+        pods: Newest record of its pods by uid. ages: seconds since these arrived.
+        unseen: Reason why nothing of the present is known, such as a lost connection; empty where it is.
+        unseen_seconds: Time for which.
+        read_pods: Uids of pods whose log was read: without a record there, they have printed none.
+        is_learner_read: False while the log of its learner is still being read for the first time.
     """
 
     learner: RunMetrics | None = None
@@ -170,6 +170,7 @@ class RunReports:
     unseen: str = ""
     unseen_seconds: float = 0.0
     read_pods: AbstractSet[str] = frozenset()
+    is_learner_read: bool = True
 
 
 NO_REPORTS: Final = RunReports()
@@ -286,6 +287,8 @@ def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now:
     if metrics is None:
         if running < STARTING_SECONDS:
             return LearningState(Learning.STARTING, now - running, "its learner has printed no metric record yet")
+        if not reports.is_learner_read:
+            return LearningState(Learning.UNKNOWN, now - running, "the records of its learner are being read")
         sentence = f"no metric record of its learner could be read: see `l2rtui logs {learner.name}`"
         return LearningState(Learning.UNKNOWN, now - running, sentence)
     return _of_learner(run, learner, _Look(metrics, reports.learner_age, running, now), pods, reports)

@@ -1,1 +1,1 @@
-"""The app in a browser: textual-serve on the loopback address, behind a guard of our own."""
+"""The app in a browser: textual-serve on the loopback address, behind our own guard."""

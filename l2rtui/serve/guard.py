@@ -1,8 +1,8 @@
 """Access control of the server: a one-time token, a session cookie, and checks of Host and Origin.
 
-The loopback address is no protection by itself: every user of a login node reaches it, and so does every web page
-that is open in a browser on that machine. Against the first there is a token; it opens one session and is void
-afterwards, so an address in a history or a log does no harm. Against the second there is a cookie that other sites
+The loopback address is not a protection: every user of a login node reaches it, and so does every web page that is
+open in a browser on that machine. The token protects against other users; it opens one session and is invalid
+afterwards, so an address in a history or a log does no harm. Against web pages there is a cookie that other sites
 cannot send (SameSite=Strict), and a check of Host and Origin: a foreign name that resolves to 127.0.0.1 (DNS
 rebinding) is refused, and a page of another origin cannot open a WebSocket (cross-site WebSocket hijacking).
 """
@@ -32,7 +32,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# A page, not a redirect: a browser does not send a strict cookie with a redirect that another site began.
+# A page, not a redirect: a browser does not send a strict cookie with a redirect that another site started.
 _WELCOME = (
     '<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>l2rtui</title>'
     '<link rel="icon" type="image/svg+xml" href="/icon.svg"><body style="background:#12161b">'
@@ -43,7 +43,7 @@ class Guard:
     """Guard of one server: one token, which opens one session.
 
     Attributes:
-        token: Secret in the address; void after its first use.
+        token: Secret in the address; invalid after its first use.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Guard:
         self._is_used = False
 
     def middleware(self) -> Middleware:
-        """Return the middleware before every handler, those of the WebSocket and of files included."""
+        """Return the middleware before every handler, including those of the WebSocket and of files."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -76,7 +76,7 @@ class Guard:
     def _check_names(self, request: web.Request) -> None:
         if _name_of(request.host) not in _LOOPBACK:
             raise web.HTTPMisdirectedRequest(text="This server answers to 127.0.0.1 and localhost alone.\n")
-        # A link on another page may open ours (navigate), but its scripts may fetch nothing from it.
+        # A link on another page may open ours (navigate), but its scripts must not fetch from it.
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("same-origin", "none") and request.headers.get("Sec-Fetch-Mode") != "navigate":
             raise web.HTTPForbidden(text=_FOREIGN)
@@ -97,7 +97,7 @@ class Guard:
     def _welcome(self, request: web.Request) -> web.StreamResponse:
         """Exchange the token for the cookie, once."""
         if _is_same(request.cookies.get(self._cookie, ""), self._session):
-            return web.Response(text=_WELCOME, content_type="text/html")  # the same browser, by its history
+            return web.Response(text=_WELCOME, content_type="text/html")  # the same browser, from its history
         is_known = _is_same(request.query["token"], self.token)
         if not is_known or self._is_used or request.method != "GET":
             raise web.HTTPForbidden(
@@ -115,7 +115,7 @@ def _is_same(received: str, expected: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without the port; empty where it is malformed."""
+    """Return the name in a Host header, without the port; empty if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,9 +1,9 @@
-"""textual-serve's server with a guard, a loopback address and an orderly end.
+"""textual-serve's server with a guard, a loopback address and an orderly shutdown.
 
-Its own ``serve()`` binds any address, logs local variables, and prints an app's standard error as it is; its page
-asks another host for a font and takes no key before a click. Here the page is ours (``templates``), the addresses
-in it follow the Host header, since at the far end of a tunnel the port is another one, and output of the apps is
-sanitized before it reaches this terminal.
+Its own ``serve()`` binds any address, logs local variables, and prints an app's standard error unchanged; its page
+loads a font from another host and takes no key before a click. Here the page is ours (``templates``). The addresses
+in it follow the Host header, since the port differs at the far end of a tunnel. Output of the apps is sanitized
+before it reaches this terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
 
 _log = logging.getLogger(__name__)
 _http_log = _log.getChild("http")
-"""aiohttp's own has no handler: its records would reach stderr, and a reader that stalls would stop the server."""
+"""aiohttp's own logger has no handler: its records would reach stderr, and a stalled reader would block the
+server.
+"""
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0
@@ -68,7 +70,7 @@ class GuardedServer(Server):
         await self._tabs.stop()
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Serve a connection of a tab, from its beginning to its end."""
+        """Serve a connection of a tab, from its start to its end."""
         name = request.match_info.get("tab", "")
         transport = request.transport
         if transport is None or (name and not _TAB.fullmatch(name)):  # disconnected while its cookie was checked
@@ -76,7 +78,7 @@ class GuardedServer(Server):
         size = (to_int(request.query.get(side, ""), cells) for side, cells in (("width", 80), ("height", 24)))
         socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
         await socket.prepare(request)
-        # Without a name nobody could ask for the app again, so it ends with its connection.
+        # Without a name no later connection could ask for the app, so it ends with its connection.
         app = self._tabs.app_of(name or f"/{id(socket)}")
         await app.attach(socket, transport, *size)
         try:
@@ -92,7 +94,7 @@ class GuardedServer(Server):
         return web.FileResponse(_TEMPLATES / "icon.svg", headers={"Content-Type": "image/svg+xml"})
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """Return the page, with the addresses under which this browser reaches the server."""
+        """Return the page, with the addresses by which this browser reaches the server."""
         self.public_url = f"http://{request.host}"  # the base class reads it before its first await
         page: web.StreamResponse = await super().handle_index(request)
         return page
@@ -102,16 +104,16 @@ def serve(command: Sequence[str], port: int, announce: Callable[[str], None]) ->
     """Serve until SIGINT, SIGTERM or SIGHUP; return 128 + n.
 
     Args:
-        command: Command of one app; each browser tab gets a process of its own.
-        port: Port to bind; 0 for any that is free.
+        command: Command of one app; each browser tab gets a separate process.
+        port: Port to bind; 0 for any free port.
         announce: Called once with the address, when the server answers.
 
     Raises:
-        UsageError: the port cannot be had.
+        UsageError: the port cannot be bound.
     """
     listener = _bind(port)
     with listener, contextlib.redirect_stdout(_SanitizedStream(sys.stderr)):
-        # `exec`: the app is a child of ours, with no shell between that would survive us.
+        # `exec`: the app is a direct child, without a shell in between that would survive us.
         return asyncio.run(_serve(f"exec {shlex.join(command)}", listener, announce))
 
 
@@ -135,7 +137,7 @@ async def _serve(command: str, listener: socket.socket, announce: Callable[[str]
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether a record tells of more than bytes that are no HTTP: of those anybody may send any number."""
+    """Return False for records about bytes that are not HTTP, of which any client may send any number."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -156,7 +158,7 @@ def _signals() -> Iterator[asyncio.Future[int]]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)  # the end is on its way; a second Ctrl-C must not cut it short
+            signal.signal(number, signal.SIG_IGN)  # shutdown has started; a second Ctrl-C must not interrupt it
 
 
 def _bind(port: int) -> socket.socket:
@@ -172,7 +174,7 @@ def _bind(port: int) -> socket.socket:
 
 
 class _SanitizedStream(io.TextIOBase):
-    """Stream that sanitizes what it passes on: apps may print text from clusters when they end."""
+    """Stream that sanitizes its output: apps may print text from clusters when they end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

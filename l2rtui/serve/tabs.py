@@ -1,4 +1,4 @@
-"""Apps of browser tabs: an app outlives its connection for a while, so that a reload finds it as it was left.
+"""Apps of browser tabs: an app outlives its connection for a while, so that a reload finds it unchanged.
 
 textual-serve ends the app of a tab with its WebSocket. Here a connection is attached to an app and detached from
 it; an app without a connection ends after a grace period.
@@ -16,7 +16,7 @@ from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
 GRACE_SECONDS: Final = 30.0
-"""Life of an app after its connection: time for a reload, or for a tunnel that is opened again."""
+"""Lifetime of an app without a connection: time for a reload, or for a tunnel that is opened again."""
 DRIVER: Final = "l2rtui.ui.web_driver:WebDriver"
 _MODE: Final = re.compile(rb"\x1b\[\?(\d+)([hl])")
 """DEC private modes (ECMA-48 SM and RM with the prefix `?`): alternate screen, mouse reports, cursor, paste."""
@@ -29,10 +29,10 @@ class _Service(AppService):
         return {**super()._build_environment(width, height), "TEXTUAL_DRIVER": DRIVER}
 
     async def run(self) -> None:
-        """Pass on what the app writes until it ends."""
+        """Forward the app's output until it ends."""
         await super().run()
-        # The base class closes where the app says that it leaves. One that was killed says nothing, and its page
-        # would stand still for ever.
+        # The base class closes only when the app announces its exit. A killed app does not, and its page would
+        # freeze.
         await self.remote_close()
 
 
@@ -62,8 +62,8 @@ class TabApp:
     async def attach(
         self, socket: web.WebSocketResponse, transport: asyncio.Transport | None, width: int, height: int
     ) -> None:
-        """Connect the app with a browser's terminal of this size; the connection before, if any, is cut."""
-        # A lost network leaves a connection that looks open. Its close would wait for the browser's answer.
+        """Connect the app to a browser's terminal of this size; an earlier connection is cut."""
+        # After a network loss the old connection looks open. Closing it would wait for the browser's answer.
         self.cut()
         self._socket, self._transport = socket, transport
         if self._end is not None:
@@ -73,7 +73,7 @@ class TabApp:
             self._is_started = True
             await self.service.start(width, height)
             return
-        # A new terminal has none of the modes that the app set when it began, and none of its cells.
+        # A new terminal has none of the modes that the app set at its start, and none of its cells.
         await self._write_bytes(b"".join(b"\x1b[?%s%s" % mode for mode in self._modes.items()))
         await self.service.set_terminal_size(width, height)
         await self.service.send_meta({"type": "repaint"})
@@ -124,7 +124,7 @@ class Tabs:
         self._apps: dict[str, TabApp] = {}
 
     def app_of(self, name: str) -> TabApp:
-        """Return the app of a tab: the one that it had, if that still runs."""
+        """Return the app of a tab: its existing one, if that is still running."""
         self._apps = {other: app for other, app in self._apps.items() if not app.is_over}
         if name not in self._apps:
             self._apps[name] = TabApp(self._command, self._downloads)

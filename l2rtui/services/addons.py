@@ -1,8 +1,8 @@
 """Add-ons of a cluster (drivers, metrics, volumes), applied from ``manifests/addons``; each has a version.
 
-They are applied by server-side apply: a field of ours that was changed by hand is set back, and fields of other
-managers stay. Images are named by the digest that their registry has for the tag in the file; where it does not
-answer, the digest that the cluster runs already stays, else the tag.
+They are applied by server-side apply: a field of ours that was changed by hand is reset, and fields of other
+managers stay. Images are named by the digest that their registry has for the tag in the file. If the registry does
+not answer, the digest that already runs on the cluster stays, otherwise the tag.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from l2rtui.services import images as registries
 VERSION = "l2rtui.io/version"
 """Annotation of each object: the version of the add-on."""
 _APPLIES_API_SERVICES = (1, 21)
-"""Kubernetes 1.20 closes the connection when an APIService is applied on the server side."""
+"""Kubernetes before this version closes the connection when an APIService is applied on the server side."""
 _LOOKUP_SECONDS: Final = 10.0
-"""For all registries together: an installation behind a wall must not wait for each of them."""
+"""For all registries together: behind a firewall the installation must not wait for each of them."""
 _EFS_DRIVER: Final = "efs.csi.aws.com"
 
 
@@ -45,7 +45,7 @@ class AddonImage:
     """One image of an add-on.
 
     Attributes:
-        name: As the file has it, with a tag. digest: of what the tag stands for now; empty where it is not known.
+        name: As in the file, with a tag. digest: current digest of the tag; empty if unknown.
         reason: Why the digest is not known.
     """
 
@@ -56,7 +56,7 @@ class AddonImage:
 
     @property
     def sentence(self) -> str:
-        """One line for people."""
+        """One line for the user."""
         if self.digest:
             return f"{self.addon}: {self.name}@{self.digest}"
         return f"{self.addon}: {self.name} by its tag, for its digest is not known: {self.reason}"
@@ -73,7 +73,7 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
     """Return every object with the name of its add-on, in the order in which they are applied.
 
     Raises:
-        L2RError: the files are not there.
+        L2RError: the files do not exist.
     """
     from l2rtui import bounded_yaml
 
@@ -90,14 +90,16 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
 
 
 async def resolve_images() -> list[AddonImage]:
-    """Ask the registries for the digest of every image of the add-ons; those that do not answer are no error."""
+    """Ask the registries for the digest of every image of the add-ons; a registry that does not answer is not an
+    error.
+    """
     pairs = {(addon, name) for addon, manifest in read_addons() for name in _images(manifest)}
     return list(await asyncio.gather(*(_resolve(addon, name) for addon, name in sorted(pairs))))
 
 
 async def _resolve(addon: str, name: str) -> AddonImage:
     image = parse_image(name)
-    if image.digest:  # a file that was edited to name one
+    if image.digest:  # a file that was edited to name a digest
         return AddonImage(addon, str(image).partition("@")[0], image.digest)
     try:
         async with asyncio.timeout(_LOOKUP_SECONDS):
@@ -128,9 +130,9 @@ async def apply_addons(
     """Apply every add-on to a cluster.
 
     Args:
-        dry_run: Let the server judge everything and change nothing.
+        dry_run: Let the server check everything without changes.
         images: Digests of their images, from ``resolve_images``.
-        file_system: Id of a file system of EFS that becomes a volume; empty for none.
+        file_system: Id of an EFS file system that becomes a volume; empty for none.
 
     Raises:
         ApiError: the server refuses an object; names it.
@@ -158,12 +160,12 @@ async def apply_addons(
 
 
 async def _pin(api: Api, manifest: dict[str, Any], digests: Mapping[str, str]) -> None:
-    """Name the images of a manifest by digest: the given one, else that of the same tag that runs already."""
+    """Name the images of a manifest by digest: the given one, otherwise the running one of the same tag."""
     names = _images(manifest)
     if not names:
         return
     current: dict[str, str] = {}
-    # Where a registry did not answer: otherwise the tag would take the place of a digest, and restart all pods.
+    # If a registry did not answer: otherwise the tag would replace a digest, and restart all pods.
     if not set(names) <= set(digests):
         meta = manifest["metadata"]
         existing = await api.find(manifest["kind"], meta["namespace"], meta["name"])
@@ -176,9 +178,9 @@ async def _pin(api: Api, manifest: dict[str, Any], digests: Mapping[str, str]) -
 
 
 def shared_volume(file_system: str) -> dict[str, Any]:
-    """Return a file system of EFS as a volume that exists already: nothing makes it, and nothing removes it.
+    """Return an EFS file system as an existing volume, which is neither created nor removed.
 
-    A claim takes it by its class, which has the volume's name: no StorageClass of that name has to exist.
+    A claim binds it by its class, which has the volume's name: a StorageClass of that name need not exist.
     """
     name = f"efs-{file_system}"
     return {
@@ -186,7 +188,7 @@ def shared_volume(file_system: str) -> dict[str, Any]:
         "kind": "PersistentVolume",
         "metadata": {"name": name},
         "spec": {
-            "capacity": {"storage": "1Ti"},  # required, and without a meaning: EFS grows by itself
+            "capacity": {"storage": "1Ti"},  # required but meaningless: EFS grows automatically
             "accessModes": ["ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": name,
@@ -196,7 +198,7 @@ def shared_volume(file_system: str) -> dict[str, Any]:
 
 
 async def _apply(api: Api, manifest: dict[str, Any], *, dry_run: bool) -> None:
-    """Apply one object; where the server cannot apply objects of this kind, create or patch it."""
+    """Apply one object; if the server cannot apply objects of this kind, create or patch it."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     # force=True: the fields are ours, and a conflict with an older field manager must not stop an update.
     if kind != "APIService" or api.server_version >= _APPLIES_API_SERVICES:

@@ -1,4 +1,4 @@
-"""Runs of this machine that have lost their supervisor get another: every command of their owner sees to it."""
+"""Runs of this machine that lost their supervisor: every command of their owner starts a new one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 async def adopt_lost(backend: Backend, snapshot: ClusterSnapshot) -> list[str]:
-    """Give the user's runs without a living supervisor a new one; return the names of those that have it.
+    """Start a new supervisor for the user's runs without a live one; return the names of runs that have it now.
 
-    Without one nothing restarts their pods, and a process whose output nobody reads blocks after 1 MiB.
+    Without a supervisor their pods are not restarted, and a process whose output is not read blocks after 1 MiB.
     """
     adopted: list[str] = []
     if backend.adopt is None:
@@ -37,7 +37,7 @@ async def adopt_lost(backend: Backend, snapshot: ClusterSnapshot) -> list[str]:
 
 
 class Adoption:
-    """Adopts lost runs beside a command: once in any case, and every ten seconds while it lasts.
+    """Adopts lost runs while a command runs: at least once, then every ten seconds.
 
     Args:
         say: Shows a sentence to the user.
@@ -46,11 +46,11 @@ class Adoption:
     def __init__(self, backend: Backend, say: Callable[[str], None]) -> None:
         self._backend, self._say = backend, say
         self._first = asyncio.Event()
-        loop = asyncio.get_running_loop()  # raises RuntimeError before there is a coroutine that nobody awaits
+        loop = asyncio.get_running_loop()  # may raise RuntimeError: before the coroutine is created
         self._task = loop.create_task(self._work())
 
     async def close(self) -> None:
-        """Wait for the first look, and end."""
+        """Wait for the first look, and stop."""
         with contextlib.suppress(asyncio.CancelledError):
             await self._first.wait()
         self._task.cancel()

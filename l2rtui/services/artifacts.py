@@ -21,14 +21,14 @@ DATA_DIR: Final = "/l2r"
 
 
 async def root_of(backend: Backend, target: str) -> str:
-    """Return the root of checkpoints: a URL or path unchanged, or where the run that is named leaves its own.
+    """Return the root of checkpoints: a URL or path unchanged, or the root of the named run.
 
-    That is the place in its spec to which it copies them, else its own folder where that lies on this machine, also
-    after the run was destroyed.
+    This is the place to which the run copies checkpoints according to its spec, otherwise its results folder if
+    that is on this machine, even after the run was destroyed.
 
     Raises:
-        NotFoundError: there is no such run.
-        UsageError: the run copies no checkpoints, and its own lie on another machine.
+        NotFoundError: the run does not exist.
+        UsageError: the run copies no checkpoints, and its results are on another machine.
     """
     if "/" in target or target.startswith(("~", ".")):
         return target
@@ -58,10 +58,10 @@ async def _folder_of(backend: Backend, run: str) -> str:
 
 
 async def choose(store: Artifacts, name: str) -> Artifact:
-    """Return the checkpoint of this name, or the newest complete one where the name is empty.
+    """Return the checkpoint of this name, or the newest complete one for an empty name.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no such checkpoint.
     """
     artifacts = [artifact for artifact in await store.list() if name in ("", artifact.name)]
     complete = [artifact for artifact in artifacts if not artifact.problem]
@@ -76,7 +76,7 @@ async def resumed(backend: Backend, artifact: Artifact, name: str) -> RunSpec:
 
     Raises:
         UsageError: the name is not valid, or the checkpoint is damaged.
-        NotFoundError: the spec of the run that made it is not known.
+        NotFoundError: the spec of the run that made it is unknown.
     """
     if problem := name_problem(name):
         raise UsageError(f"{problem}.")
@@ -94,7 +94,7 @@ async def resumed(backend: Backend, artifact: Artifact, name: str) -> RunSpec:
 
 
 def differences(first: Artifact, second: Artifact) -> Sequence[tuple[str, Any, Any]]:
-    """Return name and both values of each fact that differs, and of the counters in any case."""
+    """Return name and both values of each fact that differs, and of the counters always."""
     keys = dict.fromkeys([*first.facts, *second.facts])
     facts = [(key, first.facts.get(key), second.facts.get(key)) for key in keys]
     counters = ("name", "env_steps", "updates", "bytes")

@@ -1,4 +1,4 @@
-"""Curves of runs: records as they arrive, and those from before, read back from the metrics file or the log.
+"""Curves of runs: records as they arrive, and earlier ones, read back from the metrics file or the log.
 
 On this machine a learner's folder has every record (``metrics.jsonl``, ``runtime.rl.roles.metrics_log``). Elsewhere
 the log of its pod has as many as the container runtime stores.
@@ -29,20 +29,22 @@ from runtime.base import bounded_json
 from runtime.base.metric_records import number, parse_record
 
 MAX_RUNS: Final = 64
-"""Runs whose curves are stored; those that nobody has looked at for longest go, and are read back on demand."""
+"""Runs whose curves are stored; the least recently viewed are dropped first, and read back on demand."""
 _FILES: Final = ("metrics.jsonl.1", "metrics.jsonl")
 """Files of records, the older one first: ``runtime.base.metrics.RecordFile`` rotates once."""
 _LEARNER: Final = b'{"l2r":"learner"'
 _CHUNK_BYTES: Final = 256 * 1024
-"""Bytes that are parsed at a time in a thread, some milliseconds: an app that ends must not wait for more."""
+"""Bytes parsed at a time in a thread, some milliseconds: the end of the app must not wait for more."""
 SAMPLES: Final = 1_024
-"""Records that are read first of a long file, evenly spread: a picture at once, complete a few seconds later."""
+"""Records of a long file that are read first, evenly spread: a picture immediately, complete a few seconds
+later.
+"""
 _LINES_PER_TURN: Final = 100
 _CLOCK_SLACK_SECONDS: Final = 60.0
 
 
 class _LearnerRecord(msgspec.Struct):
-    """Fields of a learner's record that are drawn; ``None`` where it lacks one."""
+    """Fields of a learner's record that are drawn; ``None`` if it lacks one."""
 
     time: float = 0.0
     env_steps: float = 0.0
@@ -64,7 +66,7 @@ _decode: Final = bounded_json.decoder(_LearnerRecord)
 
 
 def curve_record(record: Mapping[str, Any]) -> CurveRecord:
-    """Return position and figures of a learner's record; a figure of another type than agreed is left out."""
+    """Return position and figures of a learner's record; figures of a wrong type are left out."""
     fields = _checked(record)
     figures = {name: read(fields) for name, read in _READERS.items()}
     return CurveRecord(
@@ -76,7 +78,7 @@ def curve_record(record: Mapping[str, Any]) -> CurveRecord:
 
 
 def _checked(record: Mapping[str, Any]) -> _LearnerRecord:
-    """Return the fields of a record that have the agreed types."""
+    """Return the fields of a record that have the expected types."""
     figures = {name: number(record.get(name)) for name in _LearnerRecord.__struct_fields__}
     lag = record.get("policy_lag")
     lags = [number(value) for value in lag] if isinstance(lag, list) and len(lag) == 3 else None
@@ -85,12 +87,12 @@ def _checked(record: Mapping[str, Any]) -> _LearnerRecord:
 
 
 def _return(record: _LearnerRecord) -> float | None:
-    # Evaluation without exploration is the better curve where there is one.
+    # Evaluation without exploration gives the better curve, if there is one.
     return record.mean_return if record.eval_return is None else record.eval_return
 
 
 def _lag(record: _LearnerRecord) -> float | None:
-    lag = record.policy_lag  # [least, mean, greatest] since the record before
+    lag = record.policy_lag  # [min, mean, max] since the previous record
     return lag[1] if lag is not None and len(lag) == 3 else None
 
 
@@ -103,7 +105,7 @@ _READERS: Final[Mapping[str, Callable[[_LearnerRecord], float | None]]] = {
 
 
 def _batch(records: Sequence[_LearnerRecord]) -> RecordBatch:
-    """Return records as columns, without the figures that none of them has."""
+    """Return records as columns, without the figures that all of them lack."""
     columns = {name: _column(map(read, records)) for name, read in _READERS.items()}
     return RecordBatch(
         array("d", [record.env_steps for record in records]),
@@ -129,12 +131,12 @@ class CurveStore:
         curve = self._curves.get(uid)
         if curve is None:
             if len(self._curves) >= MAX_RUNS:
-                return  # runs that somebody looks at have precedence over those that arrive
+                return  # curves that the user views have precedence over runs that only receive records
             curve = self._curves[uid] = RunCurve()
         curve.add(curve_record(record))
 
     def of(self, uid: str) -> RunCurve:
-        """Return the curve of a run, an empty one at first; it counts as looked at."""
+        """Return the curve of a run, an empty one at first; this counts as viewing it."""
         curve = self._curves.pop(uid, None) or RunCurve()
         self._curves[uid] = curve
         while len(self._curves) > MAX_RUNS:
@@ -142,16 +144,16 @@ class CurveStore:
         return curve
 
     def put_before(self, uid: str, older: RunCurve) -> None:
-        """Replace a curve by one that was read back, continued with the records that came meanwhile."""
+        """Replace a curve by one that was read back, continued with the records that arrived in between."""
         older.continue_with(self.of(uid))
         self._curves[uid] = older
 
 
 async def read_back(backend: Backend, run: RunView, learner: PodView | None) -> AsyncGenerator[RunCurve, None]:
-    """Yield the curve of a run from its beginning: of a long metrics file a sample first, then all of it.
+    """Yield the curve of a run from its beginning: for a long metrics file first a sample, then all of it.
 
     Args:
-        learner: Its pod, whose log is read where there is no metrics file; None if it is gone.
+        learner: Its pod, whose log is read without a metrics file; None if it was deleted.
     """
     # A volume may have records of earlier runs; clocks of a cluster may differ a little.
     since = run.created - _CLOCK_SLACK_SECONDS if run.created else 0.0
@@ -196,7 +198,7 @@ def _add_chunk(file: BinaryIO, curve: RunCurve, since: float) -> bool:
 
 
 def _sampled(paths: list[Path], since: float) -> RunCurve | None:
-    """Return a curve of evenly spread records; None where the files are so short that all are read at once."""
+    """Return a curve of evenly spread records; None if the files are so short that all are read directly."""
     sizes = [(path, path.stat().st_size) for path in paths]
     total = sum(size for _, size in sizes)
     if total < 2 * SAMPLES * len(_LEARNER) * 16:  # a record has some 500 bytes
@@ -212,7 +214,7 @@ def _sampled(paths: list[Path], since: float) -> RunCurve | None:
 def _spread_lines(file: BinaryIO, size: int, num: int) -> Iterator[bytes]:
     """Yield lines at equal distances in a file."""
     for place in range(num):
-        # pread and not mmap: memory behind the end of a file that its writer cuts off meanwhile is a SIGBUS.
+        # pread, not mmap: accessing memory after the end of a file that its writer truncates is a SIGBUS.
         piece = os.pread(file.fileno(), 4096, place * size // num)
         start = piece.find(b"\n") + 1
         end = piece.find(b"\n", start)
@@ -226,7 +228,7 @@ def _records(lines: Iterable[bytes], since: float) -> Iterator[_LearnerRecord]:
             continue
         try:
             record = _decode(line)
-        except ValueError:  # a field of another type, or a line that was cut off
+        except ValueError:  # a field of another type, or a truncated line
             fields = parse_record(line.decode("utf-8", "replace"))
             if fields is None:
                 continue
@@ -240,7 +242,7 @@ async def _read_log(backend: Backend, learner: PodView) -> RunCurve:
     curve = RunCurve()
     queries = [LogQuery(previous=True)] if learner.restarts else []
     for query in (*queries, LogQuery()):
-        # A log that is gone or forbidden leaves a curve of the records that arrive from now on.
+        # A deleted or forbidden log leaves a curve of the records that arrive from now on.
         with suppress(L2RError):
             async with aclosing(backend.logs(learner, query)) as lines:
                 await _add_lines(lines, curve)
@@ -256,4 +258,4 @@ async def _add_lines(lines: AsyncGenerator[Any, None], curve: RunCurve) -> None:
             curve.add(curve_record(record))
         number_of_lines += 1
         if not number_of_lines % _LINES_PER_TURN:
-            await asyncio.sleep(0)  # a backlog comes in one piece, and keys are answered meanwhile
+            await asyncio.sleep(0)  # a backlog arrives in one piece; let keys be handled

@@ -1,4 +1,4 @@
-"""Checks of elastic jobs before a launch: NCCL, by which GPUs sum gradients, takes one process for each GPU."""
+"""Checks of elastic jobs before a launch: NCCL, which sums gradients between GPUs, takes one process per GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CPU_HINT = "If the program computes on a CPU, write `binding: cpu` under the no
 def check_elastic(plan: LaunchPlan) -> tuple[Finding, ...]:
     """Return a warning for each elastic set of which two processes would share a GPU.
 
-    A warning and no refusal: only the program knows whether it computes on the GPU that its node has.
+    A warning, not a refusal: only the program knows whether it computes on the GPU of its node.
     """
     return tuple(finding for run in plan.runs for finding in _of_run(run))
 

@@ -1,4 +1,4 @@
-"""Named filters: those of the settings, and those that were saved in the app."""
+"""Named filters: from the settings, and saved in the app."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checked(expression: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the filters of the settings, by name.
 
     Raises:
-        ConfigError: one names no view.
+        ConfigError: a filter names no view.
     """
     for name, text in expression:
         view = text.split(maxsplit=1)[0] if text.strip() else ""
@@ -31,7 +31,7 @@ def checked(expression: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def saved_filters() -> dict[str, str]:
-    """Return the filters that were saved in the app, by name; none where the file cannot be read."""
+    """Return the filters that were saved in the app, by name; empty if the file cannot be read."""
     try:
         filters = bounded_json.loads(_path().read_text("utf-8"))
     except (OSError, ValueError):
@@ -43,15 +43,15 @@ def saved_filters() -> dict[str, str]:
 
 
 def save_filter(name: str, text: str) -> None:
-    """Save a filter under a name, over an earlier one; an empty text removes it.
+    """Save a filter under a name, replacing an earlier one; an empty text removes it.
 
     Raises:
-        BackendError: it cannot be written.
+        BackendError: the file cannot be written.
     """
     filters = {other: item for other, item in saved_filters().items() if other != name}
     if text:
         filters[name] = text
-    # The newest are at the end of the dict, so the oldest fall out.
+    # The newest are at the end of the dict, so the oldest are dropped.
     newest, path = dict(list(filters.items())[-MAX_FILTERS:]), _path()
     try:
         write_private(path, json.dumps(newest, indent=1, ensure_ascii=False))

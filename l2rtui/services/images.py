@@ -1,6 +1,6 @@
-"""Images from source to a digest in a spec: build in order, push until it is there, pin what was pushed.
+"""Images from source to a digest in a spec: build in order, push, pin the pushed digest.
 
-The base changes seldom and the image above it with every edit of ``runtime``, so the two are built one after the
+The base changes rarely and the image above it with every edit of ``runtime``, so the two are built one after the
 other, the second on the first.
 """
 
@@ -38,7 +38,7 @@ NODE_NAME = "l2rtui-node"
 PUSH_ATTEMPTS = 6
 _FIRST_PAUSE_SECONDS = 1.0
 _SOURCES = ("docker", "requirements", "runtime")
-"""What goes into an image; an edit elsewhere makes none dirty."""
+"""Inputs of an image; only edits there make a tree dirty."""
 _NO_ENTRY = re.compile(
     r"unauthorized|authentication required|denied|no basic auth|incorrect username|forbidden", re.IGNORECASE
 )
@@ -54,7 +54,7 @@ class SourceTree:
 
     Attributes:
         revision: Short git revision; empty outside of git.
-        is_dirty: What goes into the image differs from that revision.
+        is_dirty: The inputs of an image differ from that revision.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class SourceTree:
 
     @property
     def tag(self) -> str:
-        """Tag of what is built from it."""
+        """Tag of an image built from it."""
         return f"{self.revision or 'unversioned'}{'-dirty' if self.is_dirty else ''}"
 
 
@@ -78,11 +78,11 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """An image that a registry holds now.
+    """A pushed image.
 
     Attributes:
-        layers: How many layers it has. present: how many of them the registry had already.
-        attempts: How often the push was begun.
+        layers: Number of its layers. present: number of layers that the registry already had.
+        attempts: Number of times the push was started.
     """
 
     image: ImageRef
@@ -111,7 +111,7 @@ async def find_source(folder: str = "") -> SourceTree:
     """Return the source tree in a folder; by default the working directory, a parent of it, or this program's own.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no source tree was found.
     """
     source_folder = await asyncio.to_thread(_source_folder, folder)
     revision = (await _git(source_folder, "rev-parse", "--short=12", "HEAD")).strip()
@@ -120,12 +120,12 @@ async def find_source(folder: str = "") -> SourceTree:
 
 
 def node_image(source: SourceTree, name: str = NODE_NAME) -> ImageRef:
-    """Return the name under which a source tree is built; its tag holds the revision."""
+    """Return the image name for a source tree; its tag contains the revision."""
     return named(name) if named(name).tag else named(name).tagged(source.tag)
 
 
 def named(name: str) -> ImageRef:
-    """Parse the name of an image. Raises UsageError where it is not valid."""
+    """Parse the name of an image. Raises UsageError if it is not valid."""
     try:
         return parse_image(name)
     except ValueError as error:
@@ -133,7 +133,7 @@ def named(name: str) -> ImageRef:
 
 
 def destination(name: str) -> ImageRef:
-    """An image by a name under which it can be pushed. Raises UsageError: it is none, or names no registry."""
+    """Return the image of a name that can be pushed. Raises UsageError if it is invalid or names no registry."""
     image = named(name)
     if image.registry == HUB and "/" not in image.repository:
         raise UsageError(f"{name} names no registry.", "Write its host first, such as registry.example/lab/node.")
@@ -152,7 +152,7 @@ def _source_folder(folder: str) -> Path:
 
 
 async def _git(folder: Path, *arguments: str) -> str:
-    """Ask git; empty where it or the repository is missing."""
+    """Return the output of git; empty if git or the repository is missing."""
     try:
         process = await asyncio.create_subprocess_exec(
             "git", "-C", str(folder), *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
@@ -167,7 +167,7 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
     """Build the base and the image on it; the last item is the image.
 
     Raises:
-        BackendError: a step fails; the sentence holds the end of its output.
+        BackendError: a step fails; the sentence contains the end of its output.
     """
     source = recipe.source
     base = parse_image(f"{BASE_NAME}:{source.tag}")
@@ -192,7 +192,7 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
                     yield step
         except BuildFailedError as error:
             raise BackendError(f"docker/{name} was not built: {error}", "Correct it and build again.") from error
-    # Asked of the Engine: BuildKit may have built into a cache alone, which no pod can run.
+    # Ask the Engine: BuildKit may have built only into a cache, which no pod can run.
     built = await engine.find(str(recipe.image))
     if built is None:
         raise BackendError(f"{recipe.image} was built, and the Docker Engine does not know it.", "Build again.")
@@ -201,7 +201,7 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
 
 
 def _default_base(folder: Path) -> str:
-    """Return the base that the Dockerfile names; empty where it names none or cannot be read."""
+    """Return the base that the Dockerfile names; empty if it names none or cannot be read."""
     try:
         match = _DEFAULT_BASE.search((folder / "docker" / "Dockerfile.base").read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -210,14 +210,14 @@ def _default_base(folder: Path) -> str:
 
 
 async def _base_labels(engine: ImageEngine, recipe: Recipe) -> dict[str, str]:
-    """Return name and digest of the outermost base, for both stages: the one between them is in no registry."""
+    """Return name and digest of the outermost base, for both stages: the intermediate one is in no registry."""
     name = recipe.base or await asyncio.to_thread(_default_base, recipe.source.folder)
     if not name:
         return {}
     image = named(name)
     image = image if image.tag or image.digest else image.tagged("latest")
     digest = await engine.base_digest(image)
-    # The annotation holds a name that is complete: `debian` is docker.io/library/debian.
+    # The annotation contains a full name: `debian` is docker.io/library/debian.
     path = image.repository if "/" in image.repository or image.registry != HUB else f"library/{image.repository}"
     labels = {LABEL_BASE: f"{image.registry}/{path}{f':{image.tag}' if image.tag else ''}"}
     return labels | ({LABEL_BASE_DIGEST: digest} if digest else {})
@@ -239,7 +239,8 @@ async def _with_last_lines(
 async def push(
     engine: ImageEngine, image: ImageRef, login: Logins, *, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
 ) -> AsyncGenerator[Progress | Pushed, None]:
-    """Push one tag, with retries after a cut: layers that have arrived are not sent twice. The last item is Pushed.
+    """Push one tag, with retries after an interruption: layers that have arrived are not sent again. The last item
+    is Pushed.
 
     Args:
         login: Called before each attempt, since some logins expire.
@@ -268,7 +269,7 @@ async def push(
             await asyncio.sleep(pause)
             pause *= 2
             continue
-        # The Engine reports the digest in a message beside the progress, only after the manifest has been accepted.
+        # The Engine reports the digest in a separate message, only after the manifest has been accepted.
         digest = str(tracker.aux.get("Digest") or "")
         if not digest:
             raise BackendError(f"{image} was pushed, and the Docker Engine names no digest.", "Push it again.")
@@ -282,14 +283,14 @@ async def push(
 
 
 async def login_for(registry: str) -> Login | None:
-    """Return the login for a registry: from the AWS account for ECR, else the saved one; None if there is none."""
+    """Return the login for a registry: from the AWS account for ECR, otherwise the saved one; None without one."""
     if region := ecr_region(registry):
         return Login(*await ecr.registry_login(Cloud(region)))
     return await asyncio.to_thread(credentials.find_login, registry)
 
 
 async def prepare_registry(image: ImageRef) -> bool:
-    """Create the repository where the registry needs that before a push; return True if it was created."""
+    """Create the repository if the registry needs that before a push; return True if it was created."""
     if region := ecr_region(image.registry):
         return await ecr.ensure_repository(Cloud(region), image.repository)
     return False

@@ -1,6 +1,6 @@
 """Progress of a run without a learner: steps, elastic nodes, parameter servers, evaluation; read from logs.
 
-``runtime.base.metric_records`` parses the lines; a field of another type than agreed counts as missing.
+``runtime.base.metric_records`` parses the lines; a field of a wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAIL: Final = 400
 _AT_ONCE: Final = 8
 _MAX_CLASSES: Final = 1000
 _STATES: Final = ("pending", "waiting", "skipped", "done", "running", "failed")
-"""States of a step, in the order of precedence when its pods differ: the last one counts."""
+"""States of a step in rising precedence, for when its pods differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node of an elastic job; None for what is not in its records yet.
+    """One node of an elastic job; None for values not yet in its records.
 
     Attributes:
-        resumed_step: Step at which it began in this round; 0 where no node had state.
-        resumed_from: Node whose state that is; None where no node had any.
+        resumed_step: Step at which it started in this round; 0 if no node had state.
+        resumed_from: Node that provided the state; None if no node had any.
     """
 
     pod: str
@@ -71,7 +71,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class PsProcessState:
-    """One parameter server or one of their workers; None for what is not in its records yet."""
+    """One parameter server or worker; None for values not yet in its records."""
 
     pod: str
     role: str
@@ -84,7 +84,7 @@ class PsProcessState:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Accuracy of a trained model from 0 to 1, in all and by class."""
+    """Accuracy of a trained model from 0 to 1, in total and by class."""
 
     accuracy: float
     samples: int = 0
@@ -134,13 +134,13 @@ async def standing(backend: Backend, run: str) -> RunProgress:
     """Return the progress of a run.
 
     Raises:
-        NotFoundError: there is no such run.
+        NotFoundError: the run does not exist.
     """
     snapshot = await backend.snapshot()
     if snapshot.run_named(run) is None:
         raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
     spec = await backend.spec(run)
-    # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
+    # Hundreds of parallel logs would exhaust the API server's fairness queue for all users.
     limit = asyncio.Semaphore(_AT_ONCE)
     pods = [pod for pod in snapshot.pods_of(run) if pod.role is not Role.RENDEZVOUS]
     readings = await asyncio.gather(*(_read(backend, pod, limit) for pod in pods))
@@ -166,14 +166,14 @@ def step_names(spec: RunSpec) -> tuple[str, ...]:
 async def _read(backend: Backend, pod: PodView, limit: asyncio.Semaphore) -> PodReading:
     reading = PodReading(pod.name)
     if pod.phase is Phase.PENDING and not pod.restarts:
-        return reading  # it has no log yet, and some API servers answer slowly for such a pod
+        return reading  # it has no log yet, and some API servers answer slowly for these pods
     async with limit:
         try:
             async with aclosing(backend.logs(pod, LogQuery(tail=_TAIL))) as lines:
                 async for line in lines:
                     reading.read_line(line.text)
         except L2RError:
-            return reading  # it is gone or has no log: the other pods count
+            return reading  # it was deleted or has no log: the other pods count
     return reading
 
 
@@ -201,7 +201,7 @@ def _node(before: NodeState, record: Mapping[str, Any]) -> NodeState:
     new = _present(record, ("rank", "world_size", "round", "epoch", "step", "resumed_step"), ("loss", "accuracy"))
     # A new round renumbers ranks and may start from an older step.
     if new.get("round", before.round) != before.round:
-        before = NodeState(before.pod)  # ranks and steps of an earlier round are no longer true
+        before = NodeState(before.pod)  # ranks and steps of an earlier round are no longer valid
     state = text(record.get("state")) or before.state
     origin = text(record.get("resumed_from")) or before.resumed_from
     return replace(before, state=state, time=number(record.get("time")) or before.time, resumed_from=origin, **new)
@@ -214,7 +214,7 @@ def _peer(pod: str, before: PsProcessState | None, record: Mapping[str, Any]) ->
 
 
 def _present(record: Mapping[str, Any], integers: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
-    """Return those of these fields that the record has."""
+    """Return the fields of these names that the record has."""
     fields: dict[str, float | None] = {name: integer(record.get(name)) for name in integers}
     fields |= {name: number(record.get(name)) for name in numbers}
     return {name: value for name, value in fields.items() if value is not None}

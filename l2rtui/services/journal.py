@@ -1,7 +1,7 @@
 """Journal: an append-only record of every change, with time, user, object and outcome.
 
-One JSON object a line in ``journal.jsonl`` under the state directory. A journal that cannot be written never stops
-the work that it records; it is for people, who read it by `:journal` of the app, and nothing is decided by it.
+One JSON object per line in ``journal.jsonl`` under the state directory. A journal that cannot be written never
+stops the recorded work. It is for users, who read it by `:journal` of the app; no code depends on it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def record(verb: str, target: str, outcome: str, **details: Any) -> None:
         path = state_dir() / "journal.jsonl"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _MAX_BYTES:
-            # One older file is enough: the journal is read by people about last week.
+            # One older file is enough: users read the journal about last week.
             path.replace(path.with_suffix(".jsonl.1"))
-        # One write of one line with O_APPEND: two programs at once do not mix their entries.
+        # One write of one line with O_APPEND: entries of two parallel programs do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, line.encode(errors="backslashreplace"))  # a path may hold bytes that are no text
+            os.write(descriptor, line.encode(errors="backslashreplace"))  # a path may contain non-text bytes
         finally:
             os.close(descriptor)
 
 
 def entries() -> Iterator[dict[str, Any]]:
-    """Read the entries, oldest first; a damaged line is passed over."""
+    """Read the entries, oldest first; a damaged line is skipped."""
     path = state_dir() / "journal.jsonl"
     for part in (path.with_suffix(".jsonl.1"), path):
         with contextlib.suppress(OSError), part.open(encoding="utf-8") as file:

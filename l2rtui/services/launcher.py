@@ -1,6 +1,6 @@
-"""Launch, scale, kill and destroy: plan first, act second, and take back what could not be completed.
+"""Launch, scale, kill and destroy: plan first, act second, and roll back incomplete work.
 
-The one core of app and commands: both call these functions, so what one shows is what the other does.
+The app and the commands share these functions, so they show and do the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TAKE_BACK_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Choice of slots for a plan, by which its runs can be placed once more.
+    """Choice of slots for a plan, so that its runs can be placed again.
 
     Attributes:
         excluded: Slots that other launches took before an earlier plan of these runs could.
@@ -60,8 +60,8 @@ class CheckedPlan:
 
     Attributes:
         placing: Pins and policy with which it was placed.
-        source: Spec file that it was made of, for the history; empty where there is none.
-        notes: Those of the findings that the import of a file has made.
+        source: Spec file of the plan, for the history; empty without one.
+        notes: Findings from the import of a file.
     """
 
     plan: LaunchPlan
@@ -85,9 +85,9 @@ async def prepare(
     """Place the runs of a request on free slots and check the plan. Nothing is created.
 
     Args:
-        seeds: One run for each, of each trial of a sweep; empty means those of the sweep, or the spec's own.
-        pins, policy: Take the place of the spec's own when given.
-        overcommit, wave, binding: As prepare_runs() has them.
+        seeds: One run for each, of each trial of a sweep; empty means the seeds of the sweep, or the spec's own.
+        pins, policy: Replace the spec's own if given.
+        overcommit, wave, binding: As in prepare_runs().
     """
     specs = wish.runs(seeds)
     return await prepare_runs(
@@ -120,13 +120,13 @@ async def prepare_runs(
     """Place runs on free slots and check the plan. Nothing is created.
 
     Args:
-        overcommit: Use occupied slots where no slot is free; several pods then share one.
-        wave: Pods that are started at a time, before the next are; 0 starts all at once.
-        binding: How pods get their GPU, in place of what the specs say.
+        overcommit: Use occupied slots if no slot is free; several pods then share one.
+        wave: Number of pods started before the next are; 0 starts all together.
+        binding: How pods get their GPU; replaces the binding of the specs.
         notes: Findings of the import of a file, shown with the plan.
-        uids: Id of each run, where it was chosen before; empty makes new ones.
+        uids: Id of each run, if chosen before; empty makes new ones.
         source: Spec file, for the history.
-        excluded: As ``Placing`` has them.
+        excluded: As in ``Placing``.
     """
     snapshot = await backend.snapshot()
     ledger = snapshot.ledger.without(excluded) if excluded else snapshot.ledger
@@ -134,11 +134,11 @@ async def prepare_runs(
         specs = [with_binding(spec, binding) for spec in specs]
     if backend.renderer is None:  # no device plugin: workers share a GPU by its slots
         specs = [without_shared_pods(spec) for spec in specs]
-    # Written into the spec that is launched: a later scale, and whoever reads the run, finds the mode that it got.
+    # Written into the launched spec: a later scale, and every reader of the run, sees the mode that it got.
     specs = bound_to_cpu(specs, ledger, pins, overcommit=overcommit)
     nodes = snapshot.nodes.values()
     placement = place(specs, ledger, policy=policy, pins=pins, overcommit=overcommit, nodes=nodes)
-    # Made here and not by a backend: a launch that fails is rolled back by exactly these ids.
+    # Made here, not by a backend: a failed launch is rolled back by exactly these ids.
     uids = uids or [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
     plan = replace(plan, wave=wave)
@@ -153,14 +153,14 @@ async def prepare_runs(
 async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError) -> CheckedPlan:
     """Place the runs of a plan on other slots, since another launch was faster. Nothing is created.
 
-    For launches whose places no person has chosen or seen. Each call leaves out at least one slot more than the
-    last, so a launch can be planned again only as often as there are slots.
+    For launches whose places the user has neither chosen nor confirmed. Each call excludes at least one slot more
+    than the last, so the number of attempts is limited by the number of slots.
 
     Raises:
-        SlotTakenError: the one that was given, where a person named exact slots.
+        SlotTakenError: the given one, if the user named exact slots.
     """
     placing, plan = prepared.placing, prepared.plan
-    # Left out although a new snapshot is made: on a cluster the pods of a launch appear some time after its claim.
+    # Excluded even with a new snapshot: on a cluster the pods of a launch appear some time after its claim.
     excluded = placing.excluded.union(error.slots)
     if excluded == placing.excluded or any(pin.slot is not None for pin in placing.pins):
         raise error
@@ -178,7 +178,7 @@ async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError)
 
 
 def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
-    """Yield findings on fields that only pods of Kubernetes have, for a backend that renders none."""
+    """Yield findings about fields that only pods of Kubernetes have, for a backend that renders none."""
     for spec in specs:
         if spec.queue is not None:
             sentence = "queue is ignored: only clusters have queues that admit a run as a whole"
@@ -190,9 +190,9 @@ def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
 
 
 async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[StepDone, None]:
-    """Carry out a plan and yield each step.
+    """Execute a plan and yield each step.
 
-    When a step fails, or the caller cancels (Ctrl-C), everything that this launch created is destroyed again.
+    If a step fails, or the caller cancels (Ctrl-C), everything that this launch created is destroyed again.
 
     Raises:
         RefusedError: preflight refuses; nothing is left.
@@ -206,7 +206,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     plan = prepared.plan
     names = ", ".join(run.spec.name for run in plan.runs)
     _log.info("launch %s: begins", names)
-    # From the first moment: what a launcher that is killed half-way leaves behind is in the history, too.
+    # From the start: objects left behind by a launcher killed half-way are then in the history, too.
     recording = LaunchRecording(backend, plan, prepared.source)
     try:
         await watch_sweeps(backend, [(run.uid, run.spec) for run in plan.runs])
@@ -218,7 +218,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     except L2RError as error:
         receipts = await take_back(backend, plan)
         journal.record("launch", names, "failed", error=str(error))
-        if isinstance(error, SlotTakenError):  # nothing ran, and most often it is planned again at once
+        if isinstance(error, SlotTakenError):  # nothing ran, and usually the launch is planned again
             await recording.dropped()
         else:
             await recording.failed(error.message)
@@ -250,7 +250,7 @@ async def take_back(
     snapshot = await backend.snapshot()
     receipts: list[Receipt] = []
     for run in plan.runs:
-        # By uid and not by name: a run of the same name may belong to somebody else.
+        # By uid, not by name: a run of the same name may belong to another user.
         view = snapshot.runs.get(run.uid)
         if view is not None:
             items = (destroy_run or backend.destroy)(view, grace_seconds=_TAKE_BACK_GRACE_SECONDS, purge=True)
@@ -259,10 +259,10 @@ async def take_back(
 
 
 async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: float) -> ClusterSnapshot:
-    """Wait until every pod of the runs is Running, and stays so for a moment, or has finished well.
+    """Wait until every pod of the runs is Running, and stays so for a moment, or has completed successfully.
 
     Raises:
-        LaunchError: a pod failed, or the timeout is over; names the pod and its state. The runs stay as they are.
+        LaunchError: a pod failed, or the timeout expired; names the pod and its state. The runs stay as they are.
     """
     snapshot = EMPTY_SNAPSHOT
     try:
@@ -284,9 +284,11 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
 
 
 async def _stay_running(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
-    """Return True if the same processes still run after a moment: a process that dies at once was Running, too."""
+    """Return True if the same processes still run after a moment: a process that dies immediately was
+    Running, too.
+    """
     await asyncio.sleep(SETTLE_SECONDS)
-    # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
+    # Restarts are compared too: a pod that crashed and restarted is Running again, with another count.
     after = await backend.snapshot()
 
     def processes(snapshot: ClusterSnapshot) -> set[tuple[str, int]]:
@@ -321,14 +323,14 @@ async def scale(
     *,
     overcommit: bool = False,
 ) -> ScalePlan:
-    """Give a set another number of replicas.
+    """Set the number of replicas of a set.
 
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.
-        overcommit: Share slots with other pods where none is free.
+        overcommit: Share slots with other pods if no slot is free.
 
     Raises:
-        NotFoundError: there is no such run or set.
+        NotFoundError: the run or the set does not exist.
         RefusedError: the number is not possible, or there is no free slot; nothing was changed.
     """
     snapshot = await backend.snapshot()
@@ -343,7 +345,7 @@ async def scale(
         raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: {problem}.")
     pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
     remaining = [pod for pod in pods if pod.index < replicas]
-    # A pod that an earlier scale removed may still be terminating: by the spec its slots are free to be filled.
+    # A pod that an earlier scale removed may still be terminating: according to the spec its slots are free.
     present = {other.name: other.replicas for other in spec.sets}
     in_pod = {other.name: other.workers_in_pod for other in spec.sets}
     existing = [
@@ -382,15 +384,15 @@ async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float |
 async def destroy(
     backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-    """Remove a run and all it owns; the last item is the Receipt, which is also journalled and in the history.
+    """Remove a run and all it owns; the last item is the Receipt, which is also written to journal and history.
 
     Its spec is kept: ``relaunch`` launches it again.
     """
     _log.info("destroy %s: begins", run.name)
     recording = DestroyRecording(backend, run)
     await recording.gather()
-    with suppress(L2RError):  # a run whose spec cannot be read is destroyed all the same
-        # Before the first deletion: afterwards nobody can read the spec any more.
+    with suppress(L2RError):  # a run whose spec cannot be read is destroyed anyway
+        # Before the first deletion: afterwards the spec can no longer be read.
         run_history.keep(await backend.spec(run.name))
     async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)) as items:
         async for item in items:

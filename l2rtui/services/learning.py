@@ -1,6 +1,6 @@
-"""State of the learning of runs, for verbs: from one look at their logs, or from one look after another.
+"""State of the learning of runs, for verbs: from one look at their logs, or from several in sequence.
 
-A log is a request to each pod: the learners' come first, those of workers only where they can explain a state.
+Each log is a request per pod: the learners' are read first, those of workers only if they can explain a state.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from l2rtui.services import pod_records
 from l2rtui.services.metrics import HISTORY, Series
 
 LIMIT_SECONDS: Final = 10.0
-"""Time for the logs of all runs; a run whose log did not arrive until then is derived from its pods."""
+"""Longest wait for the logs of all runs; a run whose log has not arrived by then is judged by its pods."""
 REREAD_SECONDS: Final = 5.0
-"""Time after which logs are read on; between two readings states follow from pods and from the time."""
+"""Time after which logs are read further; between two readings, states are derived from pods and the time."""
 _AT_ONCE: Final = 8
 _MAX_PODS: Final = 32
 """Pods of a run whose records are read."""
@@ -37,9 +37,9 @@ class _Records:
 
     Attributes:
         series: Of the learner with this uid.
-        newest: Time of the newest record of each log, by uid of the pod: it is read from there on. None: no record.
+        newest: Time of the newest record of each log, by uid of the pod; reading continues there. None: no record.
         read_pods: Uids of pods whose log was read to its end.
-        silent_seconds: Time since the backend's last sign of life; 0 while it responds.
+        silent_seconds: Time since the backend's last response; 0 while it responds.
     """
 
     series: Series
@@ -51,7 +51,7 @@ class _Records:
     silent_seconds: float = 0.0
 
     def keep(self, uids: Collection[str]) -> None:
-        """Drop pods that are gone."""
+        """Drop deleted pods."""
         by_pod: tuple[dict[str, Any], ...] = (self.pods, self.newest)
         for values in by_pod:
             for uid in values.keys() - set(uids):
@@ -68,17 +68,17 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class RunLearning:
-    """State of the learning of a run, and the newest metrics in its learner's log; None where none was read."""
+    """State of the learning of a run, and the newest metrics in its learner's log; None if none were read."""
 
     state: LearningState
     metrics: RunMetrics | None
 
 
 class LearningReader:
-    """Learning of runs that are looked at again and again: of a log that was read, only what is new is asked for.
+    """Learning of runs that are read repeatedly: only new lines of a log are requested.
 
     Args:
-        with_ended: Read also the logs of learners that are over; their states need none.
+        with_ended: Also read the logs of ended learners, which their states do not need.
     """
 
     def __init__(self, backend: Backend, *, with_ended: bool = False) -> None:
@@ -89,11 +89,11 @@ class LearningReader:
 
     @property
     def period(self) -> int:
-        """Number of the present period: logs that were read before it are read on."""
+        """Number of the current period: logs that were read in an earlier period are read further."""
         return int(time.monotonic() / REREAD_SECONDS)
 
     async def look(self, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float) -> dict[str, RunLearning]:
-        """Return state and metrics of these runs, by uid; a log that cannot be read is no error.
+        """Return state and metrics of these runs, by uid; a log that cannot be read is not an error.
 
         Args:
             now: Seconds since the epoch.
@@ -103,7 +103,7 @@ class LearningReader:
         self._records = {run.uid: self._records.get(run.uid) or _Records(Series(run.name)) for run in runs}
         for records in self._records.values():
             records.silent_seconds = silent_seconds
-        # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
+        # Hundreds of parallel logs would exhaust the API server's fairness queue for all users.
         limit = asyncio.Semaphore(_AT_ONCE)
         try:
             async with asyncio.timeout(LIMIT_SECONDS):
@@ -113,7 +113,7 @@ class LearningReader:
                 )
                 await asyncio.gather(*(look.read(now, with_ended=self._with_ended) for look in looks))
         except TimeoutError:
-            pass  # what has arrived counts
+            pass  # use the records that have arrived
         return {
             run.uid: RunLearning(
                 learning_state(run, snapshot.pods_of(run.name), self._records[run.uid].reports(now), now),
@@ -135,8 +135,8 @@ class _RunLook:
     """One look at the logs of a run.
 
     Attributes:
-        limit: Bounds the logs that are read together.
-        is_due: Logs that were read before are read on.
+        limit: Bounds the logs that are read in parallel.
+        is_due: Logs that were read before are read further.
     """
 
     backend: Backend
@@ -147,11 +147,11 @@ class _RunLook:
     is_due: bool
 
     async def read(self, now: float, *, with_ended: bool) -> None:
-        """Read what may decide the state of the run."""
+        """Read the logs that may determine the state of the run."""
         records = self.records
         records.keep({pod.uid for pod in self.pods})
         learner = next((pod for pod in self.pods if pod.role is Role.LEARNER), None)
-        if learner is None or learner.uid != records.learner_uid:  # another pod: its records begin anew
+        if learner is None or learner.uid != records.learner_uid:  # another pod: its records start again
             records.series, records.learner = Series(self.run.name), None
             records.learner_uid = "" if learner is None else learner.uid
         if learner is not None and (learner.ready or (with_ended and learner.phase.is_over)):
@@ -178,7 +178,7 @@ class _RunLook:
                     records.newest[pod.uid] = line.time
 
     async def _lines(self, pod: PodView, tail: int) -> AsyncGenerator[LogLine, None]:
-        """Yield the lines of a log behind its newest record; none before it is due again, or where it is gone."""
+        """Yield the lines of a log after its newest record; none before it is due again, or if it was deleted."""
         if pod.uid in self.records.newest and not self.is_due:
             return
         since = self.records.newest.setdefault(pod.uid, None)

@@ -26,14 +26,14 @@ _WEIGHT_CHARACTERS: Final = 256
 
 
 def weight_of(line: LogLine) -> int:
-    """Return the work that a line is: 1, and 1 more for every so many characters."""
+    """Return the work for a line: 1, plus 1 for each block of characters."""
     return 1 + len(line.text) // _WEIGHT_CHARACTERS
 
 
 class ReadingTurns:
-    """Turns of the streams of a program: one short turn in a round of the event loop, however many have lines.
+    """Turns of the streams of a program: one short turn per round of the event loop, however many have lines.
 
-    A burst that is in memory already never suspends its reader, and a key needs several rounds of the loop.
+    A burst that is already in memory never suspends its reader, and a key needs several rounds of the loop.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ReadingTurns:
         self._end: float | None = None  # of this round's turn; None before its first line
 
     async def paced(self, lines: Lines) -> Lines:
-        """Yield the lines of a stream, in turns; what is done with a line counts as reading it."""
+        """Yield the lines of a stream, in turns; the consumer's work on a line counts as reading it."""
         weight = 0
         async with aclosing(lines):
             async for line in lines:
@@ -87,16 +87,16 @@ async def merged(
 ) -> Lines:
     """Merge the logs of pods; each is opened once.
 
-    The backlog is sorted by time over all pods (a tail counts over all of them); later lines come in the order of
+    The backlog is sorted by time over all pods (a tail counts over all of them); later lines are in order of
     arrival. Marks of restarts pass every filter.
 
     Args:
         include, exclude: Regular expressions, searched in the text of a line.
-        targets: With ``follow``: names of runs, sets or pods. Pods that match later join, and the stream goes on
-            until the runs are gone, or all their pods have ended.
+        targets: With ``follow``: names of runs, sets or pods. Pods that match later join, and the stream continues
+            until the runs are deleted, or all their pods have ended.
 
     Raises:
-        NotFoundError: the only pod is gone.
+        NotFoundError: the only pod does not exist.
     """
     include_pattern, exclude_pattern = pattern(include, "--grep"), pattern(exclude, "--exclude")
 
@@ -141,13 +141,13 @@ class _Pool:
         self._last: dict[tuple[str, str], float] = {}
 
     def stream(self, pod: PodView, query: LogQuery | None = None) -> Lines:
-        """Return the log of one pod; an empty stream for one of many that is gone."""
+        """Return the log of one pod; if it is one of several and was deleted, an empty stream."""
         self._opened_uids.add(pod.uid)
         self._open.add(_key(pod))
         return self._lines(pod, query or self._query)
 
     async def later(self, targets: Sequence[str]) -> AsyncGenerator[Lines, None]:
-        """Yield logs of pods that match later; end when none is open and none can come."""
+        """Yield logs of pods that match later; end when no log is open and no pod can appear."""
         snapshot = EMPTY_SNAPSHOT
         async with aclosing(self._backend.watch()) as batches:
             batch: asyncio.Future[tuple[Change, ...]] = asyncio.ensure_future(anext(batches))
@@ -159,8 +159,8 @@ class _Pool:
                         batch = asyncio.ensure_future(anext(batches))
                     for pod in (pod for target in targets for pod in snapshot.select(target)):
                         if pod.uid not in self._opened_uids and _key(pod) not in self._open:
-                            # Its whole log is new, except for a pod whose name had a log before: that one
-                            # continues behind the last line that was read.
+                            # Its whole log is new, unless its name had a log before: then continue after the last
+                            # line that was read.
                             since = self._last.get(_key(pod), self._query.since)
                             yield self.stream(pod, replace(self._query, tail=None, since=since))
             finally:
@@ -196,7 +196,7 @@ class _Pool:
 
 
 def _is_over(snapshot: ClusterSnapshot, targets: Sequence[str]) -> bool:
-    """Return True if no pod can come: the runs are gone, or all their pods have ended."""
+    """Return True if no further pod can appear: the runs are deleted, or all their pods have ended."""
     if not any(snapshot.runs_in(target)[0] for target in targets):
         return True
     pods = [pod for target in targets for pod in snapshot.select(target)]

@@ -1,6 +1,6 @@
 """Metrics of a learner, read from its log: this works wherever logs can be read.
 
-``runtime.base.metric_records`` parses the lines; a field of another type than agreed counts as missing.
+``runtime.base.metric_records`` parses the lines; a field of a wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HISTORY = 240
 
 _RATES: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 _NULLABLE: Final = frozenset(("mean_return", "eval_return", "eval_progress", *_GPU_FIGURES))
-"""Figures of a learner's record that are null as long as nobody knows them."""
+"""Figures of a learner's record that are null while they are unknown."""
 _MOST_FIGURES: Final = 200
 
 
@@ -60,7 +60,7 @@ class Series:
         lag = record.get("policy_lag")
         lags = [number(value) or 0.0 for value in (lag if isinstance(lag, list) and len(lag) == 3 else (0, 0, 0))]
         mean_return, eval_return = number(record.get("mean_return")), number(record.get("eval_return"))
-        # Evaluation without exploration is the better curve where there is one.
+        # Evaluation without exploration gives the better curve, if there is one.
         latest = mean_return if eval_return is None else eval_return
         if latest is not None:
             self._returns.append(latest)
@@ -98,7 +98,7 @@ class Series:
         before = self._exchange
         rates = [number(record.get(f"{name}_per_second"), MAX_COUNT) for name in _RATES]
         messages_in, bytes_in, messages_out, bytes_out = (rate or 0.0 for rate in rates)
-        # Named when they change and now and then: between two such records they are the same.
+        # Written after changes and at intervals: between two such records they are the same.
         listens, peers = _texts(record.get("listens")), _texts(record.get("peers"))
         self._exchange = ExchangeFigures(
             messages_in,
@@ -116,10 +116,10 @@ class Series:
         return self._exchange
 
     def _figures(self, record: Mapping[str, Any], rate: float) -> LearnerFigures:
-        # JSON has no NaN: a figure that was a number and is null now, or a loss that is null, is not finite.
+        # JSON has no NaN: a figure that was a number and is now null, or a loss that is null, is not finite.
         empty = [name for name, value in record.items() if value is None and name not in _NULLABLE]
         broken = tuple(name for name in empty if name in self._finite or name.endswith("_loss"))
-        if len(self._finite) < _MOST_FIGURES:  # names come from inside the run: a hostile log has millions
+        if len(self._finite) < _MOST_FIGURES:  # names come from inside the run: a hostile log may have millions
             self._finite.update(name for name, value in record.items() if number(value) is not None)
         mean_return, eval_return = number(record.get("mean_return")), number(record.get("eval_return"))
         return LearnerFigures(
@@ -142,7 +142,7 @@ def _texts(value: object) -> tuple[str, ...] | None:
 
 
 async def newest(backend: Backend, run: str, learner: PodView) -> RunMetrics | None:
-    """Return the newest metrics in the log of a run's learner; None where it has printed no record."""
+    """Return the newest metrics in the log of a run's learner; None if it has printed no record."""
     series, metrics = Series(run), None
     async with aclosing(backend.logs(learner, LogQuery(tail=2 * HISTORY))) as lines:
         async for line in lines:
@@ -151,7 +151,7 @@ async def newest(backend: Backend, run: str, learner: PodView) -> RunMetrics | N
 
 
 def has_learner(snapshot: ClusterSnapshot, run: str) -> bool:
-    """Return True if the metrics of a run are those of a learner; also for a run that does not exist."""
+    """Return True if a run has a learner, which writes its metrics; also for an unknown run."""
     view = snapshot.run_named(run)
     return view is None or any(worker_set.role is Role.LEARNER for worker_set in view.sets)
 
@@ -177,14 +177,16 @@ async def follow(
     turns: ReadingTurns | None = None,
     *,
     has_backlog: bool = True,
+    at_present: Callable[[], object] | None = None,
 ) -> AsyncGenerator[RunMetrics, None]:
-    """Yield the metrics after each record of a run's learner, until its pod is gone.
+    """Yield the metrics after each record of a run's learner, until its pod is deleted.
 
     Args:
         observe: Called with each record.
         turns: Shared with the other streams of the program; None where there is no other.
         has_backlog: Yield each record of the backlog, and not its newest alone. To whoever asks what is so now, one
             in the midst of a backlog that comes slowly looks like a learner that fell silent.
+        at_present: Called once the backlog has been read, with or without a record.
     """
     series, turns = Series(run.name, observe), turns or ReadingTurns()
     lines_of_pod = backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY, seam=True))
@@ -193,6 +195,8 @@ async def follow(
     async with aclosing(turns.paced(lines_of_pod)) as lines:
         async for line in lines:
             if line.is_seam:
+                if at_present is not None:
+                    at_present()
                 if newest is not None and not is_live:
                     yield newest
                 is_live = True

@@ -1,7 +1,7 @@
 """Watch a backend and keep the newest snapshot, published at a bounded rate.
 
-The monitor never gives up: when the watch fails it keeps the last snapshot with the error and the time of the last
-answer, and tries again with client-go's back-off (0.8 s doubling to 30 s). Readers see old state marked as old.
+The monitor never gives up: if the watch fails it keeps the last snapshot with the error and the time of the last
+answer, and retries with client-go's back-off (0.8 s doubling to 30 s). Readers see old state marked as old.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Monitor:
             try:
                 async with aclosing(self._backend.watch()) as batches:
                     async for changes in batches:
-                        # A new watch lists everything again. Only the difference is published, so that rows that
-                        # did not change keep their identity and are not painted again.
+                        # A new watch lists everything again. Only the difference is published, so that unchanged
+                        # rows keep their identity and are not painted again.
                         news = changes
                         if is_new and self.snapshot is not EMPTY_SNAPSHOT:
                             news = difference(self.snapshot, apply(EMPTY_SNAPSHOT, changes))
@@ -90,7 +90,7 @@ class Monitor:
             self._news.set()
 
     def _fail(self, error: str) -> None:
-        if error != self.error:  # an outage of hours is one line, not one for each try
+        if error != self.error:  # an outage of hours is one line, not one for each attempt
             _log.warning("the watch is lost: %s", error)
         self.error = error
         self._tried.set()

@@ -1,4 +1,4 @@
-"""Ownership: objects of other people are not changed, unless the user asks to act for them."""
+"""Ownership: objects of other users are not changed, unless the user asks to act for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_mine(view: PodView | RunView, me: str = "") -> bool:
 
 
 def refuse_others(verb: str, objects: Sequence[PodView | RunView], *, is_admin: bool, me: str = "") -> None:
-    """Refuse to change what belongs to other people.
+    """Refuse to change objects of other users.
 
     Args:
         verb: The action, such as ``kill``.
@@ -30,7 +30,7 @@ def refuse_others(verb: str, objects: Sequence[PodView | RunView], *, is_admin: 
 
 
 def refuse_owners(verb: str, objects: Sequence[tuple[str, str]], *, is_admin: bool, me: str = "") -> None:
-    """Refuse as ``refuse_others``, of pairs of name and owner."""
+    """Like ``refuse_others``, for pairs of name and owner."""
     others = [(name, owner) for name, owner in objects if owner != (me or user_name())]
     if is_admin or not others:
         return

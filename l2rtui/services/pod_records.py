@@ -23,9 +23,9 @@ from runtime.base.metric_records import MAX_COUNT, number, parse_record, text
 BACKLOG_LINES: Final = 60
 """Lines of backlog in which the newest record is searched."""
 SILENT_LINES: Final = 2_000
-"""Lines without a record after which a pod counts as one that writes none."""
+"""Lines without a record after which a pod counts as writing none."""
 _NOT_OF_ONE: Final = (Role.LEARNER, GPU_RECORD, WORKERS_RECORD)
-"""Kinds of records that others read."""
+"""Kinds of records that other modules read."""
 _MAX_TEXT: Final = 400
 _FADING: Final = 0.8
 """Part of a long interval that still counts one record later."""
@@ -62,7 +62,7 @@ def after(before: PodMetrics | None, news: PodMetrics) -> PodMetrics:
     has_restarted = news.simulator_restarts > before.simulator_restarts
     news = replace(news, simulator_restarted=news.time if has_restarted else before.simulator_restarted)
     gap = news.time - before.time if before.time and news.time else 0.0
-    # The longest of the latest intervals: a pause counts for some records, and is forgotten then.
+    # The longest of the latest intervals: a pause counts for some records, and is then forgotten.
     interval = max(gap, _FADING * before.interval_seconds)
     if before.rank is None or news.rank is None or before.world_size != news.world_size:
         # The world size changes between rounds; then ranks of the old one no longer count.
@@ -97,19 +97,19 @@ class LogPosition(Enum):
     """Position in a log that ``follow`` reports between the records."""
 
     READ = "read"
-    """The lines so far were read, and none of them is a record."""
+    """The lines so far were read, and contain no record."""
     ENDED = "ended"
-    """The log has ended: its pod is gone, or the connection."""
+    """The log has ended: its pod was deleted, or the connection was lost."""
 
 
 async def follow(
     backend: Backend, pod: PodView, turns: ReadingTurns, *, is_watched: bool = False
 ) -> AsyncGenerator[PodMetrics | LogPosition, None]:
-    """Yield the newest record of a pod, then each new one, until the pod is gone or proves to write none.
+    """Yield the newest record of a pod, then each new one, until the pod is deleted or is known to write none.
 
     Args:
         turns: Shared with the other streams of the program.
-        is_watched: Go on although screens display none of its values: its silence will be news.
+        is_watched: Continue even if screens display none of its values, since its silence must be noticed.
     """
     silent = 0
     query = LogQuery(follow=True, tail=BACKLOG_LINES, seam=True)
@@ -137,7 +137,7 @@ async def follow(
 
 
 def _number(value: Any) -> float | None:
-    """Return a number that is short enough to be shown in a column."""
+    """Return a number that is short enough for a column."""
     return number(value, MAX_COUNT)
 
 

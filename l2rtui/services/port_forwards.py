@@ -1,4 +1,4 @@
-"""Ports that are forwarded now, by any process of this user: carried, listed, forgotten at their end."""
+"""Ports that are forwarded now by any process of this user: forwarded, listed, and dropped at their end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from runtime.base.file_lock import try_lock
 
 
 class PortForward(msgspec.Struct, frozen=True):
-    """A port of this machine that leads to a port of a pod.
+    """A port of this machine that is forwarded to a port of a pod.
 
     Attributes:
-        sentence: Both ports and the pod, as the backend says them.
-        since: Seconds since the epoch. pid: the process that carries the connections.
+        sentence: Both ports and the pod, worded by the backend.
+        since: Seconds since the epoch. pid: the process that forwards the connections.
     """
 
     pod: str
@@ -38,7 +38,7 @@ class PortForward(msgspec.Struct, frozen=True):
 async def carry(
     inspector: Inspector, backend: str, pod: PodView, local: int, remote: int
 ) -> AsyncGenerator[str, None]:
-    """Forward a port as ``Inspector.forward`` does, and list it as long as it is open."""
+    """Forward a port like ``Inspector.forward``, and list it while it is open."""
     async with aclosing(inspector.forward(pod, local, remote)) as sentences:
         sentence = await anext(sentences, "")
         if not sentence:
@@ -61,14 +61,14 @@ def _folder() -> Path:
 
 @contextmanager
 def _listed(forward: PortForward) -> Iterator[None]:
-    """List a forward until the block ends; on a disk that cannot be written it works without being listed."""
+    """List a forward until the block ends; if the disk cannot be written it works without being listed."""
     path = _folder() / f"{forward.pid}-{secrets.token_hex(4)}.json"
     descriptor = -1
     try:
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            # The kernel releases the lock when this process ends, however it ends: no entry outlives its port.
+            # The kernel releases the lock when this process ends in any way: no entry outlives its port.
             try_lock(descriptor)
             os.write(descriptor, msgspec.json.encode(forward))
         yield

@@ -15,11 +15,11 @@ from l2rtui.errors import NotFoundError
 from runtime.base.atomic_files import write_atomic
 
 MAX_SPECS = 100
-"""Specs that are kept; the oldest are removed first."""
+"""Maximum number of specs; the oldest are removed first."""
 
 
 def keep(spec: RunSpec) -> None:
-    """Save a spec under its run's name; a failure to write is ignored, since the destroy goes on anyway."""
+    """Save a spec under its run's name; a failed write is ignored, since the destroy continues anyway."""
     if name_problem(spec.name):
         return  # the name becomes a file name
     folder = _folder()
@@ -36,14 +36,14 @@ def keep(spec: RunSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DestroyedRun:
-    """A run that is gone: its spec, and when it was destroyed, in seconds since the epoch."""
+    """A destroyed run: its spec, and the time of its destroy, in seconds since the epoch."""
 
     spec: RunSpec
     destroyed_at: float
 
 
 def destroyed_runs() -> tuple[DestroyedRun, ...]:
-    """Return the runs that can be launched again, the one that was destroyed last first."""
+    """Return the runs that can be launched again, the most recently destroyed first."""
     specs = ((_read(path), destroyed_at) for destroyed_at, path in _newest_first())
     return tuple(DestroyedRun(spec, destroyed_at) for spec, destroyed_at in specs if spec is not None)
 
@@ -54,10 +54,10 @@ def names() -> tuple[str, ...]:
 
 
 def find(target: str = "") -> tuple[RunSpec, ...]:
-    """Return the spec of a run, or those of ``experiment/NAME``; without a name the one that was destroyed last.
+    """Return the spec of a run, or those of ``experiment/NAME``; without a name, the most recently destroyed one.
 
     Raises:
-        NotFoundError: there is none; names the available ones.
+        NotFoundError: no match; names the available ones.
     """
     matches = [run.spec for run in destroyed_runs()]
     if not target and matches:
@@ -93,5 +93,5 @@ def _newest_first() -> list[tuple[float, Path]]:
 def _read(path: Path) -> RunSpec | None:
     try:
         return stored_spec.decode(path.read_bytes())
-    except (OSError, ValueError):  # of another version: it cannot be launched by this one
+    except (OSError, ValueError):  # written by another version, so it cannot be launched by this one
         return None

@@ -1,6 +1,6 @@
 """Wrapper commands ``l2r-runtime elastic``, ``step`` and ``rendezvous``: built for a RunSpec, and parsed back.
 
-A RunSpec holds each command complete, as it is started. Only these functions know its form; a spec file holds the
+A RunSpec holds each full command, as it is started. Only these functions know its form; a spec file holds the
 parsed values.
 """
 
@@ -21,7 +21,7 @@ class ElasticCommand:
     Attributes:
         rendezvous: Name of the set of the rendezvous process.
         low, high: Minimum and maximum of nodes.
-        processes: Of each node; None for one for each GPU, or one where there is none.
+        processes: Per node; None for one per GPU, or one without GPUs.
     """
 
     rendezvous: str
@@ -90,6 +90,6 @@ def rendezvous(backend: str, until: str = "") -> tuple[str, ...]:
     """Return the command of a rendezvous process.
 
     Args:
-        until: Step at whose end it ends, too.
+        until: Step with which it ends.
     """
     return (_RUNTIME, "rendezvous", "--backend", backend, *(("--until", until) if until else ()))

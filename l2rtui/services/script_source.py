@@ -1,4 +1,4 @@
-"""Program of a set: a file beside the spec, whose text is stored with the run, or an S3 URL."""
+"""Program of a set: a file in the spec's folder, whose text is stored with the run, or an S3 URL."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from l2rtui.domain.workload import PROGRAM_WORD, Program, SetSpec
 MAX_BYTES = 262_144
 """Limit of the text: a ConfigMap holds 1 MiB, and the stored spec contains the text a second time."""
 _MODULE_WORDS = ("--program", PROGRAM_WORD)
-"""Words by which a process of the runtime gets the file of a run's own classes."""
+"""Arguments that pass the file of a run's own classes to a process of the runtime."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(?:[^/\s?#]+/)*([^/\s?#]+)")
 
 
 def load(source: str, folder: Path, where: str) -> Program | None:
-    """Read what a spec names; None when it names nothing.
+    """Read the program named by a spec; None if it names none.
 
     Args:
-        folder: That of the spec file, from which a path counts.
+        folder: Folder of the spec file, to which the path is relative.
         where: The set, for sentences.
 
     Raises:
-        ValueError: it cannot be read, is too large, or is no text.
+        ValueError: it cannot be read, is too large, or is not text.
     """
     if not source:
         return None
@@ -58,7 +58,7 @@ def load(source: str, folder: Path, where: str) -> Program | None:
 
 
 def load_module(source: str, folder: Path, where: str) -> Program | None:
-    """Read the file with a run's own classes, as ``load`` does; ValueError also if Python could not import it."""
+    """Read the file with a run's own classes, like ``load``; ValueError also if Python could not import it."""
     module = load(source, folder, where)
     if module is not None and not (module.name.endswith(".py") and module.name[:-3].isidentifier()):
         raise ValueError(f"{where}: program: {module.name!r} cannot be imported: name it like my_method.py")
@@ -66,9 +66,10 @@ def load_module(source: str, folder: Path, where: str) -> Program | None:
 
 
 def with_module(part: SetSpec, module: Program | None) -> SetSpec:
-    """Return a set of the runtime's processes with the file of the run's own classes, which its command names.
+    """Return a set of the runtime's processes with the file of the run's own classes, and its command with that
+    file.
 
-    Another command gets the file only where it names it itself.
+    Any other command gets the file only if it names it itself.
     """
     if module is None:
         return part
@@ -78,7 +79,7 @@ def with_module(part: SetSpec, module: Program | None) -> SetSpec:
 
 
 def without_module(part: SetSpec) -> SetSpec:
-    """Return the set as it was before ``with_module``."""
+    """Return the set without the changes of ``with_module``."""
     command = part.command
     if part.program is not None and command[-2:] == _MODULE_WORDS:
         command = command[:-2]
@@ -86,10 +87,10 @@ def without_module(part: SetSpec) -> SetSpec:
 
 
 def command_of(command: list[str], program: Program | None, where: str) -> tuple[str, ...]:
-    """The command of a set with a program: ``python {program}`` where none is written.
+    """Return the command of a set with a program: ``python {program}`` by default.
 
     Raises:
-        ValueError: there is neither; or the program has no place in the command, or the other way round.
+        ValueError: there is neither; or the program is not used by the command, or the other way round.
     """
     if not command and program is None:
         raise ValueError(f"{where}: write its command, or its program")

@@ -1,7 +1,7 @@
-"""Destroy of one set of a run with a receipt; the rest of the run goes on.
+"""Destroy of one set of a run with a receipt; the rest of the run continues.
 
-A set is scaled to 0 replicas, which every backend can do; its controllers and slot claims go with the pods. The
-receipt comes from snapshots of the machine or API server itself, and two in a row must be empty.
+A set is scaled to 0 replicas, which every backend can do; its controllers and slot claims are removed with the
+pods. The receipt is based on snapshots of the machine or API server itself, and two in a row must be empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from l2rtui.domain.snapshot import RunView
 from l2rtui.services import journal, launcher
 
 MAX_OVERTIME_SECONDS: Final = 60.0
-"""Time beyond their grace until pods are reported as left."""
+"""Time after their grace period until pods are reported as left."""
 _POLL_SECONDS: Final = 0.5
 
 
@@ -29,11 +29,11 @@ async def destroy_set(
     grace_seconds: float | None = None,
     max_overtime_seconds: float = MAX_OVERTIME_SECONDS,
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-    """Stop all replicas of a set for good; the last item is the Receipt, named RUN/SET.
+    """Stop all replicas of a set permanently; the last item is the Receipt, named RUN/SET.
 
     Raises:
-        NotFoundError: there is no such run or set.
-        RefusedError: the run cannot do without the set; nothing was changed.
+        NotFoundError: the run or the set does not exist.
+        RefusedError: the run needs the set; nothing was changed.
     """
     name, began = f"{run.name}/{set_name}", time.monotonic()
     pods = {pod.uid: pod for pod in (await backend.snapshot()).pods_of(run.name, set_name)}
@@ -45,7 +45,7 @@ async def destroy_set(
     empty = 0
     while True:
         remaining = (await backend.snapshot()).pods_of(run.name, set_name)
-        # Replacements that appear meanwhile count as destroyed objects too.
+        # Replacements that appear during this also count as destroyed objects.
         pods |= {pod.uid: pod for pod in remaining}
         yield DestroyProgress((("Pod", len(remaining)),))
         empty = 0 if remaining else empty + 1

@@ -42,20 +42,20 @@ async def status(backend: Backend, pod: PodView) -> tuple[Simulator, ...]:
 
 
 async def restart(backend: Backend, pod: PodView, index: int = 0) -> None:
-    """End one simulator; its worker starts it anew for the next episode, and counts no failure.
+    """End one simulator; its worker restarts it for the next episode, and counts no failure.
 
     Raises:
-        NotFoundError: there is none of this number. BackendError: the command cannot be run.
+        NotFoundError: no simulator has this number. BackendError: the command cannot be run.
     """
     await _run_simulators_command(backend, pod, ["restart", "--index", str(index)])
     journal.record("simulator restart", pod.name, "asked", index=index)
 
 
 async def send_signal(backend: Backend, pod: PodView, name: str, index: int = 0) -> None:
-    """Send one simulator a signal, by name or number.
+    """Send a signal to one simulator, by name or number.
 
     Raises:
-        NotFoundError: there is none of this number, or no such signal. BackendError: the command cannot be run.
+        NotFoundError: no simulator has this number, or unknown signal. BackendError: the command cannot be run.
     """
     await _run_simulators_command(backend, pod, ["signal", "--index", str(index), name])
     journal.record("simulator signal", pod.name, "asked", index=index, signal=name)
@@ -64,10 +64,10 @@ async def send_signal(backend: Backend, pod: PodView, name: str, index: int = 0)
 async def frame(
     backend: Backend, pod: PodView, index: int = 0, *, camera: str = "", width: int = WIDTH
 ) -> CameraImage:
-    """Return one image of a camera; by default the one that looks ahead.
+    """Return one image of a camera; by default of the one that looks ahead.
 
     Raises:
-        NotFoundError: there is no simulator of this number, or no worker drives it. BackendError: the command
+        NotFoundError: no simulator has this number, or no worker drives it. BackendError: the command
         cannot be run.
     """
     arguments = ["frame", "--index", str(index), "--width", str(width), *(["--camera", camera] if camera else [])]
@@ -93,7 +93,7 @@ async def _run_simulators_command(backend: Backend, pod: PodView, arguments: Seq
     result: CommandOutput = await backend.capture(pod, [*COMMAND, *arguments])
     if result.code == 0:
         return result.out
-    # Only the last line: what stands before it is the traceback or the log of a program that we do not control.
+    # Only the last line: before it is the traceback or the log of a program that we do not control.
     sentence = result.err.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it gave no reason"]
     reason = sentence[0].removeprefix("l2r-runtime: ")[:400]
     raise NotFoundError(f"{pod.name}: {reason}.", "See `l2rtui simulator status`.")

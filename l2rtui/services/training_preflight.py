@@ -1,7 +1,7 @@
-"""Preflight of training settings: does the environment exist, and does the learner's data fit where it would live.
+"""Preflight of training settings: whether the environment exists, and whether the learner's data fit into memory.
 
-A run of the project's own learner is checked on every backend, from its settings and the plan alone; programs of
-others are not. The arithmetic is that of the learner itself (``runtime.base.replay_memory``).
+A run of the project's own learner is checked on every backend, only from its settings and the plan; other programs
+are not. The arithmetic is the learner's own (``runtime.base.replay_memory``).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MEMORY = "memory"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Room that a learner's pod has, in bytes; None where it is unknown or there is none.
+    """Memory available to a learner's pod, in bytes; None if unknown or absent.
 
     Attributes:
-        card: Of its GPU. card_name: ``GPU0 of n``; empty where it computes on the CPU.
+        card: Of its GPU. card_name: ``GPU0 of n``; empty if it computes on the CPU.
         host: Of its set's memory limit or its node, the smaller one. host_name: which of them.
-        host_left: Not in use now on its node.
+        host_left: Currently unused on its node.
     """
 
     card: int | None = None
@@ -47,7 +47,7 @@ class _Place:
 
 
 def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
-    """Return findings on environments and on the memory of replay, rollouts and batches; each fact once."""
+    """Return findings about environments and the memory of replay, rollouts and batches; each fact once."""
     findings: dict[tuple[str, str], Finding] = {}
     for run in plan.runs:
         settings = _settings(run)
@@ -60,13 +60,13 @@ def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding
             _memory(run, settings, snapshot),
         )
         for finding in itertools.chain(*checks):
-            # Seeds of an experiment differ in nothing that is checked here.
+            # Seeds of an experiment do not differ in anything checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
     return (*findings.values(), *_together(plan, snapshot))
 
 
 def _settings(run: RunPlan) -> Mapping[str, Any] | None:
-    """Return the settings of a run with processes of the runtime; None for others, and for text that is none."""
+    """Return the settings of a run with processes of the runtime; None for other runs, and for invalid text."""
     commands = (set_spec.command[:2] for set_spec in run.spec.sets if not set_spec.template)
     if not any(len(command) == 2 and command[0] == _RUNTIME and command[1] in _ROLES for command in commands):
         return None
@@ -78,14 +78,14 @@ def _settings(run: RunPlan) -> Mapping[str, Any] | None:
 
 
 def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a refusal of each class of one's own that its file has not, or that has not what it needs."""
+    """Yield a refusal for each of the user's classes that its file lacks, or that lacks a required member."""
     module = next((part.program for part in run.spec.sets if part.program is not None), None)
     if module is None:
         return
     for setting in NEEDED:
         value = settings.get(setting)
         name = value.get("name") if isinstance(value, Mapping) else value
-        # Where workers collect, module:Name may be an id that the file registers with Gymnasium.
+        # If workers collect, module:Name may be an id that the file registers with Gymnasium.
         is_class = setting != "environment" or settings.get("collect") == "device"
         if not isinstance(name, str) or not is_class:
             continue
@@ -103,7 +103,7 @@ def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]
 
 
 def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding if nobody collects: neither workers nor, for this environment, the learner itself."""
+    """Yield a finding if no process collects: neither workers nor, for this environment, the learner itself."""
     name, roles = settings.get("environment", environments.DEFAULT), {part.role for part in run.spec.sets}
     if name in environments.COLLECTED_ON_DEVICE or not isinstance(name, str) or Role.LEARNER not in roles:
         return
@@ -145,13 +145,13 @@ def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
         data = replay_memory.memory_of_settings(
             settings, shape.observation_bytes, shape.action_bytes, shape.pictures
         )
-    except (TypeError, ValueError, AttributeError, ArithmeticError):  # the runtime names them
+    except (TypeError, ValueError, AttributeError, ArithmeticError):  # the runtime reports them
         return None
     return data if data.device_bytes else None
 
 
 def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Yield a warning for each card and node that holds the data of every learner of the plan, but not of all."""
+    """Yield a warning for each card and node that can hold the data of each learner of the plan, but not of all."""
     needs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for run in plan.runs:
         settings = _settings(run)
@@ -169,7 +169,9 @@ def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _need(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[str, int, int] | None:
-    """Return the room that a learner's data would take: name, bytes, and bytes of the data; None for none."""
+    """Return the memory that would hold a learner's data: its name, its bytes, and the bytes of the data; None
+    without data.
+    """
     name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
     is_named = isinstance(name, str) and isinstance(options, dict)
     shape = environments.data_shape(name, options) if is_named else None
@@ -180,13 +182,13 @@ def _need(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) 
     may_use_card = settings.get("replay_device", "auto") != "host"
     if place.card is not None and may_use_card and replay_memory.fits_device(data, place.card):
         return place.card_name, place.card, data.device_bytes
-    if node is None or data.host_bytes > node.memory_bytes:  # refused by itself, or unknown
+    if node is None or data.host_bytes > node.memory_bytes:  # refused separately, or unknown
         return None
     return f"the memory of {node.name}", node.memory_bytes, data.host_bytes
 
 
 def _fit(run: RunPlan, settings: Mapping[str, Any], data: DataMemory, place: _Place, shape: str) -> Finding:
-    """Return the finding for data in a place; a refusal only where no room that it may use is large enough."""
+    """Return the finding for data in a place; a refusal only if no memory that it may use is large enough."""
     facts, setting = _amounts(settings, data, shape), settings.get("replay_device", "auto")
     if place.card is not None and setting != "host" and replay_memory.fits_device(data, place.card):
         return Finding(Severity.OK, MEMORY, f"{facts}; it fits {place.card_name}")
@@ -226,7 +228,7 @@ def _hint(settings: Mapping[str, Any], room: int, data: DataMemory) -> str:
         algorithm = settings.get("algorithm", "sac")
         return f"Lower train.{algorithm}.batch_steps, or the size of the observations."
     capacity = settings.get("replay_capacity", replay_memory.REPLAY_CAPACITY)
-    # Rounded down to one digit: a proposal, and not the last byte.
+    # Rounded down to one digit, as it is only a proposal.
     share = int(capacity * room / 2 / data.replay_bytes)
     digit = 10 ** max(0, len(str(share)) - 1)
     fitting = max(1, share // digit * digit)
@@ -234,7 +236,7 @@ def _hint(settings: Mapping[str, Any], room: int, data: DataMemory) -> str:
 
 
 def _place(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> _Place:
-    """Return the room of a learner where the plan puts it."""
+    """Return the memory of a learner's place in the plan."""
     node, gpu = snapshot.nodes.get(pod.node), pod.gpu
     rooms: list[tuple[int, str]] = []
     if limit := pod.set_spec.resources.memory_bytes:

@@ -11,7 +11,7 @@ _SECONDS = 1.0
 
 
 class Say(Protocol):
-    """Callback for a sentence, with a flag for those that deserve a line of their own."""
+    """Callback for a sentence, with a flag for steps that need a separate line."""
 
     def __call__(self, text: str, *, is_step: bool) -> None:
         """Report the sentence."""
@@ -22,7 +22,7 @@ class Counter:
 
     Args:
         say: Such as ``Talk.step``.
-        total: Bytes in all; 0 if unknown.
+        total: Total bytes; 0 if unknown.
     """
 
     def __init__(self, say: Say, total: int) -> None:
@@ -39,13 +39,13 @@ class Counter:
         if now - self._reported_at < _SECONDS:
             return
         self._reported_at = now
-        # Without a terminal each tenth is one line: a log is not flooded by a transfer of hours.
+        # Without a terminal each tenth is one line: a transfer of hours must not flood a log.
         tenth = 10 * self.done // self._total if self._total else 0
         self._say(self.sentence(now), is_step=tenth > self._tenth)
         self._tenth = tenth
 
     def sentence(self, now: float) -> str:
-        """Such as ``12.0Mi of 1.00Gi, 8.1Mi/s``."""
+        """Return the progress, such as ``12.0Mi of 1.00Gi, 8.1Mi/s``."""
         rate = self.done / max(now - self._began, 1e-6)
         of = f" of {format_bytes(self._total)}" if self._total else ""
         return f"{format_bytes(self.done)}{of}, {format_bytes(int(rate))}/s"

@@ -1,6 +1,6 @@
 """Transfers of files to and from a volume with progress, for app and commands.
 
-A transfer that was cut continues when it is started again, so no state is kept here.
+An interrupted transfer continues when it is started again, so no state is kept here.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ async def download(files: VolumeFiles, path: str, target: Path, say: Say) -> str
 
 async def upload(files: VolumeFiles, source: Path, path: str, say: Say) -> str:
     """Copy a file, or all under a folder, to a volume; return a sentence about the result."""
-    # A folder may hold a million files; walking it must not stop the screen.
+    # A folder may contain a million files; walking it must not block the screen.
     total, left_out = await asyncio.to_thread(_look, source)
     items = await files.put(source, path, Counter(say, total).add)
     return f"{path or '/'} has {counted(items, 'file')}, {format_bytes(total)}{_left_out(left_out)}"
 
 
 def _look(source: Path) -> tuple[int, list[str]]:
-    """Return the bytes of a file, or of all under a folder, and the names of what is no file to copy.
+    """Return the bytes of a file, or of all files under a folder, and the names of entries that are not copied.
 
-    Links to files are copied as files; links to folders and to nothing, sockets and devices are not. 0 bytes if the
-    source is missing, which the copy reports better.
+    Links to files are copied as files; links to folders and broken links, sockets and devices are not. 0 bytes if
+    the source is missing, which the copy reports better.
     """
     if source.is_file():
         return source.stat().st_size, []
@@ -52,7 +52,7 @@ def _look(source: Path) -> tuple[int, list[str]]:
 
 
 def _left_out(names: Sequence[str]) -> str:
-    """Return the end of a sentence that names what was not copied; empty where all was."""
+    """Return the end of a sentence that names the entries not copied; empty if all were."""
     if not names:
         return ""
     some = ", ".join(sanitize(name) for name in names[:_NAMES])

@@ -1,6 +1,7 @@
-"""Textual app: settings, backend, monitor and screens wired together; signals, terminal and garbage collection.
+"""Textual app: wires settings, backend, monitor and screens together; handles signals, terminal and garbage
+collection.
 
-The first frame is painted before anything else: what it does not need is imported after it, in a thread.
+The first frame is painted before anything else. Modules that it does not need are imported afterwards, in a thread.
 """
 
 from __future__ import annotations
@@ -59,34 +60,38 @@ if TYPE_CHECKING:  # the first frame needs none of it
 
 STYLES: Final = Path(__file__).with_name("styles.tcss")
 FIRST_DATA_SECONDS: Final = 0.1
-"""Longest wait for a snapshot before the panes are shown: one layout and one paint where it comes sooner."""
+"""Longest wait for a snapshot before the panes are shown. A snapshot within this time saves one layout and one
+paint.
+"""
 STALE_PERIOD_SECONDS: Final = 5.0
 SIGNAL_PATIENCE_SECONDS: Final = 1.0
 GARBAGE_REST_SECONDS: Final = 5.0
 GARBAGE_THRESHOLDS: Final = (10_000, 20, 50)
 REST_FACTOR: Final = 4.0
-"""Rest after a snapshot, in multiples of the time that it took to show."""
+"""Pause after a snapshot, as a multiple of the time that showing it took."""
 MAX_REST_SECONDS: Final = 0.1
-"""With the monitor's own tenth, what happens on the cluster is on the screen within a quarter of a second."""
+"""Together with the monitor's own 0.1 s, a change on the cluster is shown within a quarter of a second."""
 LEAVE_PATIENCE_SECONDS: Final = 15.0
 HARD_END_SECONDS: Final = 1.8
-"""After this long a signal ends the process even if the event loop is stuck: a dropped ssh leaves nothing."""
+"""Time after a signal at which the process ends even if the event loop is stuck, so a dropped ssh leaves no
+process.
+"""
 
 
 class L2RApp(KeyQueueApp):
-    """The app over one backend.
+    """App over one backend.
 
     Args:
         make: Makes the backend; called in a thread after the first frame, may raise L2RError.
         clock: Seconds since the epoch.
-        opener: Opens other contexts; None where there are none to choose from.
+        opener: Opens other contexts; None if the backend has only one.
         view: View to open with the first snapshot.
 
     Raises:
         ConfigError: ``[keys]`` or ``[filters]`` of the settings is wrong.
 
     Attributes:
-        failure: Error with which the backend could not be made; the caller prints it.
+        failure: Error raised while the backend was made; the caller prints it.
     """
 
     CSS = """
@@ -128,14 +133,14 @@ class L2RApp(KeyQueueApp):
         self._first_data = asyncio.Event()
         # Shared state of the start: the terminal is read from the first frame on, the home screen comes later.
         self._early: list[events.Key | events.Paste] | None = []
-        """Keys that were pressed before the home screen was there; None from then on."""
+        """Keys pressed before the home screen exists; None from then on."""
 
     def _require_theme(self, name: str) -> None:
         if name and name not in self.available_themes:
             raise ConfigError(f"There is no theme {name!r}.")
 
     def _bind(self, settings: Settings) -> None:
-        """Take up keys and filters; a ConfigError leaves those that were."""
+        """Apply keys and filters of the settings; on a ConfigError the previous ones stay."""
         from l2rtui.services import filters
         from l2rtui.ui.keys.keymap import key_table, keymap
 
@@ -186,7 +191,7 @@ class L2RApp(KeyQueueApp):
             await super().on_event(event)
 
     def on_descendant_focus(self) -> None:
-        """Move the toasts off the field that is typed into now, once it has its place."""
+        """Move the toasts off the focused input field, once the field has its position."""
         self.call_after_refresh(self._make_room)
 
     on_resize = on_descendant_focus
@@ -200,7 +205,9 @@ class L2RApp(KeyQueueApp):
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        """Show a toast, off the field that is typed into: that may have moved since it got the focus."""
+        """Show a toast where it does not cover the focused input field, which may have moved since it got the
+        focus.
+        """
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
         self.call_after_refresh(self._make_room)
 
@@ -210,10 +217,19 @@ class L2RApp(KeyQueueApp):
 
             make_room(self.screen)
 
+    def action_suspend_process(self) -> None:
+        """Stop the app and give the terminal back to the shell, where there is one to continue the app."""
+        can_suspend = self._driver is not None and self._driver.can_suspend
+        # The guard is our parent. As leader of the session it has no shell above it: nobody could continue it.
+        if not can_suspend or os.getsid(0) in (os.getpid(), os.getppid()):
+            self.background.say("There is no shell to go back to: this app leads its session. q leaves.")
+        else:
+            super().action_suspend_process()
+
     async def _open(self) -> None:
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
-        await asyncio.to_thread(self.stylesheet.parse)  # safe: nothing is mounted meanwhile
+        await asyncio.to_thread(self.stylesheet.parse)  # safe: nothing is mounted until this is done
         await self._push_home()
 
     async def _push_home(self) -> None:
@@ -222,17 +238,19 @@ class L2RApp(KeyQueueApp):
         await self.push_screen(self.cluster)
 
     async def _show_panes(self) -> None:
-        """Show the panes with their first data, or soon without; then replay the keys pressed meanwhile."""
+        """Show the panes with their first data, or without data after a short wait; then replay the keys pressed so
+        far.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._first_data.wait(), FIRST_DATA_SECONDS)
         self.cluster.panes.body.styles.display = None  # as the style sheet has it
-        # None before the replay: a key that arrives during it must not be put behind the list that is replayed.
+        # None before the replay: a key that arrives during it must not be appended to the list being replayed.
         early, self._early = self._early or [], None
         for event in early:
             await self.on_event(event)
 
     async def _ask_rights(self) -> None:
-        """Ask the backend for missing permissions: their keys are grey and say why."""
+        """Ask the backend for missing permissions; the keys that need them become grey and say why."""
         backend = self.ctx.backend
         self.ctx.deny(await backend.denied())
         if backend.volumes is None:
@@ -242,7 +260,7 @@ class L2RApp(KeyQueueApp):
     async def _connect(self) -> None:
         await self._open()
         self.background.start(self._show_panes(), group="watch", what="the home screen")
-        try:  # after _open and not beside it: both are CPU work, and keys are to be answered meanwhile
+        try:  # after _open, not in parallel: both are CPU work and would delay keys
             backend = await asyncio.to_thread(self._make)
         except L2RError as error:
             self.failure = error
@@ -257,7 +275,7 @@ class L2RApp(KeyQueueApp):
         self._follow(backend, monitor)
 
     def _follow(self, backend: Backend, monitor: Monitor) -> None:
-        """Show what a monitor sees, and no longer that of the connection before."""
+        """Show what a monitor reports, and drop reports of the previous connection."""
         from l2rtui.ui.state.absence_notice import AbsenceNotice
 
         self._monitor = monitor
@@ -277,14 +295,14 @@ class L2RApp(KeyQueueApp):
             if self.cluster.snapshot is EMPTY_SNAPSHOT:
                 await self.cluster.content.prepare(snapshot)
             self.post_message(SnapshotArrived(snapshot, monitor.error, connection))
-            # A snapshot that took long to show is followed by a rest: keys come first, whatever the cluster does.
+            # A slow paint is followed by a pause, so that keys are handled however often the cluster changes.
             await asyncio.sleep(min(MAX_REST_SECONDS, REST_FACTOR * self._shown_in))
 
     # --- values for the screens --------------------------------------------------------------------------------
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        """Show the newest snapshot, and report what has changed with it."""
+        """Show the newest snapshot and report its changes."""
         if message.connection != self._connection:
-            return  # it was still in the queue when another context was entered
+            return  # it was still queued when another context was opened
         began = time.monotonic()
         self.ctx.silent_since, self.ctx.contexts = message.snapshot.silent_since, message.snapshot.contexts
         self._show_health()
@@ -295,36 +313,38 @@ class L2RApp(KeyQueueApp):
             self.cluster.sharing.apply(shared)
         if self.ctx.absence is not None:
             self.ctx.absence.take_snapshot(message.snapshot)
-        # Place mode, over the home screen, shows the same slots; 0 and 1 are the splash and the home screen.
+        # Place mode lies over the home screen and shows the same slots; 0 and 1 are the splash and the home screen.
         for screen in self.screen_stack[2:]:
             if (take := getattr(screen, "take_snapshot", None)) is not None:
                 take(message.snapshot)
         self._metrics.follow(message.snapshot.runs.values(), self.cluster.content.pods_of)
+        self.cluster.content.learning_states.read_runs = self._metrics.read
         self._shown_in = time.monotonic() - began
         for sentence in self._notifications_of_runs.update(message.snapshot):
             self.notify_terminal(sentence)
-        # A supervisor that died with the machine or was killed: its run goes on, but nobody restarts its pods.
+        # The supervisor died with the machine or was killed. The run continues, but its pods are no longer
+        # restarted.
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:
             self._adopt(lost[uid])
         self._adopted = set(lost)  # a run that loses its supervisor again is adopted again
 
     def on_metrics_arrived(self, message: MetricsArrived) -> None:
-        """Show new metrics of learners; those of runs that are gone are dropped."""
+        """Show new metrics of learners; drop metrics of deleted runs."""
         runs = self.cluster.snapshot.runs
         old = {uid: metrics for uid, metrics in self.cluster.metrics.items() if uid in runs}
         self.cluster.metrics = {**old, **message.metrics}
 
     def on_learning_changed(self, message: LearningChanged) -> None:
-        """Report learning that stopped, or goes on."""
+        """Report learners that stall or resume."""
         for sentence in self._notifications_of_runs.learn(self.cluster.snapshot, message.states):
             self.notify_terminal(sentence)
 
     def notify_terminal(self, sentence: str) -> None:
-        """Ring the bell and show a desktop notification, as for a run that fails: the window may be hidden.
+        """Ring the bell and show a desktop notification, as for a failed run, since the window may be hidden.
 
-        The sentences are those of ``ui.state.run_notifications``. OSC 9 is iTerm2's escape sequence for
-        notifications, which other terminals took over.
+        ``ui.state.run_notifications`` makes the sentences. OSC 9 is iTerm2's escape sequence for notifications;
+        other terminals have adopted it.
         """
         self.background.say(sentence)
         if self.ctx.settings.notify and self._driver is not None and not self.is_headless:
@@ -332,7 +352,7 @@ class L2RApp(KeyQueueApp):
             self._driver.write(f"\x1b]9;l2rtui: {sanitize(sentence)[:200]}\x07")
 
     def _adopt(self, run: RunView) -> None:
-        """Give a run of ours that lost its supervisor a new one, where the backend can."""
+        """Start a new supervisor for a run of the user that lost its own, if the backend can."""
         adopt = self.ctx.backend.adopt
         if adopt is None or self.ctx.settings.readonly or run.owner not in ("", user_name()):
             return
@@ -344,7 +364,7 @@ class L2RApp(KeyQueueApp):
         self.background.start(work(), group="adopt", what=f"a new supervisor for {run.name}")
 
     def on_refresh_requested(self, _: RefreshRequested) -> None:
-        """Take a snapshot now, beside the watch."""
+        """Take a snapshot now, in addition to the watch."""
 
         async def refresh() -> None:
             snapshot = await self.ctx.backend.snapshot()
@@ -356,7 +376,7 @@ class L2RApp(KeyQueueApp):
 
     # --- another context ---------------------------------------------------------------------------------------
     def on_context_requested(self, message: ContextRequested) -> None:
-        """Go to another context, once it has answered; until then, and if it does not, the present view stays."""
+        """Switch to another context once it has answered; until then, and on failure, the current view stays."""
         from l2rtui.ui.context_switch import busy_sentence, switch
         from l2rtui.ui.dialogs.connecting import ConnectingScreen
 
@@ -373,15 +393,15 @@ class L2RApp(KeyQueueApp):
         self.push_screen(dialog, lambda is_over: None if is_over else worker.cancel())
 
     async def _enter(self, opened: Opened) -> None:
-        """Leave the present context, and show another that has answered."""
+        """Leave the current context and show the one that has answered."""
         from l2rtui.ui.context_switch import ended_sentence, spared
 
         ended, old = ended_sentence(self.cluster), self.ctx.backend_or_none
         # From here on keys wait for the new screen: they must not act on rows of the old context.
         self._early = []
-        self._connection += 1  # snapshots of it that are still in the queue are dropped
+        self._connection += 1  # drops its snapshots that are still queued
         self._metrics.close()
-        # Removed before the work is stopped: timers of a screen that is there would begin more of it meanwhile.
+        # Removed before the work is stopped: timers of a mounted screen would start more work in between.
         await self.pop_screen()
         await self.background.stop(SIGNAL_PATIENCE_SECONDS, spare=spared(opened))
         if self.ctx.absence is not None:
@@ -390,7 +410,7 @@ class L2RApp(KeyQueueApp):
         try:
             self.set_class(bool(self.ctx.protected), "protected")
             for name in ("cluster", "_metrics", "_notifications_of_runs"):
-                self.__dict__.pop(name, None)  # cached: made anew, with nothing of the context before
+                self.__dict__.pop(name, None)  # cached: created again, without state of the old context
             self._adopted = set()
             self._first_data.clear()
             self._follow(opened.backend, opened.monitor)
@@ -437,7 +457,9 @@ class L2RApp(KeyQueueApp):
         return lambda: self.call_later(self.run_action, action, self.cluster)
 
     def action_save_screen(self, path: str = "") -> None:
-        """Write the screen to a file, SVG or text by its ending: ``:screenshot``, and the palette in dialogs."""
+        """Write the screen to a file as SVG or text, by the file's extension: ``:screenshot``, and the palette in
+        dialogs.
+        """
         path = path or f"l2rtui-{time.strftime('%Y%m%d-%H%M%S', time.localtime(self.ctx.clock()))}.svg"
 
         async def save() -> None:
@@ -446,11 +468,11 @@ class L2RApp(KeyQueueApp):
             target = await asyncio.to_thread(save_text, path, screen_content(self, path))
             self.background.say(f"The screen is in {target}")
 
-        # After the next frame: the command line or the palette, by which it was chosen, is gone from that.
+        # After the next frame, so that the command line or palette used to choose this is not in the picture.
         self.call_after_refresh(self.background.start, save(), group="save", what=f"saving {path}")
 
     def action_reload_settings(self) -> None:
-        """Read the settings again: ``:reload``. A mistake in them is a sentence, and those that hold stay."""
+        """Read the settings again: ``:reload``. On an error, report it and keep the current settings."""
         self.background.start(self._reload(), group="settings", what="the settings", is_exclusive=True)
 
     async def _reload(self) -> None:
@@ -477,7 +499,7 @@ class L2RApp(KeyQueueApp):
         self.background.say(sentence)
 
     def action_redraw(self) -> None:
-        """Draw everything again: something else has written to the terminal."""
+        """Repaint everything, after another program has written to the terminal."""
         from l2rtui.ui.terminal_guard import CLEAN_SCREEN
 
         if self._driver is not None:
@@ -486,7 +508,7 @@ class L2RApp(KeyQueueApp):
 
     # --- the end -----------------------------------------------------------------------------------------------
     def action_leave(self) -> None:
-        """Leave, after a question if work goes on; runs go on."""
+        """Quit; ask first if work of the app is running. Runs continue."""
         doing = self.background.doing
         if not doing:
             self._leave_now(0)
@@ -511,13 +533,13 @@ class L2RApp(KeyQueueApp):
 
     def _signalled(self, number: signal.Signals) -> None:
         """End within two seconds after a signal: terminal restored, exit code 128 + n."""
-        # While a shell or editor has the terminal, ctrl+c and ctrl+\ are meant for it.
+        # While a shell or editor uses the terminal, ctrl+c and ctrl+\ are meant for it.
         if self.ctx.is_lent and number in (signal.SIGINT, signal.SIGQUIT):
             return
         code = 128 + number
         from l2rtui.ui.terminal_guard import end_at_once
 
-        # A thread and not a task: the event loop may be the very thing that is stuck.
+        # A thread, not a task: the event loop itself may be stuck.
         last_resort = threading.Timer(HARD_END_SECONDS, end_at_once, (code,))
         last_resort.daemon = True
         last_resort.start()
@@ -544,7 +566,7 @@ class L2RApp(KeyQueueApp):
             loop.remove_signal_handler(number)
 
     def _fatal_error(self) -> None:
-        """Report a defect without the values of local variables, which may be secrets.
+        """Report a bug without the values of local variables, which may be secrets.
 
         Textual has no public hook for this: its own report prints all locals.
         """
@@ -555,7 +577,7 @@ class L2RApp(KeyQueueApp):
 
 
 def _enable_garbage_collection() -> None:
-    """Enable the garbage collection that ``bootstrap`` has disabled, without the objects that exist now."""
+    """Enable the garbage collection that ``bootstrap`` disabled; objects that exist now are excluded from it."""
     if not gc.isenabled():
         # A full collection over ten thousand pods and full logs takes 0.1 s, in which no key is read. Frozen
         # objects are never visited, and higher thresholds make collections rare.
@@ -565,7 +587,9 @@ def _enable_garbage_collection() -> None:
 
 
 def _theme(settings: Settings, available: Mapping[str, object]) -> str:
-    """Return the theme of the settings or the environment; without one, a theme that the encoding can show."""
+    """Return the theme of the settings or the environment; by default, one that the terminal's encoding can
+    show.
+    """
     import locale
 
     theme = settings.theme or os.environ.get("TEXTUAL_THEME", "")

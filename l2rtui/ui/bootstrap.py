@@ -1,9 +1,9 @@
 """Start of the app: interpreter settings that must be made before the modules of the screens are imported.
 
-While modules load and the first list arrives, nearly nothing becomes garbage, and collections would take a tenth of
-the time to the first rows; ``L2RApp`` enables them again after ``GARBAGE_REST_SECONDS``.
+While modules load and the first list arrives, almost nothing becomes garbage, and collections would take a tenth of
+the time to the first rows. ``L2RApp`` enables them again after ``GARBAGE_REST_SECONDS``.
 
-Long work is done in threads, and a key waits each time until such a thread releases the interpreter lock.
+Long work is done in threads, and each key waits until such a thread releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def make_ready() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Files of recordings: the one that is written, and the one that is shown in place of a backend.
+    """Files of recordings.
 
     Attributes:
-        record: File to write; empty for none. replay: File to show; empty for none.
+        record: File to write; empty for no recording.
+        replay: File to show instead of a backend; empty for a backend.
         speed: Seconds of the replay in a second.
     """
 
@@ -53,13 +54,13 @@ def run(
     view: SharedView | None = None,
     files: Mapping[str, str] | None = None,
 ) -> int:
-    """Run the app over the backend that the settings name, or over a recording, and return its exit code.
+    """Run the app over the backend of the settings, or over a recording, and return its exit code.
 
     Args:
         settings_for: Returns the settings of another context and its namespaces, see ``ContextOpener``.
-        contexts: Contexts to show in one view; empty for that of the settings.
-        view: View of somebody else to open.
-        files: Files that were named, by option, see ``ContextOpener``.
+        contexts: Contexts to show in one view; empty for the context of the settings.
+        view: Shared view to open.
+        files: Files given on the command line, by option, see ``ContextOpener``.
 
     Raises:
         L2RError: the backend cannot be made, or the file of a recording cannot be used.

@@ -1,7 +1,7 @@
 """Change of the context while the app runs.
 
-The other context is connected to, and its first snapshot awaited, before the present one is left: whatever fails
-before is a sentence, and the present view stays.
+The other context is opened and its first snapshot awaited before the current one is left. If any of that fails, the
+error is shown and the current view stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from l2rtui.ui.text import plural
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Backend that has answered, with the watch that keeps its snapshot."""
+    """Backend that has answered, and the watch that updates its snapshot."""
 
     settings: Settings
     backend: Backend
@@ -42,13 +42,13 @@ async def switch(
     dialog: ConnectingScreen,
     enter: Callable[[Opened], Awaitable[None]],
 ) -> None:
-    """Open a context and enter it; the dialog is closed in between, or at a failure.
+    """Open a context and enter it; the dialog is closed after opening, or on failure.
 
     Args:
-        enter: Leaves the present context and shows the other; from then on the backend is its.
+        enter: Leaves the current context and shows the other; it then owns the backend.
 
     Raises:
-        L2RError: the context cannot be opened, or the present one cannot be left now.
+        L2RError: the context cannot be opened, or the current one cannot be left now.
     """
     try:
         opened = await _open(ctx.background, opener, context, namespaces)
@@ -57,12 +57,12 @@ async def switch(
     finally:
         await dialog.dismiss(True)
     try:
-        # A kill whose seconds to undo had not passed would else begin in the other cluster.
+        # Otherwise a kill whose undo window is still open would start in the other cluster.
         if ctx.background.doing:
             raise RefusedError(busy_sentence(ctx.background.doing))
         await enter(opened)
     finally:
-        if ctx.backend_or_none is not opened.backend:  # the app may be left while the other context is entered
+        if ctx.backend_or_none is not opened.backend:  # the app may be closed while the other context is entered
             await ctx.background.finish(_discard(opened.backend, opened.watch))
 
 
@@ -74,12 +74,12 @@ def busy_sentence(doing: str) -> str:
 async def _open(
     background: Background, opener: ContextOpener, context: str, namespaces: tuple[str, ...] | None
 ) -> Opened:
-    # In a thread: files are read, and the first use of a client library is its import.
+    # In a thread: this reads files and imports a client library on first use.
     settings, backend = await asyncio.to_thread(opener.open, context, namespaces)
     watch: Worker[None] | None = None
     try:
         if backend.contexts is not None:
-            await backend.contexts.open()  # a context that does not exist is no outage to wait for
+            await backend.contexts.open()  # a context that does not exist is an error, not an outage to wait for
         monitor = Monitor(backend)
         watch = background.start(monitor.run(), group="watch", what="the watch")
         await monitor.answered()
@@ -90,7 +90,7 @@ async def _open(
 
 
 async def _discard(backend: Backend, watch: Worker[None] | None) -> None:
-    """Close a backend after its watch: that would open another connection while it still runs."""
+    """Close a backend after its watch: a watch that still runs would open another connection."""
     if watch is not None:
         watch.cancel()
         with contextlib.suppress(WorkerCancelled, WorkerFailed):
@@ -99,12 +99,12 @@ async def _discard(backend: Backend, watch: Worker[None] | None) -> None:
 
 
 def spared(opened: Opened) -> tuple[Worker[None], ...]:
-    """Return the work that goes on while the present context is left: the new watch, and the change itself."""
+    """Return the work that continues while the current context is left: the new watch, and the change itself."""
     return opened.watch, get_current_worker()
 
 
 def ended_sentence(screen: ClusterScreen) -> str:
-    """Return what ends when the context of a screen is left; empty for nothing."""
+    """Return a sentence about the work that ends when the context of a screen is left; empty if there is none."""
     forwards = screen.pod_actions.open_forwards
     logs = sum(bool(log.selection.pods) for log in screen.panes.logs.controllers)
     counts = ((logs, "followed log"), (forwards, "forwarded port"))

@@ -1,8 +1,8 @@
 """Line plots in braille dots (Unicode block U+2800): two by four dots in each cell of the terminal. Pure.
 
-Own code, measured beside two libraries: a chart of 12 lines with 512 points in 76x20 cells took textual-plotext
-48 ms and textual-plot 33 ms, this module 3 ms. Four such charts are drawn anew every second, and a key that comes
-meanwhile waits for them. textual-plot needs NumPy besides, which the app does without, and neither draws a spread.
+Own code, because of its speed: a chart of 12 lines with 512 points in 76x20 cells took textual-plotext 48 ms,
+textual-plot 33 ms, and this module 3 ms. Four such charts are redrawn every second, and keys wait for them.
+textual-plot also needs NumPy, which the app avoids, and neither library draws a spread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character, by column and row of the dot."""
 SPREAD: Final = "░"
-"""Cell inside a spread: no line looks like it, also without colours."""
+"""Cell inside a spread: no line looks like it, even without colours."""
 DOT_COLUMNS: Final = 2
 """Columns of dots in a cell."""
 _DOT_ROWS: Final = 4
@@ -25,7 +25,7 @@ _FIRST: Final = 0x2800
 
 
 class PlotLine(NamedTuple):
-    """A line by columns of dots; values are shares of the height, from 0 to 1, or not a number.
+    """Line by columns of dots; values are shares of the height, from 0 to 1, or NaN.
 
     Attributes:
         lows, highs: Edges of its spread; empty without one.
@@ -37,7 +37,7 @@ class PlotLine(NamedTuple):
 
 
 class PlotPart(NamedTuple):
-    """Neighbouring cells that belong to one line; ``owner`` is its number, -1 for empty cells."""
+    """Adjacent cells that belong to one line; ``owner`` is its number, -1 for empty cells."""
 
     text: str
     owner: int
@@ -77,11 +77,11 @@ def _parts(cells: list[str], owners: list[int]) -> list[PlotPart]:
 
 
 def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, int, int]]:
-    """Yield column, upper and lower dot of the line, which joins each value to the one before it."""
+    """Yield column, upper and lower dot of the line, which joins each value to the previous one."""
     last = _DOT_ROWS * height - 1
     before_x, before_y = -2, 0  # not a neighbour of the first column
     for x, value in enumerate(values):
-        if math.isnan(value):  # a column without a record; the line goes straight on to the next one
+        if math.isnan(value):  # a column without a record; the line continues straight to the next one
             continue
         y = round((1 - value) * last)
         if before_x >= 0:
@@ -94,7 +94,7 @@ def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, 
 
 
 def _spans_of_spread(line: PlotLine, height: int) -> Iterator[tuple[int, int, int]]:
-    """Yield column, upper and lower row of the cells whose middle lies inside the spread."""
+    """Yield column, upper and lower row of the cells whose centre is inside the spread."""
     for x in range(0, len(line.lows), DOT_COLUMNS):
         lows = [value for value in line.lows[x : x + DOT_COLUMNS] if not math.isnan(value)]
         highs = [value for value in line.highs[x : x + DOT_COLUMNS] if not math.isnan(value)]

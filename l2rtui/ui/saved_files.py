@@ -1,4 +1,4 @@
-"""Files that a person asks for: texts, and the screen as SVG with its colours or as plain text."""
+"""Files saved on request: texts, and the screen as SVG with its colours or as plain text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 
 
 def save_text(path: str, text: str) -> Path:
-    """Write a new file, and return its whole path.
+    """Write a new file, and return its full path.
 
     Raises:
-        UsageError: it is there already, or cannot be written.
+        UsageError: the file exists already, or cannot be written.
     """
     target = Path(path).expanduser()
     try:
-        # "x" and not a check before: a file that another process makes meanwhile is not overwritten either.
+        # "x" instead of a check: a file that another process creates at the same time is not overwritten either.
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
@@ -33,10 +33,10 @@ def save_text(path: str, text: str) -> Path:
 
 
 def screen_content(app: App[Any], path: str) -> str:
-    """Return what a file of the screen holds, by the ending of its path.
+    """Return the content of a file of the screen, by the extension of its path.
 
     Raises:
-        UsageError: the ending is neither .svg nor .txt.
+        UsageError: the extension is neither .svg nor .txt.
     """
     if path.endswith(".txt"):
         return screen_text(app)
@@ -47,20 +47,20 @@ def screen_content(app: App[Any], path: str) -> str:
 
 def screen_svg(app: App[Any]) -> str:
     """Return the screen as SVG."""
-    # The picture would fetch its font from another host, and with that tell who looks at it.
+    # The picture would load its font from another host, which would reveal who views it.
     return _FONT_FACE.sub("", app.export_screenshot(title="l2rtui"))
 
 
 def screen_text(app: App[Any]) -> str:
-    """Return the characters of the screen, line by line, without the spaces at their ends."""
+    """Return the characters of the screen, line by line, without trailing spaces."""
     width, height = app.size
     lines = [strip.crop(0, width).text.rstrip() for strip in screen_strips(app)[:height]]
     return "".join(f"{line}\n" for line in lines)
 
 
 def screen_strips(app: App[Any]) -> list[Strip]:
-    """Return the styled characters of the screen, with those of the screens that shine through a dialog."""
-    # Textual has no public way to the characters. Without the screens below, a dialog would keep an empty
+    """Return the styled characters of the screen, including the screens visible behind a dialog."""
+    # Textual has no public access to the characters. Without the screens below, a dialog would keep an empty
     # background in its cache, and the terminal would show that too.
     visible_screen_stack.set(app._background_screens)  # noqa: SLF001
     return app.screen._compositor.render_strips()  # noqa: SLF001

@@ -1,8 +1,9 @@
-"""Parent process that restores the terminal however the app ends, also after SIGKILL or the OOM killer.
+"""Parent process that restores the terminal however the app ends, including SIGKILL and the OOM killer.
 
-The app runs in the child. The parent only waits: it forwards signals, stops and continues with the child, and when
-the child died without having restored the terminal it does so, reports the cause, and returns the true exit code.
-The fork happens before anything large is imported, so the parent costs few megabytes, shared with the child.
+The app runs in the child. The parent only waits: it forwards signals, and stops and continues with the child. If
+the child died without restoring the terminal, the parent restores it, reports the cause, and returns the true exit
+code. The fork happens before anything large is imported, so the parent costs a few megabytes, shared with the
+child.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ from typing import Any, Final
 from runtime.base.processes import shell_exit_code, signal_at_end_of
 
 RESTORE: Final = (
-    "\x1b[?1049l"  # the screen that was there before
-    "\x1b[?25h"  # the cursor
-    "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse
+    "\x1b[?1049l"  # the original screen
+    "\x1b[?25h"  # show the cursor
+    "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse reports
     "\x1b[?2004l"  # no bracketed paste
     "\x1b[?2026l\x1b[?2048l"  # no synchronised output, no size reports
     "\x1b[?1004l"  # no focus reports
-    "\x1b[<u"  # plain keys
+    "\x1b[<u"  # normal key encoding
     "\x1b[0m"
 )
 
 CLEAN_SCREEN: Final = (
-    "\x1b[?1049h"  # the app's screen, where something has left it
-    "\x1b[r\x1b[?6l\x1b[?7h\x1b[4l"  # the whole of it scrolls, lines break, nothing is inserted
-    "\x1b(B\x0f"  # letters are letters
+    "\x1b[?1049h"  # the app's screen, if another program has left it
+    "\x1b[r\x1b[?6l\x1b[?7h\x1b[4l"  # full scroll region, wrapping on, insert mode off
+    "\x1b(B\x0f"  # normal character set
     "\x1b[?25l\x1b[0m\x1b[2J"
 )
-"""Undoes what somebody else has written to the terminal of the app, which then draws everything."""
+"""Undoes what other programs have written to the app's terminal; the app then repaints everything."""
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
 _RESTORES_ITSELF: Final = {128 + number for number in _FORWARDED}
 
 
 def guarded(app: Callable[[], int]) -> int:
-    """Run the app in a child of this process and watch over the terminal.
+    """Run the app in a child of this process and restore the terminal after it.
 
     Returns:
-        In the child, the exit code of the app. The parent ends with it, or with 128 + n where signal n ended it.
+        In the child, the exit code of the app. The parent exits with it, or with 128 + n if signal n ended it.
     """
     try:
         before: list[Any] | None = termios.tcgetattr(sys.stdin.fileno())
     except (termios.error, OSError, ValueError):
         before = None
-    # Else both processes would write what is in the buffers.
+    # Otherwise both processes would write the buffered output.
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -70,12 +71,12 @@ def guarded(app: Callable[[], int]) -> int:
     code = _wait(child)
     if before is not None and code in _RESTORES_ITSELF:
         with contextlib.suppress(OSError, termios.error, ValueError):
-            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)  # what it had no time for
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)  # if the child did not restore it
     if code > 128 and code not in _RESTORES_ITSELF:
         _restore(before)
         name = _name(code - 128)
         print(f"l2rtui: The app was ended by {name}. Runs go on; the terminal was restored.", file=sys.stderr)
-    # The parent ends at once: the callers up the stack ran in the child, and must not run again here.
+    # The parent exits here: the callers up the stack ran in the child, and must not run again.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -86,13 +87,13 @@ def end_with(parent: int) -> None:
     import resource
 
     signal_at_end_of(parent, signal.SIGHUP)
-    # A core file would hold whatever secrets the app has read.
+    # A core file would contain secrets that the app has read.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))
 
 
 def _wait(child: int) -> int:
-    """Wait for the end of the child; while it is stopped (ctrl+z), be stopped too."""
+    """Wait for the end of the child; while it is stopped (ctrl+z), stop too."""
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)
         if os.WIFSTOPPED(status):
@@ -105,9 +106,9 @@ def _wait(child: int) -> int:
 
 
 def end_at_once(code: int) -> None:
-    """End the child when its event loop answers no signal: restore the terminal and exit.
+    """End the child when its event loop does not handle a signal: restore the terminal and exit.
 
-    ``code`` is one of those after which the parent expects a restored terminal, so it stays silent.
+    ``code`` is a code for which the parent expects a restored terminal, so the parent prints nothing.
     """
     _restore(None)
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Ages, counts, gauges and sparklines: values to short text with a meaning. Pure, no widgets.
+"""Ages, counts, gauges and sparklines: values as short text with a meaning. Pure, no widgets.
 
-A text carries a TextStyle, its meaning; the theme gives each style its colour. No style is ever the only carrier of
-a meaning: a glyph or a word says the same, for terminals and eyes without colours.
+A text carries a TextStyle, its meaning; the theme gives each style its colour. A style is never the only carrier of
+a meaning: a glyph or a word says the same, for terminals and users without colours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from l2rtui.domain.curves.scale import usual_values
 from l2rtui.domain.status import Level
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class TextStyle(Enum):
 
 
 HUES: Final = (TextStyle.HUE0, TextStyle.HUE1, TextStyle.HUE2, TextStyle.HUE3, TextStyle.HUE4, TextStyle.HUE5)
-"""Styles without a meaning, to tell things apart: owners in the slot grid, pods in a merged log."""
+"""Styles without a meaning, to distinguish items: owners in the slot grid, pods in a merged log."""
 
 
 class Span(NamedTuple):
-    """A piece of one line, sanitised, and its style."""
+    """Sanitised part of one line, and its style."""
 
     text: str
     style: TextStyle = TextStyle.PLAIN
@@ -58,11 +59,11 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 
 GLYPHS: Final = {Level.OK: "●", Level.WAIT: "◌", Level.WARN: "▲", Level.BAD: "✖", Level.DONE: "✔"}
-# A state that needs somebody is a block of light; a sentence about it is none, or a page of them would hide it.
+# A state with a fault is shown as a coloured block; a sentence about it is not, as a page of blocks would hide it.
 _LEVEL_STYLES: Final = {**{level: TextStyle(level.value) for level in Level}, Level.BAD: TextStyle.FAULT}
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
-"""Text in place of an unknown value."""
+"""Text for an unknown value."""
 
 
 def style_of_level(level: Level) -> TextStyle:
@@ -81,7 +82,7 @@ def count(number: float | None) -> str:
 
 
 def decimal(number: float | None) -> str:
-    """Write a measured value with two digits after the point, or none from a thousand on."""
+    """Write a measured value with two decimals, or without decimals from a thousand on."""
     return count(number) if number is None or abs(number) >= 1000 else f"{number:.2f}"
 
 
@@ -93,49 +94,52 @@ def percent(part: float | None, total: float) -> str:
 
 
 def load_bar(percent_busy: float) -> str:
-    """Draw a load of 0 to 100 % as one column, in eight steps."""
+    """Draw a load of 0 to 100 % in one column, in eight steps."""
     return _BARS[min(7, max(0, int(percent_busy / 12.5)))]
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the newest values as bars, one column each, scaled between their least and greatest.
+    """Draw the newest values as bars, one column each, scaled between their least and greatest without outliers.
 
     Args:
         values: Any finite numbers, oldest first.
-        width: Columns; more values than columns are averaged in groups, so that the whole history shows.
+        width: Columns; more values than columns are averaged in groups, so that the whole history is shown.
     """
     if not values or width < 1:
         return ""
     if len(values) > width:
-        # Edges are rounded from fractions, so groups differ by one value at most and none is left over.
+        # Edges are rounded from fractions, so group sizes differ by at most one value and every value is used.
         edges = [round(number * len(values) / width) for number in range(width + 1)]
         values = [sum(values[low:high]) / (high - low) for low, high in pairwise(edges) if high > low]
-    low, high = min(values), max(values)
+    usual = usual_values(values)
+    low, high = min(usual), max(usual)
     span = high - low
     if span <= 0:
         return _BARS[3] * len(values)  # a constant has no scale; half height looks like neither 0 nor full
-    return "".join(_BARS[min(7, int(8 * (value - low) / span))] for value in values)
+    return "".join(_BARS[max(0, min(7, int(8 * (value - low) / span)))] for value in values)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut text to a width in characters, with an ellipsis where something is missing."""
+    """Cut text to a width in characters, with an ellipsis for the missing part."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 def broken(text: str, width: int, line: int) -> str:
-    """Return one line, counted from 0, of a sentence wrapped to a width in characters; empty after its end."""
+    """Return one line, counted from 0, of a sentence wrapped to a width in characters; empty after the last
+    line.
+    """
     lines = _broken(text, max(10, width))
     return lines[line] if line < len(lines) else ""
 
 
 def flow(hints: Sequence[str], width: int) -> list[str]:
-    """Join hints of keys into lines of a width in characters; a key is never parted from what it does."""
-    # Only blanks between hints are places to break at; the library takes a no-break space for none.
+    """Join hints of keys into lines of a width in characters; a key and its action stay on one line."""
+    # Only spaces between hints may be broken; textwrap does not break at a no-break space.
     text = "   ".join(hint.replace(" ", "\N{NO-BREAK SPACE}") for hint in hints)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(text, max(10, width))]
 
 
-@lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each would wrap the whole text
+@lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each call would wrap the whole text
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))
 
@@ -146,7 +150,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def slot_ranges(slots: Iterable[SlotId]) -> str:
-    """Write slots in order with runs of neighbours joined: ``n1/0.0-3, n1/1.2``."""
+    """Write slots in order with consecutive ones joined: ``n1/0.0-3, n1/1.2``."""
     parts: list[list[SlotId]] = []
     for slot in sorted(slots):
         last = parts[-1][-1] if parts else None
@@ -158,34 +162,34 @@ def slot_ranges(slots: Iterable[SlotId]) -> str:
 
 
 def apart(names: Sequence[str], most: int) -> dict[str, str]:
-    """Return names of at most so many characters, by the full ones, cut where they agree.
+    """Return names of at most this many characters, by the full ones, cut where they agree.
 
-    Names of pods begin alike and differ at their end: a beginning that all share goes first, then the middle.
+    Names of pods start alike and differ at their end: a common prefix is cut first, then the middle.
     """
     if all(len(name) <= most for name in names):
         return {name: name for name in names}
     parts = [name.split("-") for name in names]
-    # The last part stays in any case: it is all that is left of a single name.
+    # The last part always stays: a single name would otherwise be cut completely.
     columns = zip(*(own[:-1] for own in parts), strict=False)
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(names) > 1 else 0
     rests = {name: "-".join(own[shared:]) for name, own in zip(names, parts, strict=True)}
     for head in range(most // 3, -1, -1):
         cut = {name: _cut_middle(rest, most, head) for name, rest in rests.items()}
-        # Of several runs the seed may stand right in the part that is cut: then more of the end is shown.
+        # With several runs the seed may be in the part that is cut: then more of the end is shown.
         if len(set(cut.values())) == len(cut):
             return cut
     return {name: _cut_middle(rest, most, most // 3) for name, rest in rests.items()}
 
 
 def _cut_middle(text: str, most: int, head: int) -> str:
-    """Cut text to a width in characters, with an ellipsis after so many of its first ones."""
+    """Cut text to a width in characters, with an ellipsis after the first ``head`` characters."""
     return text if len(text) <= most else f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
 
 
 def clip(line: Line, width: int) -> Line:
-    """Cut a line to a width in characters between two words, with an ellipsis in place of the rest.
+    """Cut a line to a width in characters between two words, with an ellipsis for the rest.
 
-    Half a number reads as another number; a word that alone is too long is cut all the same.
+    Half a number reads as another number. A single word that is too long is cut anyway.
     """
     if width_of(line) <= width:
         return line
@@ -203,7 +207,7 @@ def clip(line: Line, width: int) -> Line:
 
 
 def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
-    """Break a line between words into at most so many rows; what is left over is clipped in the last.
+    """Wrap a line between words into at most this many rows; the rest is clipped in the last row.
 
     Args:
         indent: Columns before all rows but the first.
@@ -216,7 +220,7 @@ def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
             if len(result) == rows - 1:
                 row += pieces[number:]
                 break
-            if piece.text.isspace():  # blanks at the end of a row are none at the beginning of the next
+            if piece.text.isspace():  # trailing spaces are not carried to the next row
                 continue
             result.append(clip(tuple(row), width))
             row = [Span(" " * indent)]
@@ -228,7 +232,7 @@ _LEAST_INDENT: Final = 2
 
 
 def hanging(line: Line, width: int) -> tuple[Line, ...]:
-    """Break a line between words, with its rest below where its text begins: behind a label, or its blanks."""
+    """Wrap a line between words; further rows are indented to the start of its text, after a label or spaces."""
     if width_of(line) <= width or not line:
         return (line,)
     first = line[0].text
@@ -237,7 +241,7 @@ def hanging(line: Line, width: int) -> tuple[Line, ...]:
     if indent + longest > width:  # a path, below a long label
         indent = len(first) - len(first.lstrip(" ")) + _LEAST_INDENT
     if indent + longest > width:
-        return (line,)  # the widget breaks within such a word, and nothing of it goes
+        return (line,)  # the widget wraps inside such a word, so nothing is lost
     return wrapped(line, width, width_of(line), indent)
 
 
@@ -247,8 +251,8 @@ def width_of(line: Sequence[Span]) -> int:
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Give text exactly this many terminal columns: cut with an ellipsis, or filled with spaces."""
-    columns = len(text) if text.isascii() else cell_len(text)  # wide characters take two columns, accents none
+    """Give text exactly this many terminal columns: cut with an ellipsis, or padded with spaces."""
+    columns = len(text) if text.isascii() else cell_len(text)  # wide characters take two columns, accents zero
     if columns > width:
         text = f"{set_cell_size(text, max(0, width - 1))}…" if width else ""
         columns = cell_len(text)

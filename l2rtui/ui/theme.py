@@ -53,7 +53,7 @@ THEMES: Final = (DARK, LIGHT, CONTRAST, ASCII)
 
 
 def theme_names() -> tuple[str, ...]:
-    """Return the names of all themes that the app knows, those of Textual among them."""
+    """Return the names of all themes that the app knows, including Textual's."""
     from textual.theme import BUILTIN_THEMES
 
     return tuple(sorted({theme.name for theme in THEMES} | BUILTIN_THEMES.keys()))
@@ -69,11 +69,11 @@ _PLAIN: Final = str.maketrans(
         "\u2800": " ",
     }
 )
-"""Replacements for every character beyond ASCII that the app itself writes, each of the same width."""
+"""Replacements for every non-ASCII character that the app itself writes, each of the same width."""
 
 
 def plain(text: str) -> str:
-    """Replace the glyphs of the app by ASCII; other text stays as it is."""
+    """Replace the glyphs of the app by ASCII; other text stays unchanged."""
     return text if text.isascii() else text.translate(_PLAIN)
 
 
@@ -109,15 +109,18 @@ _CONTRASTS: Final = {
     TextStyle.DONE: 0.55,
     TextStyle.DIM: 0.55,
 }
-"""Distance from the background where there is no colour, 0 to 1: the lightness of the colours would leave a fault
-darker than what is well."""
+"""Contrast with the background without colours, 0 to 1: by lightness of the colours, a fault would be darker than
+normal text.
+"""
 _HUE_CONTRAST: Final = 0.7
 
 
 def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palette:
-    """Return the Rich style of each TextStyle for ``App.theme_variables``; greys by weight without colours."""
-    # Textual's own themes lack the ``l2r-`` variables and get fallbacks.
-    # Only the colours that matter are the key of the cache: a theme has some hundred variables more.
+    """Return the Rich style of each TextStyle for ``App.theme_variables``; greys by weight if there are no
+    colours.
+    """
+    # Textual's themes lack the ``l2r-`` variables and get fallbacks. Only the used colours are the key of the
+    # cache: a theme has some hundred other variables.
     if has_colours:
         return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()))
     is_dark = Color.parse(variables.get("background") or "#000000").brightness < 0.5
@@ -135,7 +138,7 @@ def _palette(colours: tuple[str, ...]) -> Palette:
         text_style: Style(color=Color.parse(colour).rich_color)
         for text_style, colour in zip(_VARIABLES, colours, strict=True)
     }
-    # Bold and reverse carry the meaning where a terminal shows no colours.
+    # Bold and reverse carry the meaning on a terminal without colours.
     for text_style in (TextStyle.STRONG, TextStyle.BAD):
         styles[text_style] += Style(bold=True)
     for text_style in (TextStyle.FAULT, TextStyle.STAGED):
@@ -150,7 +153,7 @@ def colour(variables: Mapping[str, str], name: str) -> Style:
 
 
 def cursor_style(variables: Mapping[str, str]) -> Style:
-    """Return the style of the cursor in the slot grid: dark on the strongest light, whatever lies under it."""
+    """Return the style of the cursor in the slot grid: dark text on the strongest colour, over any content."""
     return _inverse(_colour(variables, "l2r-strong"), variables.get("background") or "ansi_default")
 
 
@@ -167,5 +170,5 @@ def _background(value: str) -> Style:
 
 def _colour(variables: Mapping[str, str], name: str) -> str:
     value = variables.get(name) or variables.get(_FALLBACKS.get(name, "primary")) or ""
-    # "auto" means black or white by the background, which only Textual's style sheets can resolve.
+    # "auto" means black or white, depending on the background; only Textual's style sheets can resolve it.
     return "ansi_default" if not value or value.startswith("auto") else value

@@ -1,4 +1,4 @@
-"""Place of the toasts: under the status line, or above the key bar, wherever nothing is being asked or typed."""
+"""Position of the toasts: under the status line or above the key bar, away from questions and input fields."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 ABOVE: Final = 1
-"""Lines of the status bar, which toasts leave free; as many as the key bar below has."""
+"""Lines of the status bar, which toasts keep free; the key bar has as many."""
 FRAME: Final = 2
 """Lines of a dialog above its title."""
 LOW: Final = "toasts-low"
-"""Class of a screen whose toasts stand at the bottom."""
+"""Class of a screen whose toasts are at the bottom."""
 
 
 def make_room(screen: Screen[object]) -> None:
-    """Move the toasts of a screen off its focused field and its dialog; without these they stand at the top.
+    """Move the toasts of a screen off its focused field and its dialog; without these they are at the top.
 
-    The top is the place where they hide least: new log lines, prompts and the key bar are at the bottom.
+    At the top they hide least: new log lines, prompts and the key bar are at the bottom.
     """
     focused = screen.focused
-    top = bottom = screen.size.height - ABOVE  # the key bar stays in sight, however many toasts there are
+    top = bottom = screen.size.height - ABOVE  # the key bar stays visible, however many toasts there are
     if isinstance(focused, Input) and focused.region.height:
         top, bottom = focused.region.y, focused.region.bottom
-    # Where a prompt pushes the key bar up, the bar is the first of the two from above.
+    # If a prompt pushes the key bar up, the bar is the upper one of the two.
     top = min(top, *(bar.region.y for bar in screen.query_children("KeyBar") if bar.region.height), top)
     room_above, room_below = top - ABOVE, screen.size.height - ABOVE - bottom
     is_low = room_below > room_above
-    for dialog in screen.query_children(".dialog"):  # its question stays in sight: what is above that is blank
+    for dialog in screen.query_children(".dialog"):  # its question stays visible: the lines above it are blank
         is_low, room_above = False, dialog.region.y + FRAME - ABOVE
     screen.set_class(is_low, LOW)
     room = max(0, room_below if is_low else room_above)
@@ -40,13 +40,13 @@ def make_room(screen: Screen[object]) -> None:
 
 
 def _limit(rack: Widget, height: int) -> None:
-    # Assigning a style lays out the screen, also when it is the same.
+    # Assigning a style triggers a layout of the screen even if the value is the same.
     if rack.styles.max_height is None or rack.styles.max_height.value != height:
         rack.styles.max_height = height
 
 
 def _show_newest(rack: Widget, height: int) -> None:
-    """Hide the older toasts where few have room: the rack would hide the newer ones."""
+    """Hide the older toasts if only a few fit: the rack would hide the newer ones."""
     used = 0
     for toast in reversed([toast for toast in rack.query("Toast") if toast.display]):
         toast.display = not used or used + toast.region.height <= height

@@ -1,4 +1,4 @@
-"""Driver of the app behind a browser tab: Textual's own, whose keyboard focus and picture follow the page."""
+"""Driver of the app in a browser tab: Textual's own, with keyboard focus and repaints controlled by the page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from textual.drivers import web_driver
 
 
 class WebDriver(web_driver.WebDriver):
-    """Textual's driver with two more rules for what a page says."""
+    """Textual's driver with handling of two more messages of the page."""
 
     def on_meta(self, packet_type: str, payload: dict[str, Any]) -> None:
         """Process a message of the server; runs in the thread that reads standard input."""
         app = self._app
         if packet_type == "focus":
-            # Textual begins a served app as one without focus, by an event that stands behind a callback in the
-            # queue. A page that has the focus at once must come behind it, so it takes the same way.
+            # Textual starts a served app without focus, by an event queued behind a callback. A page that already
+            # has the focus must be handled after that event, so it uses the same queue.
             app.call_later(app.post_message, events.AppFocus())
         elif packet_type == "repaint":
             app.call_later(lambda: app.screen.refresh(layout=True))

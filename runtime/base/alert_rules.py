@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from runtime.base import bounded_json
-from runtime.base.limits import LimitNotice, duration_text
+from runtime.base.durations import duration_text
+from runtime.base.limits import LimitNotice
 
 STATES: Final = ("stalled", "diverged", "failed", "done", "limit")
 LEARNED: Final = "learned="

@@ -8,41 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from runtime.base import bounded_json
+from runtime.base.durations import MAX_SECONDS, duration_text, parse_duration
 
 NEAR_SHARE: Final = 0.9
-"""Used share of a limit from which it counts as near."""
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd]?)+", re.ASCII)
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
-MAX_SECONDS: Final = 10 * 365 * 86400.0
-
-
-def parse_duration(value: str | float) -> float:
-    """Parse ``90``, ``30m``, ``12h``, ``1h30m`` or ``2d`` into seconds. Raises ValueError with a sentence."""
-    seconds = math.nan
-    if isinstance(value, str) and _DURATION.fullmatch(text := value.replace(" ", "")):
-        seconds = math.fsum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    if not 0 < seconds <= MAX_SECONDS:
-        raise ValueError(f"{value!r} is no duration: write seconds, or 30m, 12h, 1h30m, 2d")
-    return seconds
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration for display: ``12 h``, ``1 h 30 min``, ``2.5 s``."""
-    if seconds < 60:
-        return f"{round(seconds, 1):g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+"""Share of a limit from which it is near."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""`python -m tests.bench NAME [OPTIONS]`: run a measurement; without a name, list them with what each needs.
+"""`python -m tests.bench NAME [OPTIONS]`: run a measurement; without a name, list them with their requirements.
 
-Each prints ratios against something in the same run where that is possible, because machines are noisy. None of
-them is a test. `--tiny` takes a size that is done in seconds, which shows that the program works and nothing else.
-Each runs in a process of its own, and none is imported for the list: peers and cards are needed by those that run.
+Each prints ratios against a reference in the same run if possible, because machines are noisy. None of them is a
+test. `--tiny` uses a size that takes seconds, which only shows that the program works. Each runs in a separate
+process, and none is imported for the list, so that only a measurement that runs needs its peers and cards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ CLUSTER = "$KUBECONFIG"
 
 
 class Bench(NamedTuple):
-    """What a measurement needs beyond `make .venv/dev`, its minutes on two cores, and the options of a tiny run.
+    """Requirements of a measurement beyond `make .venv/dev`, its minutes on two cores, and the options of a tiny
+    run.
 
     `{folder}` in an option is a temporary folder.
     """
@@ -67,7 +68,7 @@ def summary(name: str) -> str:
 
 
 def run(name: str, options: list[str]) -> int:
-    """Run a measurement in a process of its own and return its exit code."""
+    """Run a measurement in a separate process and return its exit code."""
     with tempfile.TemporaryDirectory(prefix="l2r-bench-") as folder:
         if options == ["--tiny"]:
             if not BENCHES[name].tiny:
@@ -80,7 +81,7 @@ def run(name: str, options: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """List the measurements, or run the one that is named."""
+    """List the measurements, or run the named one."""
     if not words:
         for name, bench in BENCHES.items():
             needs = f"   needs {bench.needs}" if bench.needs else ""

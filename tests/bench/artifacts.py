@@ -1,15 +1,15 @@
-"""A large checkpoint on its way into a bucket, killed at random moments: is there ever a readable half?
+"""Upload of a large checkpoint to a bucket, killed at random moments: is half a checkpoint ever readable?
 
-A server in this machine's memory and files takes Amazon's place, so what is measured is correctness and not speed:
+A server in this machine's memory and files replaces Amazon, so this measures correctness, not speed:
 
     python -m tests.bench.artifacts [--mebibytes 2048] [--kills 50] [--seed 1] [--folder F] [--seconds N]
 
 Each round starts a writer for the newer of two checkpoints and kills it with SIGKILL when a random part of its
-bytes is on the way: one in ten rounds in the moments after the last byte, when parts become an object and the
-manifest follows. Then it asks as a learner would: which is the newest whole one? It must be the older one until an
-upload was complete, and whatever comes back must have the right check sum. A round of 2 GiB takes 10 s of one core
-on the average. `--folder` keeps the checkpoint for the next call, `--seconds` begins no round after so long: many
-rounds can be done in pieces.
+bytes has been sent; one in ten rounds is killed just after the last byte, when parts become an object and the
+manifest follows. Then the newest complete checkpoint is looked up like by a learner. It must be the older one until
+an upload was complete, and the data read must have the right check sum. A round of 2 GiB takes 10 s of one core on
+average. `--folder` keeps the checkpoint for the next call. `--seconds` starts no round after this time, so that
+many rounds can be done in pieces.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ mirror.offer(sys.argv[3])
 mirror.close()
 """
 LATE = 0.1
-"""The part of all rounds that end in the moments after the last byte."""
+"""Share of rounds that end in the moments after the last byte."""
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def made(folder: Path, mebibytes: int) -> Path:
-    """A folder with an old checkpoint, the large one, and a small one that comes after it."""
+    """A folder with an old checkpoint, the large one, and a later small one."""
     own = Checkpoints(folder, keep=10)
     if len(own.names()) != 3:
         own.save(1, 1, {"x": np.zeros(1024, np.float32)}, {})
@@ -153,7 +153,7 @@ def measured(target: Path, source: Path, kills: int, choose: random.Random, unti
 
 
 def killed(url: str, source: Path, name: str, size: int, choose: random.Random) -> int:
-    """Start a writer and kill it at a random moment; how many bytes it had on the way by then."""
+    """Start a writer and kill it at a random moment; return how many bytes it had sent by then."""
     goal = size if choose.random() < LATE else choose.uniform(0, size)
     moved = 0
     with subprocess.Popen(
@@ -162,7 +162,7 @@ def killed(url: str, source: Path, name: str, size: int, choose: random.Random) 
         assert writer.stdout is not None
         while moved < goal and (line := writer.stdout.readline()):
             moved = int(line)
-        time.sleep(choose.uniform(0, 1.0 if goal == size else 0.1))  # the moment itself, not a wait for something
+        time.sleep(choose.uniform(0, 1.0 if goal == size else 0.1))  # this moment is the subject, not a wait
         writer.send_signal(signal.SIGKILL)
     return moved
 

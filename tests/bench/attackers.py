@@ -1,7 +1,7 @@
-"""Attackers by the thousand: of each kind to the rendezvous, the exchange, the status port and the web app.
+"""Attackers by the thousand: of each kind, against the rendezvous, the exchange, the status port and the web app.
 
-The tests of attackers with more of them: what may not end, move or be read is asserted there, and a table says how
-many connections of which kind were made. One target comes after the other, each with its line as it is done.
+The tests of attackers with more of them: they assert that nothing ends, moves or leaks, and a table lists the
+number of connections of each kind. The targets are attacked one after the other, each with a line when it is done.
 
     python -m tests.bench.attackers --each 1000 [TARGET …]
 """
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def attack(name: str, test: str, each: int) -> bool:
-    """Run one test with so many connections of each kind, and print a line for each port that it attacked."""
+    """Run one test with this many connections of each kind, and print a line for each attacked port."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report"

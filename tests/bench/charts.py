@@ -1,6 +1,7 @@
-"""Charts of twelve seeds of 24 hours, read back from their metrics files: until they are drawn, memory, keys.
+"""Charts of twelve seeds of 24 hours, read back from their metrics files: time until drawn, memory, keys.
 
-Each seed has a record a second, 86,400 in all, as a learner writes them, and goes on writing while the app is open.
+Each seed has a record a second, 86,400 in total, in the learner's format, and continues to write while the app is
+open.
 
     python -m tests.bench charts
 """
@@ -22,7 +23,7 @@ from tests.bench.ui import BARE_LIST, keys, memory, spread
 
 SEEDS = 12
 KEYS = (b"h", b"\x1b[C")
-"""The cursor to the left, and to the right."""
+"""Keys that move the cursor left and right."""
 APP = """
 import asyncio, json, os, sys, time
 from pathlib import Path
@@ -41,7 +42,7 @@ def tell(*words):
     os.write(writer, (" ".join(map(str, words)) + "\\n").encode())
 
 def make():
-    from l2rtui.backends.fake.load_generator import PER_RUN, LoadBackend
+    from tests.fakes.load_generator import PER_RUN, LoadBackend
 
     class Seeds(LoadBackend):
         async def _results(self, run):
@@ -97,7 +98,7 @@ def main(arguments: list[str]) -> int:
 
 
 def write(folder: Path, records: int) -> None:
-    """Write the files of all seeds; the last record also alone, as a pattern for later ones."""
+    """Write the files of all seeds; the last record also separately, as a pattern for later ones."""
     began, rng = time.time() - records, random.Random(7)
     for seed in range(SEEDS):
         path = folder / f"crowd-{seed}" / "metrics.jsonl"
@@ -110,7 +111,7 @@ def write(folder: Path, records: int) -> None:
 
 
 def record(began: float, number: int, seed: int, rng: random.Random) -> dict[str, object]:
-    """Return a learner's record with the fields that a run of SAC has."""
+    """Return a learner's record with the fields of an SAC run."""
     return {
         "l2r": "learner",
         "time": round(began + number, 3),

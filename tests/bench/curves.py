@@ -1,8 +1,8 @@
-"""Train a racing example with several seeds, one after the other, and draw how it learns.
+"""Train a racing example with several seeds, one after the other, and draw the learning curves.
 
-Everything goes through the program's own door: `l2rtui launch`, the evaluator's records from `l2rtui logs`,
-`l2rtui destroy`. Writes docs/learning.svg and docs/learning.jsonl (the raw records), or another pair of files; a
-seed that is in the records is not trained again.
+Everything uses the program's own commands: `l2rtui launch`, the evaluator's records from `l2rtui logs`, `l2rtui
+destroy`. Writes docs/learning.svg and docs/learning.jsonl (the raw records), or another pair of files; a seed that
+is already in the records is not trained again.
 
     python -m tests.bench.curves --seeds 0-4 --minutes 15
     python -m tests.bench.curves --spec manifests/racing-view.yaml --out docs/learning-view
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def train(spec: str, changes: list[str], seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
-    """Train one seed and give the evaluator's records with `seed` and `seconds` since the launch."""
+    """Train one seed and return the evaluator's records with `seed` and `seconds` since the launch."""
     name = f"curve-{Path(spec).stem}-{seed}"
     began = time.time()
     launch = ["launch", "-f", spec, "--name", name, "--set", f"seed={seed}", "--wait", "--yes", "-o", "json"]
@@ -56,7 +56,7 @@ def train(spec: str, changes: list[str], seed: int, seconds: float, laps: int) -
     with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             try:
-                record = json.loads(line[line.find("{") :])  # behind the pod's name
+                record = json.loads(line[line.find("{") :])  # after the pod's name
             except ValueError:
                 continue  # a mark between two processes
             record |= {"seed": seed, "seconds": record["time"] - began}
@@ -77,7 +77,7 @@ def train(spec: str, changes: list[str], seed: int, seconds: float, laps: int) -
 
 
 def report(seed: int, records: list[dict[str, Any]]) -> None:
-    """Say when the seed passed the two marks."""
+    """Print when the seed passed the two marks."""
     five = next((one["seconds"] for one in records if (one["progress_ratio"] or 0) >= 5), None)
     lap = next((one["seconds"] for one in records if one["clean_lap"]), None)
     print(f"seed {seed}: 5 x random after {five and round(five)} s, first clean lap after {lap and round(lap)} s")

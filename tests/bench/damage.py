@@ -1,10 +1,10 @@
-"""Checkpoints under kills and damage: after each of many, the newest whole one must be found.
+"""Checkpoints under kills and damage: after each of many, the newest complete one must be found.
 
     python -m tests.bench.damage [--kills 300] [--damages 1000]
 
 A child process writes one checkpoint after the other and is killed at a random moment; then the newest one that it
-had said to be on the disk, or a newer one, must load. Of the rest, random bits of the newest are flipped or its end
-is cut off: it must be set aside for the one before. Kills of a process say nothing of a loss of power.
+had reported as written, or a newer one, must load. In the remaining ones, random bits of the newest are flipped or
+its end is cut off: it must be set aside, and the previous one used. Kills of a process do not test a power failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.runtime.rl.checkpoints.test_checkpoints import SAVER, save
 
 
 def killed(folder: Path, rng: np.random.Generator) -> bool:
-    """Kill a writer at a random moment, and say whether the newest whole checkpoint was found."""
+    """Kill a writer at a random moment, and return whether the newest complete checkpoint was found."""
     child = [sys.executable, "-c", SAVER, str(folder)]
     with subprocess.Popen(child, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -38,7 +38,7 @@ def killed(folder: Path, rng: np.random.Generator) -> bool:
 
 
 def damaged(folder: Path, rng: np.random.Generator) -> bool:
-    """Damage the newest checkpoint, and say whether no damaged one was taken for whole."""
+    """Damage the newest checkpoint, and return whether no damaged one was accepted."""
     name = save(Checkpoints(folder, keep=3), 3)[-1]
     path = folder / f"{name}{rng.choice(['.json', '.safetensors'])}"
     raw = bytearray(path.read_bytes())

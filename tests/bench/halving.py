@@ -1,4 +1,4 @@
-"""Halving of a sweep beside its full grid: env steps, time and best trial of each, 24 trials of PPO.
+"""Halving of a sweep compared with its full grid: env steps, time and best trial of each, 24 trials of PPO.
 
 python -m tests.bench halving
 """
@@ -16,7 +16,7 @@ from tests.l2rtui.cli.test_sweep_halving import GAMMAS, RATES, grid, halved, pre
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the sweep with halving, then the full grid, each in a home of its own."""
+    """Run the sweep with halving, then the full grid, each in a separate home."""
     parser = argparse.ArgumentParser(prog="halving", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--env-steps", type=int, default=122_880, help="of each trial")
     parser.add_argument("--rates", type=int, default=len(RATES), help="learning rates; each with every discount")

@@ -1,11 +1,11 @@
-"""Destroys under injected faults, each receipt checked by kubectl: how many said "0 left" where something was.
+"""Destroys under injected faults, each receipt checked by kubectl: how many wrongly said "0 left".
 
-Faults, drawn for each round: requests that are refused or whose answers are lost, finalizers on pods (let go while
-the destroy waits, or never), a launch that is still creating, a client that is killed and started again.
+Faults, drawn for each round: requests that are refused or whose answers are lost, finalizers on pods (released
+while the destroy waits, or never), a launch that is still creating, a client that is killed and started again.
 
     KUBECONFIG=... python -m tests.bench.kubernetes_destroy [ROUNDS [SEED [SECONDS]]]
 
-No round begins after so many seconds.
+No round starts after SECONDS.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.cluster.handmade import Run, faulty, namespace
 AT_ONCE = 16
 HOLD = "l2r.test/hold"
 STUCK_SECONDS = 6.0
-"""How long to wait for pods that a finalizer holds for good; all others get what users get."""
+"""Wait for pods that a finalizer holds permanently; all others get the users' default."""
 KINDS = "pods,rs,jobs,statefulsets,svc,cm,secret,endpoints,endpointslices,lease,pvc"
 
 
 @dataclass
 class Tally:
-    """What came out."""
+    """Results."""
 
     rounds: int = 0
     false_zero: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Tally:
 
 
 async def kubectl_finds(run: Run) -> list[str]:
-    """Everything of a run that an independent client sees."""
+    """Every object of a run seen by an independent client."""
     process = await asyncio.create_subprocess_exec(
         "kubectl", "get", KINDS, "-n", run.namespace, "-o", "json", stdout=subprocess.PIPE
     )
@@ -66,7 +66,7 @@ async def kubectl_finds(run: Run) -> list[str]:
 
 
 async def destroyed(api: Api, view: RunView, overtime_seconds: float) -> Receipt | None:
-    """The receipt of one destroy; None when there was nothing to destroy."""
+    """The receipt of one destroy; None if there was nothing to destroy."""
     receipt = None
     try:
         async with aclosing(
@@ -80,7 +80,7 @@ async def destroyed(api: Api, view: RunView, overtime_seconds: float) -> Receipt
 
 
 async def let_go(api: Api, run: Run, seconds: float) -> None:
-    """Take the finalizers off after a while."""
+    """Remove the finalizers after a while."""
     await asyncio.sleep(seconds)
     for pod in await api.list("Pod", run.namespace, labels=f"l2rtui.io/run-id={run.run_id}"):
         try:
@@ -91,7 +91,7 @@ async def let_go(api: Api, run: Run, seconds: float) -> None:
 
 
 async def killed_client(run: Run, rate: float, seed: int, seconds: float) -> None:
-    """A destroy in a process of its own, killed in the middle."""
+    """A destroy in a separate process, killed in the middle."""
     words = [run.namespace, run.name, run.run_id, str(rate), str(seed)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.kubernetes_destroy", "one", *words, stdout=subprocess.PIPE
@@ -105,7 +105,7 @@ async def killed_client(run: Run, rate: float, seed: int, seconds: float) -> Non
 
 
 async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally) -> None:
-    """Create, break, destroy, and compare the receipt with what kubectl sees."""
+    """Create, break, destroy, and compare the receipt with kubectl."""
     dice = random.Random(seed * 100_003 + number)
     run = Run(place, f"r{number}", dice.choice(("phortx1", "phortx2", "phortx3")))
     fault = dice.choice(("plain", "held", "stuck", "creating", "killed"))
@@ -157,7 +157,7 @@ async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally)
 
 
 async def bench(rounds: int, seed: int, seconds: float = 3600.0) -> Tally:
-    """Run the rounds, some at the same time."""
+    """Run the rounds, some of them in parallel."""
     good = await connect()
     tally = Tally()
     numbers = iter(range(rounds))
@@ -176,7 +176,7 @@ async def bench(rounds: int, seed: int, seconds: float = 3600.0) -> Tally:
 
 
 async def one(words: list[str]) -> None:
-    """The process that is killed."""
+    """Run the process that is killed."""
     place, name, run_id, rate, seed = words
     api = await faulty(float(rate), int(seed))
     print("began", flush=True)

@@ -1,11 +1,11 @@
-"""Kubernetes at scale: the first snapshot beside a bare list, memory, CPU at 100 events a second, lists when idle.
+"""Kubernetes at scale: the first snapshot against a bare list, memory, CPU at 100 events a second, lists when idle.
 
     python -m tests.bench.kubernetes_scale fill --pods 10000     # once; then
     python -m tests.bench.kubernetes_scale measure
     python -m tests.bench.kubernetes_scale idle --seconds 60
 
-It wants a cluster of its own behind $KUBECONFIG with 200 stand-in nodes
-that nobody else needs. The watcher and the one who changes pods are processes of their own.
+It needs a separate cluster behind $KUBECONFIG with 200 stand-in nodes that are not otherwise used. The watcher and
+the process that changes pods are separate processes.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ async def fill(pods: int) -> None:
 
 
 async def told(word: str) -> None:
-    """Say that this process is ready for the next part, and wait until the parent says go on."""
+    """Report that this process is ready for the next part, and wait for the parent's signal."""
     print(word, flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 
 
 async def disturb(rate: float, seconds: float) -> None:
-    """Change one pod after another, and print which, and when that began; each second one changes hands."""
+    """Change one pod after another, and print which, and when that started; each second one gets another owner."""
     api = await connect()
     names = [one["metadata"]["name"] for one in await api.list("Pod", NAMESPACE)]
     tasks = []
-    base = int(time.time()) % 1_000_000 * 1000  # no number comes twice
+    base = int(time.time()) % 1_000_000 * 1000  # numbers are unique
     gate = asyncio.Semaphore(_AT_ONCE)
     await told("READY")
     began = time.monotonic()
@@ -109,7 +109,7 @@ async def disturb(rate: float, seconds: float) -> None:
 
 
 class Following:
-    """A watcher's newest snapshot, and when each change was in it."""
+    """A watcher's newest snapshot, and the time when it contained each change."""
 
     def __init__(self, api: Api) -> None:
         self.feed = ClusterWatch(api, SlotRule())
@@ -118,7 +118,7 @@ class Following:
         self.is_first = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow until cancelled."""
         async with aclosing(self.feed.watch()) as batches:
             async for batch in batches:
                 self.snapshot = apply(self.snapshot, batch)
@@ -132,7 +132,7 @@ class Following:
 
 
 async def follow() -> None:
-    """Watch until told to stop; CPU is counted from the first word of the parent to the second."""
+    """Watch until told to stop; CPU is counted from the parent's first message to its second."""
     began = time.monotonic()
     api = await connect()
     following = Following(api)
@@ -155,10 +155,10 @@ async def follow() -> None:
 
 
 async def first() -> None:
-    """A snapshot beside a bare list of the same kinds, by turns; prints wall and CPU seconds of each.
+    """A snapshot and a bare list of the same kinds, alternating; prints wall and CPU seconds of each.
 
-    ``look`` is one consistent look; ``watch`` the first batch of a watch. ``bare`` is what `kubectl get --raw`
-    asks, ``bare pages`` the same pages as ours, ``bare cached`` what the server holds in memory.
+    ``look`` is one consistent look; ``watch`` the first batch of a watch. ``bare`` is the request of `kubectl get
+    --raw`, ``bare pages`` the same pages as ours, ``bare cached`` the server's in-memory state.
     """
     names = ("bare", "look", "bare pages", "bare cached", "watch")
     for turn in range(len(names) * _TURNS):
@@ -183,7 +183,7 @@ async def first() -> None:
 
 
 async def _bare_pages(api: Api, path: str) -> None:
-    """The pages that we ask for, one after the other, and nothing read but how to go on."""
+    """The pages that we request, one after the other, reading only the continue token."""
     more = ""
     while True:
         query = {"limit": str(PAGE)} | ({"continue": more} if more else {})
@@ -195,7 +195,7 @@ async def _bare_pages(api: Api, path: str) -> None:
 
 
 async def bare() -> None:
-    """A raw watch of the pods: when the server gave each change out, as another process sees it."""
+    """A raw watch of the pods: the time at which the server sent each change, seen by another process."""
     api = await connect()
     version = json.loads(await api.request("GET", "/api/v1/pods", query={"limit": "1"}))["metadata"][
         "resourceVersion"
@@ -223,7 +223,7 @@ async def bare() -> None:
 
 
 async def lists(api: Api) -> dict[str, float]:
-    """How many lists the server has served, by resource."""
+    """Number of lists that the server has served, by resource."""
     text = (await api.request("GET", "/metrics")).decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -234,7 +234,7 @@ async def lists(api: Api) -> dict[str, float]:
 
 
 class Child:
-    """A part of the measurement in a process of its own."""
+    """A part of the measurement in a separate process."""
 
     def __init__(self, *words: str) -> None:
         argv = [sys.executable, "-m", "tests.bench.kubernetes_scale", *words]
@@ -246,13 +246,13 @@ class Child:
         assert self._process.stdout.readline(), "the child has ended early"
 
     def go(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def rest(self) -> list[str]:
-        """What it prints until it ends."""
+        """Its output until it ends."""
         return self._process.communicate()[0].splitlines()
 
 
@@ -344,7 +344,7 @@ async def idle(seconds: float) -> None:
 
 
 def main() -> None:
-    """Choose what to do."""
+    """Select a part and run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["fill", "measure", "first", "follow", "bare", "disturb", "idle"])
     parser.add_argument("--pods", type=int, default=10_000)

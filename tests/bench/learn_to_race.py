@@ -4,7 +4,7 @@
     python -m venv peer && peer/bin/pip install gym==0.26.2 'numpy<2' scipy matplotlib pyyaml websocket-client pyzmq
     python -m tests.bench.learn_to_race --checkout l2r --python peer/bin/python
 
-The client knows the ports of the lab alone (16000, 7077, 7078, 8008), so nothing else may hold them.
+The client only knows the lab's ports (16000, 7077, 7078, 8008), so they must be free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 STEPS = 60
 TRACK = "l2r/track/thruxton/ThruxtonFromGoogle_2.json"
 
-# Run by the Python that has the client's requirements: it imports nothing of this project.
+# Run by the Python that has the client's requirements: it imports no code of this project.
 CLIENT = """
 import sys
 import numpy as np

@@ -1,7 +1,7 @@
-"""Learning curves of the examples with several seeds each, and of other libraries beside them.
+"""Learning curves of the examples with several seeds each, and of other libraries for comparison.
 
-Ours go through the program's own door: `l2rtui launch`, the learner's records from `l2rtui logs`, `l2rtui destroy`.
-The reference is Stable-Baselines3 in an environment of its own (it is no dependency of this project), with the same
+Ours use the program's own commands: `l2rtui launch`, the learner's records from `l2rtui logs`, `l2rtui destroy`.
+The reference is Stable-Baselines3 in a separate environment (it is not a dependency of this project), with the same
 settings as far as it has them. Writes a picture, and every record's env steps and returns as JSON lines; a run that
 is already in the records is not run again.
 
@@ -34,24 +34,26 @@ REFERENCE = Path(__file__).with_name("learning_reference.py")
 MOST_SECONDS = 1_800
 RECORD_STEPS = 1_000
 LATE_SHARE = 0.2
-"""Last part of the env steps over which a seed's records are averaged: one evaluation says little of a method that
-swings."""
+"""Last part of the env steps over which a seed's records are averaged: one evaluation of a method that swings is
+not representative.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A spec, what its returns must reach, and the reference for it."""
+    """A spec, the required returns, and the reference for it."""
 
     name: str
     threshold: float
     measure: str = "mean_return"
     """Field of a learner's record: of the latest 100 training episodes, or `eval_return` of the evaluator's latest,
-    without exploration, where a run has hardly 100 episodes. The reference measures the same."""
+    without exploration, if a run has hardly 100 episodes. The reference measures the same.
+    """
     reference: str | None = None
     spec: str = ""
-    """Manifest that is launched, where it has another name."""
+    """Manifest to launch, if it has another name."""
     sets: tuple[str, ...] = ()
-    """What is set over the spec."""
+    """Overrides of the spec."""
 
 
 CONTINUOUS_PPO = (
@@ -59,12 +61,13 @@ CONTINUOUS_PPO = (
     *("train.ppo.lr=0.0003", "train.ppo.anneal_updates=98", "train.ppo.gamma=0.99"),
 )
 """Settings of CleanRL's ppo_continuous_action.py with four copies of the environment, whose returns are in the
-records."""
+records.
+"""
 LUNAR_LANDER = (
     *("train.environment=LunarLander-v3", "train.hidden=[256, 256]", "train.total_env_steps=100000"),
     *("train.num_envs=4", "train.updates_per_step=1", "train.replay_capacity=50000"),
 )
-"""Of methods with a replay, after rl-baselines3-zoo's DQN."""
+"""For methods with a replay, after rl-baselines3-zoo's DQN."""
 EXAMPLES = (
     Example("cartpole-ppo", 475.0, reference="PPO"),
     Example("cartpole-impala", 475.0),
@@ -108,7 +111,7 @@ PARTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One record; `mean_return` is what the example measures."""
+    """One record; `mean_return` is the example's measure."""
 
     example: str
     by: str
@@ -150,19 +153,19 @@ def main(arguments: list[str]) -> int:
 
 
 def read(path: Path) -> list[Point]:
-    """Return what was recorded before."""
+    """Return the earlier records."""
     return [Point(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def ours(example: Example, seed: int, env_steps: int | None) -> Iterator[Point]:
-    """Launch the example and yield its records until it has ended by itself."""
+    """Launch the example and yield its records until it reaches its end."""
     name = f"curve-{example.name}-{seed}"
     sets = [
         *example.sets,
         *([f"train.total_env_steps={env_steps}"] if env_steps else []),
         f"seed={seed}",
         "train.eval_seconds=1",
-    ]  # examples ask seldom, and are done within half a minute
+    ]  # examples evaluate rarely, and are done within half a minute
     options = [part for each in sets for part in ("--set", each)]
     launch = ["launch", "-f", f"manifests/{example.spec or example.name}.yaml", "--name", name, *options, "--yes"]
     began = time.time()
@@ -187,7 +190,7 @@ def ours(example: Example, seed: int, env_steps: int | None) -> Iterator[Point]:
 
 
 def l2rtui(*words: str) -> str:
-    """Run a command on this machine and return what it prints; end with its own sentence where it is refused."""
+    """Run a command on this machine and return its output; exit with its message if it is refused."""
     done = subprocess.run([*PROGRAM, *words, *HERE], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"l2rtui {words[0]} ended with code {done.returncode}: {done.stderr.strip()}")
@@ -205,7 +208,7 @@ def reference(python: str, example: Example, seed: int) -> Iterator[Point]:
 
 
 def point(example: Example, by: str, seed: int, record: dict[str, Any], seconds: float) -> Point:
-    """Keep of a record what is drawn."""
+    """Convert a record to the drawn values."""
     mean = round(record["mean_return"], 2)
     return Point(example.name, by, seed, record["env_steps"], round(seconds, 1), mean)
 
@@ -224,7 +227,7 @@ def say(example: Example, by: str, seed: int, points: list[Point]) -> None:
 
 
 def lines(points: list[Point], example: Example) -> dict[str, list[list[Point]]]:
-    """Return the records of each seed, by who made them."""
+    """Return the records of each seed, by library."""
     found: dict[str, dict[int, list[Point]]] = {by: {} for by in PARTIES}
     for each in points:
         if each.example == example.name:
@@ -233,19 +236,19 @@ def lines(points: list[Point], example: Example) -> dict[str, list[list[Point]]]
 
 
 def value_at(line: list[Point], env_steps: float) -> float:
-    """Return what a seed had at so many env steps: its latest record there, or its first one."""
+    """Return a seed's value at a number of env steps: its latest record there, or its first one."""
     return next((each.mean_return for each in reversed(line) if each.env_steps <= env_steps), line[0].mean_return)
 
 
 def late_mean(line: list[Point], env_steps: float) -> float:
-    """Return the mean of a seed's records in the last part of so many env steps."""
+    """Return the mean of a seed's records in the last part of a number of env steps."""
     first = (1 - LATE_SHARE) * env_steps
     returns = [each.mean_return for each in line if first <= each.env_steps <= env_steps]
     return fmean(returns) if returns else value_at(line, env_steps)
 
 
 def spread(values: list[float]) -> str:
-    """Return mean, least and most as text."""
+    """Return mean, minimum and maximum as text."""
     return f"{fmean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
@@ -267,7 +270,7 @@ def report(points: list[Point]) -> None:
 
 
 def draw(points: list[Point], picture: Path) -> None:
-    """One panel for each example that was run: a thin line a seed, a thick one for their mean."""
+    """One panel for each example that was run: a thin line per seed, a thick one for their mean."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,6 +1,6 @@
-"""The reference for the learning curves: Stable-Baselines3 with an example's settings, a JSON record now and then.
+"""The reference for the learning curves: Stable-Baselines3 with an example's settings, with periodic JSON records.
 
-Run by `tests.bench.learning` with a Python of its own, so it imports nothing of this project.
+Run by `tests.bench.learning` with another Python, so it imports no code of this project.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EPISODES = 10
 class Records(BaseCallback):
     """Prints the mean return of the latest 100 training episodes.
 
-    Of what learns from a replay, whose runs have hardly 100 of them, that of 10 episodes without exploration, as
-    our evaluator does.
+    For methods with a replay, whose runs have hardly 100 of them, the mean of 10 episodes without exploration, like
+    our evaluator.
     """
 
     def __init__(self, environment: str, seed: int) -> None:
@@ -62,7 +62,7 @@ class Records(BaseCallback):
 def cartpole_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
     """Settings of rl-baselines3-zoo's family for CartPole: few copies and many passes over each batch.
 
-    One pass over large batches is for copies that are stepped in one array operation.
+    One pass over large batches suits copies that are stepped in one array operation.
     """
     ppo = PPO(
         "MlpPolicy",
@@ -80,7 +80,7 @@ def cartpole_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
 
 
 def pendulum_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
-    """Settings of manifests/pendulum-ppo.yaml, under VecNormalize, with actions of -1 to 1 as ours are."""
+    """Settings of manifests/pendulum-ppo.yaml, under VecNormalize, with actions of -1 to 1 like ours."""
     environments = make_vec_env(
         "Pendulum-v1",
         4,
@@ -159,9 +159,9 @@ REPLAY = {
     "policy_kwargs": {"net_arch": [64, 64]},
     "device": "cpu",
 }
-"""What SAC and TD3 on Pendulum have in common: half an update for each env step."""
+"""Common settings of SAC and TD3 on Pendulum: half an update for each env step."""
 PASSES = {"batch_size": 64, "n_epochs": 10, "gae_lambda": 0.95, "device": "cpu"}
-"""What PPO on continuous control has in common."""
+"""Common settings of PPO on continuous control."""
 CHOICES = {
     "learning_rate": 5e-4,
     "learning_starts": 1_000,
@@ -171,7 +171,7 @@ CHOICES = {
     "exploration_final_eps": 0.05,
     "device": "cpu",
 }
-"""What DQN on CartPole and LunarLander has in common."""
+"""Common settings of DQN on CartPole and LunarLander."""
 EXAMPLES = {
     "cartpole-ppo": ("CartPole-v1", cartpole_ppo),
     "cartpole-dqn": ("CartPole-v1", cartpole_dqn),

@@ -1,12 +1,11 @@
 """Env steps a second while learning, end to end: CartPole-v1, networks of 64x64, batches of 1,024 steps.
 
-Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO; beside them
-Stable-Baselines3's PPO, in an environment of its own and in more than one arrangement of copies and threads.
-Everybody takes one gradient step a batch (`--epochs` for more); rounds are interleaved, starting up is not counted.
-The learner's idle share (time without data) is that of its
-records in the counted stretch. The examples of both methods (`manifests/cartpole-*.yaml`) run in the same rounds,
-with all of their workers and the evaluator, and are compared with ours of the same method and as many passes over
-each batch.
+Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO. They are compared with
+Stable-Baselines3's PPO, in a separate environment and in more than one arrangement of copies and threads. All take
+one gradient step per batch (`--epochs` for more); rounds are interleaved, and starting up is not counted. The
+learner's idle share (time without data) is taken from its records in the counted stretch. The examples of both
+methods (`manifests/cartpole-*.yaml`) run in the same rounds, with all of their workers and the evaluator, and are
+compared with ours of the same method and as many passes over each batch.
 
     python -m tests.bench.learning_speed [--sb3 PYTHON] [--rounds 5] [--seconds 8]
 """
@@ -34,7 +33,7 @@ SB3 = {
 }
 """Runs of `learning_speed_sb3.py`: name and first arguments."""
 START_SECONDS = 6.0
-"""Given to processes to start, over the seconds that are measured."""
+"""Time for processes to start, in addition to the measured seconds."""
 BATCH = 1_024
 EXAMPLES = ("cartpole-impala", "cartpole-ppo")
 """Specs in manifests/."""
@@ -43,7 +42,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """One way in which we run it."""
+    """One of our arrangements."""
 
     name: str
     workers: int
@@ -53,14 +52,14 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one run gave."""
+    """Result of one run."""
 
     steps_per_second: float
     idle_share: float | None = None
 
 
 def ours(epochs: int) -> tuple[Ours, ...]:
-    """IMPALA and PPO, both with batches that wait."""
+    """IMPALA and PPO, both with waiting batches."""
     shape = {"num_envs": 64, "segment_steps": BATCH // 64}
     queue: dict[str, Any] = {"batch_steps": BATCH, "queue_batches": 4}
     impala = {**queue, "clip": 0.2, "epochs": epochs} if epochs > 1 else queue
@@ -73,14 +72,14 @@ def ours(epochs: int) -> tuple[Ours, ...]:
 
 
 def tuned(example: Ours) -> Ours:
-    """What an example is compared with: the same method with its number of passes."""
+    """The arrangement that an example is compared with: the same method with its number of passes."""
     method = example.settings["algorithm"]
     epochs = example.settings[method].get("epochs", 1)
     return next(case for case in ours(epochs) if case.settings["algorithm"] == method)
 
 
 def examples() -> tuple[Ours, ...]:
-    """The examples as they are written, without the end that they set themselves."""
+    """The examples as written, without their own limits."""
     cases = []
     for name in EXAMPLES:
         spec = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text("utf-8"))
@@ -91,7 +90,7 @@ def examples() -> tuple[Ours, ...]:
 
 
 def run_ours(case: Ours, seconds: float) -> Rate:
-    """Start learner and workers as a launcher does, and read the learner's records."""
+    """Start learner and workers like a launcher, and read the learner's records."""
     settings = {
         "environment": "CartPole-v1",
         "hidden": [64, 64],
@@ -106,7 +105,7 @@ def run_ours(case: Ours, seconds: float) -> Rate:
             run.start("evaluator")
         run.wait()
         records, output = run.records(), run.output("learner")
-    # The last one is of the end; the first with steps is of the start.
+    # The last one belongs to the end; the first with steps to the start.
     kept = [each for each in records if each["env_steps"]][1:-1]
     if len(kept) < 2:
         raise SystemExit(f"{case.name}: too few records to tell; give it more --seconds\n{output[-2000:]}")

@@ -1,7 +1,7 @@
 """Env steps a second of Stable-Baselines3's PPO on CartPole-v1 while it learns, as one JSON line.
 
-Run by `tests.bench.learning_speed` with a Python of its own, so it imports nothing of this project:
-COPIES THREADS EPOCHS BATCH SECONDS.
+Run by `tests.bench.learning_speed` with another Python, so it imports no code of this project: COPIES THREADS
+EPOCHS BATCH SECONDS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 
 class Clock(BaseCallback):
-    """Counts from the second batch on, for so many seconds."""
+    """Counts from the second batch on, for this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Ten thousand random keys on a live app, seeded: no traceback, and nothing is created or deleted without a yes.
 
-On the in-memory cluster things go wrong meanwhile; on this machine a run's processes are real; and on a real
-cluster (KUBECONFIG's, in a namespace of its own) connections are cut, refused and frozen, and pods are deleted.
-A key that could answer a question with yes is never pressed on one, so whatever changes was not confirmed.
+The in-memory cluster has faults during the test; on this machine a run's processes are real; and on a real cluster
+(KUBECONFIG's, in a separate namespace) connections are cut, refused and frozen, and pods are deleted. A key that
+could answer a question with yes is never pressed on one, so no change can have been confirmed.
 
     python -m tests.bench monkey
     python -m tests.bench.monkey --keys 2000 --seed 3 --backend kubernetes
@@ -40,7 +40,7 @@ workers: [{{name: w, replicas: 2, restart: Always, command: [sh, -c, 'while :; d
 
 
 def main(arguments: list[str]) -> int:
-    """Press keys and print what came of them; 1 when something broke."""
+    """Press keys and print the results; return 1 on a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=10_000, help="in all, shared by the backends")
     parser.add_argument("--seed", type=int, default=7)
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"XDG_STATE_HOME": f"{home}/state", "XDG_CONFIG_HOME": f"{home}/config"}
         os.environ |= {"TEXTUAL_ANIMATIONS": "none", "EDITOR": "true", "VISUAL": "true"}
-        os.environ["DOCKER_HOST"] = f"unix://{home}/none.sock"  # `b` among the images builds one
+        os.environ["DOCKER_HOST"] = f"unix://{home}/none.sock"  # `b` in the list of images builds one
         (Path(home) / "manifests").mkdir()
         (Path(home) / "manifests" / "one.yaml").write_text(SPEC.format(name="one"), "utf-8")
         os.chdir(home)
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def round_on(name: str, count: int, seed: int, home: Path) -> str:
-    """Press keys on one backend; the problem, or nothing."""
+    """Press keys on one backend; return the problem, or an empty text."""
     settings = Settings(backend=name, notify=False)
     if name != "kubernetes":
         return await press(settings, count, seed, None)
@@ -82,7 +82,7 @@ async def round_on(name: str, count: int, seed: int, home: Path) -> str:
 
 
 class Trouble:
-    """What goes wrong on a real cluster, one thing at a time."""
+    """Faults on a real cluster, one at a time."""
 
     def __init__(self, proxy: Proxy, namespace: str, kubeconfig: str) -> None:
         self._proxy = proxy
@@ -90,18 +90,18 @@ class Trouble:
         self._now: asyncio.Task[None] | None = None
 
     def upset(self, chance: random.Random) -> None:
-        """Begin with the next trouble, if the last one is over."""
+        """Start the next fault, if the last one has ended."""
         if self._now is None or self._now.done():
             work = chance.choice((self._cut, self._refuse, self._freeze, self._delete))
             self._now = asyncio.create_task(work())
 
     async def end(self) -> None:
-        """Wait until all is well again."""
+        """Wait until all faults have ended."""
         if self._now is not None:
             await self._now
 
     async def books(self) -> list[tuple[object, ...]]:
-        """What kubectl says that no key may have changed; pods come and go with the troubles."""
+        """Objects seen by kubectl that no key may have changed; pods come and go with the faults."""
         kinds = "replicasets,jobs,configmaps,secrets,services,leases"
         items = json.loads(await self._run("get", kinds, "-o", "json"))["items"]
         return sorted(
@@ -134,7 +134,7 @@ class Trouble:
 
 
 async def press(settings: Settings, count: int, seed: int, trouble: Trouble | None) -> str:
-    """Press keys; the problem, or nothing."""
+    """Press keys; return the problem, or an empty text."""
     from l2rtui.backends.registry import make_backend
     from l2rtui.ui.app import L2RApp
     from tests.l2rtui.ui.monkey import Monkey
@@ -181,7 +181,7 @@ async def press(settings: Settings, count: int, seed: int, trouble: Trouble | No
 
 
 async def launch(backend: Backend) -> None:
-    """Have a run whose processes are real."""
+    """Start a run whose processes are real."""
     from l2rtui.services import launcher
     from l2rtui.services.spec import spec_file
 
@@ -193,7 +193,7 @@ async def launch(backend: Backend) -> None:
 
 
 async def books(backend: Backend) -> list[tuple[object, ...]]:
-    """Runs with their sets, and pods with their processes: what no key may have changed."""
+    """Runs with their sets, and pods with their processes: the state that no key may have changed."""
     snapshot = await backend.snapshot()
     runs = [(run.uid, run.name, *((one.name, one.replicas) for one in run.sets)) for run in snapshot.runs.values()]
     pods = [
@@ -203,7 +203,7 @@ async def books(backend: Backend) -> list[tuple[object, ...]]:
 
 
 async def end(backend: Backend) -> None:
-    """Take the run down."""
+    """Destroy the run."""
     from l2rtui.services import launcher
 
     for run in (await backend.snapshot()).runs.values():

@@ -1,10 +1,10 @@
-"""How fast the racing environment steps, and how fast SAC learns on it, in CPU seconds of one core.
+"""Stepping rate of the racing environment, and learning speed of SAC on it, in CPU seconds of one core.
 
     python -m tests.bench.racing [--seeds 3] [--cpu-seconds 120] [--track harbour] [--records FILE]
 
-One process does what a run spreads over many: step, store, update, evaluate. Evaluation (one lap from the start
-line, without noise) is not counted. Gymnasium's own vector CartPole is stepped in the same run, as a measure of
-the machine. ``--records`` keeps the curve as JSON lines.
+One process does the work that a run spreads over many: step, store, update, evaluate. Evaluation (one lap from the
+start line, without noise) is not counted. Gymnasium's own vector CartPole is stepped in the same run, as a measure
+of the machine. ``--records`` saves the curve as JSON lines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Trial:
     updates_per_env_step: float = 1 / 32
     warm_up_steps: int = 5_000
     publish_every: int = 50
-    """Updates that the acting policy is kept for, as workers keep theirs."""
+    """Updates for which the acting policy is kept, like in workers."""
     capacity: int = 500_000
     evaluate_every: float = 5.0
     """CPU seconds of training."""
@@ -64,7 +64,7 @@ class Point:
 
 
 def steps_per_second(step: Callable[[], object], num_envs: int, seconds: float = 1.0) -> float:
-    """Environment steps a CPU second of ``step``, which advances ``num_envs`` copies by one."""
+    """Environment steps per CPU second of ``step``, which advances ``num_envs`` copies by one."""
     for _ in range(20):
         step()
     calls, start = 0, time.process_time()
@@ -127,7 +127,7 @@ def random_progress(track: str, episodes: int = 20) -> float:
 
 
 def curve(trial: Trial, config: SACConfig) -> Iterator[Point]:
-    """Train, and yield an evaluation now and then."""
+    """Train, and yield periodic evaluations."""
     env = make_vector_env("racing", trial.num_envs, options={"track": trial.track})
     judge = evaluation_env(trial.track)
     shape = ActorShape.of(env.obs_space, env.action_space, config.hidden, head="squashed")
@@ -146,7 +146,7 @@ def curve(trial: Trial, config: SACConfig) -> Iterator[Point]:
         else:
             action = actor.act(obs, rng)
         result = env.step(action)
-        # Every truncated transition is followed by its final observation, behind the last one of every copy.
+        # Every truncated transition has its final observation after the last one of every copy.
         ended = np.where(result.terminated, TERMINATED, TRUNCATED * result.truncated).astype(np.uint8)
         tail = np.concatenate([result.final_obs, result.final_obs[ended == TRUNCATED]])
         replay.put((obs, action, result.reward, ended, tail))

@@ -1,9 +1,9 @@
-"""Racing on a learner's device beside workers: env steps a second, and PPO's progress at equal env steps.
+"""Racing on a learner's device compared with workers: env steps a second, and PPO's progress at equal env steps.
 
     python -m tests.bench.racing_device [--device cuda] [--seeds 0-4] [--env-steps 400000] [--out FILES] [--draw]
 
-Both learn in one process from batches of one size, and are evaluated by one lap from the start line: rollouts
-of the device's copies in tensors, and those of NumPy's copies with the policy in NumPy, as workers do it. Writes
+Both learn in one process from batches of one size, and are evaluated by one lap from the start line: rollouts of
+the device's copies in tensors, and those of NumPy's copies with the policy in NumPy, like in workers. Writes
 docs/learning-device.svg and docs/learning-device.jsonl; a seed that is in the records is not trained again.
 """
 
@@ -64,7 +64,7 @@ def device_rollouts(settings: Settings, plan: Plan, method: PPO, seed: int, devi
 
 
 def numpy_rollouts(settings: Settings, plan: Plan, method: PPO, seed: int, device: str) -> Collect:
-    """Rollouts as workers take them: NumPy's copies, the policy in NumPy, then tensors."""
+    """Rollouts like in workers: NumPy's copies, the policy in NumPy, then tensors."""
     env, actor = make_vector_env("racing", settings.num_envs, options={}), NumpyActor(plan.shape)
     rng = np.random.default_rng(seed)
     obs = env.reset(seed)
@@ -141,7 +141,7 @@ def rates(device: str, sizes: tuple[int, ...]) -> None:
 
 
 def draw(points: list[Point], picture: Path) -> None:
-    """Draw progress over env steps, a thin line a seed."""
+    """Draw progress over env steps, a thin line per seed."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -190,7 +190,7 @@ def report(points: list[Point]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure rates, train what is missing, draw and report."""
+    """Measure rates, train missing seeds, draw and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")

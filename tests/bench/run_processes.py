@@ -1,4 +1,4 @@
-"""Learner, workers and evaluator of one run as processes, started as a launcher starts them."""
+"""Learner, workers and evaluator of one run as processes, started like by a launcher."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runtime.base import contract
 
 
 class RunProcesses:
-    """Context of one run; its end kills what has not ended by itself."""
+    """Context of one run; its exit kills processes that are still running."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, cpus: int | None = None) -> None:
-        """``cpus`` are the cores that the launcher grants the learner; None says nothing about them."""
+        """``cpus`` are the cores that the launcher grants the learner; None sets no number."""
         self._folder = folder
         self._settings = settings
         self._cpus = cpus
@@ -63,11 +63,11 @@ class RunProcesses:
             process.wait()
 
     def output(self, role: str, index: int = 0) -> str:
-        """Return what a process has printed so far."""
+        """Return the output of a process so far."""
         return self._log(role, index).read_text(errors="replace")
 
     def records(self, role: str = "learner", index: int = 0) -> list[dict[str, Any]]:
-        """Return the records that a process has printed so far, without a line that is not ended."""
+        """Return the records printed by a process so far, without an unfinished line."""
         lines = self.output(role, index).split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith(f'{{"l2r":"{role}"')]
 

@@ -1,6 +1,6 @@
-"""What starting costs: --version, --help, a verb, the first frame; and what the idle app costs beside a run.
+"""Cost of starting: --version, --help, a verb, the first frame; and cost of the idle app with a training run.
 
-CPU seconds (user + system), because wall time on a shared machine says little; beside each the same for a bare
+CPU seconds (user + system), because wall time on a shared machine is not reliable; each with the same for a bare
 interpreter, and for an empty Textual app.
 
     python -m tests.bench startup
@@ -87,13 +87,13 @@ class Terminal:
         self.screen = b""
 
     def cpu(self) -> float:
-        """CPU seconds so far, of the process that draws and of the one that watches over it."""
+        """CPU seconds so far, of the process that draws and of its guard process."""
         process = psutil.Process(self.pid)
         every = [one.cpu_times() for one in (process, *process.children(recursive=True))]
         return sum(times.user + times.system for times in every)
 
     def read(self, seconds: float, until: bytes = b"") -> None:
-        """Take output for some time, or until these bytes have come."""
+        """Read output for some time, or until these bytes have arrived."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not (until and until in self.screen):
             if select.select([self.leader], [], [], left)[0]:
@@ -129,7 +129,7 @@ def verb(env: dict[str, str], *words: str) -> None:
 
 
 def idle(env: dict[str, str], seconds: float) -> None:
-    """CPU share and bytes a second of the app that nobody touches, beside a run that trains."""
+    """CPU share and bytes a second of the untouched app, while a run trains."""
     spec = str(Path(__file__).parents[2] / "manifests/racing-sac.yaml")
     verb(env, "launch", "-f", spec, "--yes", "--wait")
     try:
@@ -140,7 +140,7 @@ def idle(env: dict[str, str], seconds: float) -> None:
         share, rate = (terminal.cpu() - cpu) / seconds, (terminal.received - received) / seconds
         supervisor = next(
             process
-            for process in psutil.process_iter(["cmdline"])  # the command line of a zombie is None and no error
+            for process in psutil.process_iter(["cmdline"])  # the command line of a zombie is None, not an error
             if "l2rtui.backends.local.supervision.supervisor" in (process.info["cmdline"] or ())
         )
         times = supervisor.cpu_times()

@@ -1,4 +1,4 @@
-"""Each measurement is listed with what it needs, and a tiny run of it ends well."""
+"""Each measurement is listed with its requirements, and a tiny run of it succeeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def output_of(*words: str, seconds: float = 30.0) -> str:
 
 
 def programs() -> set[str]:
-    """Return the names of all files of measurements that have a `main`, but for those that another one starts."""
+    """Return the names of all measurement files that have a `main`, except those that another one starts."""
     helpers = {"learning_reference", "learning_speed_sb3", "gpu measuring"}
     names = set()
     for path in [*FOLDER.glob("*.py"), *FOLDER.glob("exchange/*.py"), FOLDER / "gpu" / "__init__.py"]:

@@ -1,7 +1,8 @@
-"""The app on a pseudo-terminal at any size: start, keys, events, load, memory, logs; beside an empty Textual app.
+"""The app on a pseudo-terminal at any size: start, keys, events, load, memory, logs; compared with an empty Textual
+app.
 
 A key's time is from the moment when it is written to the first byte that comes back. What the in-memory crowd
-(``backends.fake.load_generator``) does is told beside it through a pipe, on the same clock.
+(``tests.fakes.load_generator``) does is told beside it through a pipe, on the same clock.
 
     python -m tests.bench ui
     python -m tests.bench.ui --pods 1000 5000 10000 --rate 100 --seconds 20
@@ -58,7 +59,7 @@ def tell(*words):
     os.write(told, (" ".join(map(str, words)) + "\\n").encode())
 
 def make():
-    from l2rtui.backends.fake.load_generator import LoadBackend
+    from tests.fakes.load_generator import LoadBackend
 
     began = time.thread_time()
     beacon = lambda number: tell("seen", number, time.monotonic())
@@ -130,11 +131,11 @@ def main(arguments: list[str]) -> int:
 
 
 class Told:
-    """The app over a crowd on a terminal, and what it tells of itself through a pipe.
+    """The app over a crowd on a terminal, and its reports through a pipe.
 
     Attributes:
-        crowd_seconds: CPU seconds for making the crowd, which no app has to do.
-        stall_seconds: The longest time so far for which its event loop answered nobody.
+        crowd_seconds: CPU seconds for making the crowd, which are not the app's.
+        stall_seconds: The longest time so far for which its event loop was blocked.
         lines: Newest count of the log lines that its panes have accepted, and when.
         changes: Numbers that the cluster has shown since, and when.
     """
@@ -153,7 +154,7 @@ class Told:
         self.changes: dict[bytes, float] = {}
 
     def listen(self) -> None:
-        """Take in what it has told."""
+        """Read its reports."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._reader, 1 << 16):
                 self._rest += data
@@ -197,7 +198,7 @@ def empty(env: dict[str, str]) -> None:
 
 
 def start(env: dict[str, str], pods: int) -> None:
-    """Time to the first frame and to real rows, and how long a key would have waited meanwhile."""
+    """Time to the first frame and to real rows, and the longest wait of a key during it."""
     began = time.monotonic()
     told = Told(env, pods)
     terminal = told.terminal
@@ -217,7 +218,7 @@ def start(env: dict[str, str], pods: int) -> None:
 
 
 def keys(terminal: Terminal, seconds: float, pressed: tuple[bytes, bytes] = KEYS) -> list[float]:
-    """Milliseconds from a key to the first byte, while everything else goes on."""
+    """Milliseconds from a key to the first byte, under the current load."""
     found: list[float] = []
     end = time.monotonic() + seconds
     number = 0
@@ -227,7 +228,7 @@ def keys(terminal: Terminal, seconds: float, pressed: tuple[bytes, bytes] = KEYS
             terminal.read(0.004)
         began = time.monotonic()
         os.write(terminal.leader, pressed[number % len(pressed)])
-        number += 1  # down and up again: the first row stays in sight
+        number += 1  # down and up again: the first row stays visible
         if select.select([terminal.leader], [], [], 2.0)[0]:
             found.append((time.monotonic() - began) * 1000)
     return found
@@ -241,7 +242,7 @@ def busy(env: dict[str, str], pods: int, rate: float, seconds: float) -> None:
     terminal.read(2.0)
     print(f"  event to painted cell: {spread(painted(told, seconds))} ms")
     told.close()
-    told = Told(env, pods, rate)  # a pod in sight that changes ten times a second is not what is usual
+    told = Told(env, pods, rate)  # a visible pod that changes ten times a second is not typical
     terminal = told.ready()
     os.write(terminal.leader, b"3")
     terminal.read(6.0)
@@ -256,7 +257,7 @@ def busy(env: dict[str, str], pods: int, rate: float, seconds: float) -> None:
 
 
 def painted(told: Told, seconds: float) -> list[float]:
-    """Milliseconds from a change on the cluster to its number on the screen; a newer change takes its place."""
+    """Milliseconds from a change on the cluster to its number on the screen; a newer change replaces it."""
     terminal, found = told.terminal, list[float]()
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -274,7 +275,7 @@ def idle(env: dict[str, str], pods: int, seconds: float) -> None:
     """Load while nothing happens."""
     told = Told(env, pods)
     terminal = told.ready()
-    terminal.read(8.0)  # garbage is looked for again
+    terminal.read(8.0)  # garbage collection is enabled again
     cpu, received, began = terminal.cpu(), terminal.received, time.monotonic()
     terminal.read(seconds)
     took = time.monotonic() - began
@@ -285,20 +286,20 @@ def idle(env: dict[str, str], pods: int, seconds: float) -> None:
 
 
 def rushing(env: dict[str, str], panes: int) -> Told:
-    """Panes into each of which ten thousand lines a second come."""
+    """Panes that each receive ten thousand lines a second."""
     told = Told(env, 5_000, lines=10_000.0)
     terminal = told.ready()
     terminal.read(2.0)
     for _ in range(panes - 1):
         os.write(terminal.leader, b"|")
         terminal.read(2.0)
-    os.write(terminal.leader, b"4")  # keys among the nodes choose no other log
+    os.write(terminal.leader, b"4")  # keys in the list of nodes select no other log
     terminal.read(6.0)
     return told
 
 
 def logs(env: dict[str, str], panes: int, seconds: float) -> None:
-    """Ten thousand lines a second into each pane: how many are accepted, keys meanwhile, memory and load."""
+    """Ten thousand lines a second into each pane: accepted lines, keys during it, memory and load."""
     told = rushing(env, panes)
     terminal = told.terminal
     told.listen()
@@ -315,7 +316,7 @@ def logs(env: dict[str, str], panes: int, seconds: float) -> None:
 
 
 def soak(env: dict[str, str], seconds: float) -> None:
-    """Memory over a long time, with four full panes into which ten thousand lines a second come."""
+    """Memory over a long time, with four full panes that each receive ten thousand lines a second."""
     told = rushing(env, 4)
     terminal, points, began = told.terminal, list[tuple[float, float]](), time.monotonic()
     terminal.read(20.0)  # until the panes are full
@@ -330,7 +331,7 @@ def soak(env: dict[str, str], seconds: float) -> None:
 
 
 def streams(env: dict[str, str], seconds: float) -> None:
-    """Sixty-four logs in one pane: keys meanwhile."""
+    """Sixty-four logs in one pane: keys during it."""
     told = Told(env, 64, lines=10_000.0)
     terminal = told.ready()
     os.write(terminal.leader, b"A3*")
@@ -364,13 +365,13 @@ def flood(env: dict[str, str], seconds: float) -> None:
 
 
 def gone(env: dict[str, str]) -> None:
-    """From the end of the terminal's session to that of the process."""
+    """Time from the end of the terminal's session to the end of the process."""
     told = Told(env, 1_000)
     terminal = told.ready()
     process, began = psutil.Process(terminal.pid), time.monotonic()
     os.kill(terminal.pid, signal.SIGHUP)
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() - began < 10.0:
-        with contextlib.suppress(OSError):  # its terminal is closed: what is left is its end
+        with contextlib.suppress(OSError):  # its terminal is closed; only its end is expected
             terminal.read(0.01)
     print(f"SIGHUP to process gone: {time.monotonic() - began:.2f} s")
     told.close()
@@ -382,7 +383,7 @@ def memory(terminal: Terminal) -> float:
 
 
 def spread(values: list[float]) -> str:
-    """Median, 95th percentile and the most."""
+    """Median, 95th percentile and maximum."""
     if len(values) < 2:
         return "nothing came"
     cuts = statistics.quantiles(values, n=20)

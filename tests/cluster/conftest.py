@@ -1,4 +1,4 @@
-"""A real API server, and a look at it through kubectl: what a test believes never comes from our own code."""
+"""A real API server, and its state through kubectl: no test relies on our own code for the expected state."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DEADLINE_SECONDS = 90.0
 IMAGE = "debian:bookworm-slim"
 """An image that the real node has, or makes from local packages; stand-in nodes take any name."""
 NODE_IMAGE = os.environ.get("L2R_TEST_IMAGE", "l2rtui-node:test")
-"""What runs are made of; the fixture ``image`` builds it."""
+"""Image of the runs; the fixture ``image`` builds it."""
 ROOT = Path(__file__).parents[2]
 
 
 def kubectl(*words: str, stdin: str | None = None, check: bool = True) -> str:
-    """Run kubectl; its standard output."""
+    """Run kubectl; return its standard output."""
     done = subprocess.run(
         ["kubectl", *words], input=stdin, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
@@ -38,7 +38,7 @@ def kubectl_json(*words: str) -> Any:
 
 
 def eventually(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
-    """Wait until the condition gives something true; fail with ``what`` when it never does."""
+    """Wait until the condition returns a true value; fail with ``what`` if it never does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := condition():
@@ -48,7 +48,7 @@ def eventually(what: str, condition: Callable[[], Any], seconds: float = DEADLIN
 
 
 class Cli:
-    """``l2rtui`` in a process of its own, on the test cluster, in a home and a namespace of its own."""
+    """``l2rtui`` in a separate process on the test cluster, with a separate home and namespace."""
 
     def __init__(self, home: Path, namespace: str, kubeconfig: str) -> None:
         self.namespace = namespace
@@ -67,7 +67,7 @@ class Cli:
         return [sys.executable, "-m", "l2rtui", *words]
 
     def call(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a verb to its end, whatever its exit code."""
+        """Run a verb to its end, with any exit code."""
         done = subprocess.run(
             self.argv(*words),
             env=self.env | env,
@@ -81,7 +81,7 @@ class Cli:
         return done
 
     def run(self, *words: str, code: int = 0, **env: str) -> str:
-        """Run a verb, check its exit code, give its standard output."""
+        """Run a verb, check its exit code, return its standard output."""
         done = self.call(*words, **env)
         assert done.returncode == code, (
             f"l2rtui {' '.join(words)} gave {done.returncode}:\n{done.stdout}\n{done.stderr}"
@@ -107,7 +107,9 @@ class Cli:
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> str:
-    """The administrator's kubeconfig; these tests mean nothing without a cluster, so its absence is a failure."""
+    """The administrator's kubeconfig; these tests are meaningless without a cluster, so its absence is a
+    failure.
+    """
     path = os.environ.get("KUBECONFIG", "")
     assert path, "tests marked `cluster` need $KUBECONFIG"
     return path
@@ -115,7 +117,7 @@ def kubeconfig() -> str:
 
 @contextlib.contextmanager
 def new_namespace() -> Iterator[str]:
-    """Make a namespace that is removed at the end with all that is in it."""
+    """Make a namespace that is removed at the end with its contents."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
     eventually("its service account", lambda: kubectl("-n", name, "get", "sa", "default", check=False))
@@ -125,7 +127,7 @@ def new_namespace() -> Iterator[str]:
 
 @pytest.fixture
 def namespace(kubeconfig: str) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A separate namespace for the test."""
     with new_namespace() as name:
         yield name
 
@@ -135,7 +137,7 @@ def volume(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A claim bound to a folder of the real node, which is this machine."""
     folder = tmp_path_factory.mktemp("volume")
     for part in (folder, *folder.parents[:2]):
-        part.chmod(0o777)  # the pods run as a user of their own
+        part.chmod(0o777)  # the pods run as another user
     common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     name = f"l2r-{namespace}"
     objects: list[dict[str, Any]] = [
@@ -164,7 +166,7 @@ def volume(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def cli(tmp_path: Path, namespace: str, kubeconfig: str) -> Cli:
-    """The program in an empty home, looking at the test's namespace."""
+    """The program in an empty home, in the test's namespace."""
     return Cli(tmp_path, namespace, kubeconfig)
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy before the API server that cuts every connection now and then."""
+"""A TCP proxy before the API server that occasionally cuts every connection."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def through_a_cutting_proxy(
         while tasks or writers:
             for task in tasks:
                 task.cancel()
-            for writer in writers:  # also of a task that was cancelled before it began
+            for writer in writers:  # also for a task that was cancelled before it started
                 writer.transport.abort()
             await asyncio.gather(*tasks, *(one.wait_closed() for one in writers), return_exceptions=True)
             writers.difference_update([one for one in writers if one.is_closing()])

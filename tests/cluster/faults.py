@@ -1,4 +1,4 @@
-"""Faults for a real API server: a proxy that cuts, freezes and refuses; and the truth as kubectl tells it."""
+"""Faults for a real API server: a proxy that cuts, freezes and refuses; and the expected state from kubectl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 
 
 class Proxy:
-    """Passes TCP on to one address, until it is told otherwise."""
+    """Forwards TCP to one address, until told otherwise."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -36,9 +36,9 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Listen no more, and cut what is open."""
+        """Stop listening, and cut open connections."""
         if self._server is not None:
-            for one in self._server.sockets:  # a connection that comes while asyncio closes is never closed itself
+            for one in self._server.sockets:  # a connection that arrives while asyncio closes is never closed by it
                 asyncio.get_running_loop().remove_reader(one.fileno())
             await asyncio.sleep(0)
             self._server.close()
@@ -46,7 +46,7 @@ class Proxy:
         self.cut()
 
     async def close(self) -> None:
-        """Be gone, with every connection."""
+        """Stop, with every connection."""
         self.thaw()
         await self.refuse()
         while self._writers:
@@ -59,11 +59,11 @@ class Proxy:
             writer.transport.abort()
 
     def freeze(self) -> None:
-        """Pass nothing on any more, and close nothing: half-open connections."""
+        """Stop forwarding, but close nothing: half-open connections."""
         self._flow.clear()
 
     def thaw(self) -> None:
-        """Pass on again."""
+        """Forward again."""
         self._flow.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,11 +73,11 @@ class Proxy:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             ends.add(far_writer)
             self._writers |= ends
-            if writer.is_closing() or self._server is None:  # cut meanwhile
+            if writer.is_closing() or self._server is None:  # cut in the meantime
                 return
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         except OSError:
-            pass  # nobody is there: the caller gets a reset
+            pass  # no server there: the caller gets a reset
         finally:
             self._writers -= ends
             for end in ends:
@@ -94,7 +94,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(kubeconfig: str, folder: Any) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy before the server of a kubeconfig, and a kubeconfig that goes through it."""
+    """A proxy before the server of a kubeconfig, and a kubeconfig that uses it."""
     config = yaml.safe_load(Path(kubeconfig).read_text())
     cluster = config["clusters"][0]["cluster"]
     host, _, port = cluster["server"].removeprefix("https://").partition(":")
@@ -110,7 +110,7 @@ async def proxied(kubeconfig: str, folder: Any) -> AsyncIterator[tuple[Proxy, st
 
 
 async def kubectl_items(kind: str, kubeconfig: str, *words: str) -> list[dict[str, Any]]:
-    """All objects of a kind, as kubectl tells them."""
+    """All objects of a kind, from kubectl."""
     process = await asyncio.create_subprocess_exec(
         "kubectl", "--kubeconfig", kubeconfig, "get", kind, *words, "-o", "json",
         stdout=asyncio.subprocess.PIPE,
@@ -233,7 +233,7 @@ def shown(snapshot: ClusterSnapshot, namespace: str) -> Truth:
 
 
 def compact(etcd: str = "http://127.0.0.1:12379") -> None:
-    """Compact etcd up to now, so that older revisions are gone; through its JSON gateway."""
+    """Compact etcd up to now, so that older revisions are dropped; through its JSON gateway."""
 
     def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(f"{etcd}/v3/{path}", json.dumps(body).encode(), method="POST")  # noqa: S310
@@ -242,5 +242,5 @@ def compact(etcd: str = "http://127.0.0.1:12379") -> None:
         return found
 
     revision = ask("maintenance/status", {})["header"]["revision"]
-    with contextlib.suppress(urllib.error.HTTPError):  # somebody else has compacted as far
+    with contextlib.suppress(urllib.error.HTTPError):  # another process has compacted as far
         ask("kv/compaction", {"revision": revision})

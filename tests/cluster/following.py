@@ -1,4 +1,4 @@
-"""Follows a cluster through faults: changes meanwhile, and how long until what is shown is what kubectl says."""
+"""Follows a cluster through faults: changes during them, and the time until the shown state matches kubectl's."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Follower:
         self.is_first = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow until cancelled."""
         async with aclosing(self.feed.watch()) as batches:
             async for batch in batches:
                 self.snapshot = apply(self.snapshot, batch)
                 self.is_first.set()
 
     async def until_true(self, kubeconfig: str, namespace: str, most_seconds: float) -> float:
-        """Wait until what is shown is what kubectl says, field by field; the seconds that took.
+        """Wait until the shown state matches kubectl's, field by field; return the seconds that took.
 
-        They count from now, or from the last look at which kubectl said something new: the cluster's own
-        controllers go on after a fault, too. More than ``most_seconds`` means that it never was.
+        They count from now, or from the last time when kubectl reported a change: the cluster's own controllers
+        continue after a fault, too. More than ``most_seconds`` means that it never matched.
         """
         asked = since = time.monotonic()
         told = await truth(kubeconfig, namespace)
@@ -80,7 +80,7 @@ async def following(
 
 
 def pod(name: str, namespace: str, gpu: str = "", node: str = "phortx1", **labels: str) -> dict[str, Any]:
-    """A stranger's pod that sleeps, pinned by the two variables where it names a GPU."""
+    """A foreign pod that sleeps, pinned by the two variables if it names a GPU."""
     env = [{"name": key, "value": gpu} for key in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")] if gpu else []
     return {
         "apiVersion": "v1",
@@ -111,7 +111,7 @@ def run(name: str, namespace: str, replicas: int) -> dict[str, Any]:
 
 
 class Disturbance:
-    """Somebody who creates, changes and deletes pods and runs, and marks a node."""
+    """Creates, changes and deletes pods and runs, and marks a node."""
 
     def __init__(self, api: Api, namespace: str, chance: random.Random) -> None:
         self._api, self._namespace, self._chance = api, namespace, chance
@@ -119,7 +119,7 @@ class Disturbance:
         self._runs: list[str] = []
 
     async def once(self) -> None:
-        """Change something."""
+        """Make one change."""
         what = self._chance.random()
         if what < 0.75:
             await self._pod()

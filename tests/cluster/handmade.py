@@ -46,7 +46,7 @@ class Run:
         return found
 
     async def create_head(self, api: Api) -> None:
-        """The ConfigMap, which owns all else."""
+        """Create the ConfigMap, which owns all other objects."""
         made = await api.create(
             {
                 "apiVersion": "v1",
@@ -126,7 +126,7 @@ class Run:
             await api.create(manifest)
 
     async def claim(self, api: Api, gpu: int) -> None:
-        """Claim one slot, as a launch does."""
+        """Claim one slot, like a launch does."""
         from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 
         claimant = Claimant(self.name, self.run_id, self.namespace)
@@ -134,7 +134,7 @@ class Run:
 
 
 class FaultyApi(Api):
-    """An API server that fails: before a request is carried out, or after it, with the answer lost."""
+    """An API server that fails: before a request is executed, or after it, with the answer lost."""
 
     rate = 0.0
     """Share of requests that fail."""
@@ -152,7 +152,7 @@ class FaultyApi(Api):
 
 
 async def faulty(rate: float, seed: int = 0) -> FaultyApi:
-    """Connect to the same server through something that fails."""
+    """Connect to the same server through a faulty client."""
     good = await connect()
     made = FaultyApi(good.access)
     made.server_version = good.server_version
@@ -163,7 +163,7 @@ async def faulty(rate: float, seed: int = 0) -> FaultyApi:
 
 @asynccontextmanager
 async def namespace(api: Api, prefix: str) -> AsyncIterator[str]:
-    """A namespace of one's own, gone afterwards."""
+    """A separate namespace, deleted afterwards."""
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     try:

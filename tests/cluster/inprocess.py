@@ -15,7 +15,7 @@ from tests.cluster.conftest import Cli
 
 
 class Here(Cli):
-    """``l2rtui`` as a function; the rest as in a process of its own."""
+    """``l2rtui`` as a function; the rest as in a separate process."""
 
     def __init__(self, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
         self.env, self.namespace, self._capsys = cli.env, cli.namespace, capsys
@@ -30,7 +30,7 @@ class Here(Cli):
 
 @contextlib.contextmanager
 def in_process(cli: Cli, home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
-    """The program with an empty ~/.docker; signal handlers, which a verb keeps to its end, are put back."""
+    """The program with an empty ~/.docker; signal handlers, which a verb keeps to its end, are restored."""
     cli.env["DOCKER_CONFIG"] = str(home / "docker-config")
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield Here(cli, capsys)

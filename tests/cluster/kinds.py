@@ -1,4 +1,4 @@
-"""What the tests of kinds share: a volume of the real node, and an elastic job that is grown, shrunk and hurt."""
+"""Shared parts of the tests of kinds: a volume of the real node, and an elastic job that is scaled and damaged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.cluster.conftest import Cli, eventually, kubectl, kubectl_json
 NODE = "phortx0"
 """The node whose pods are real containers."""
 SECONDS = 240.0
-"""The longest that one change of an elastic job may take on a busy machine: processes start, torch is imported."""
+"""Longest time for one change of an elastic job on a busy machine: processes start, torch is imported."""
 
 
 @contextmanager
 def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
     """A claim that many pods may mount, bound to a folder of the real node, which is this machine."""
     for part in (folder, *folder.parents[:2]):
-        part.chmod(0o777)  # the pods run as a user of their own
+        part.chmod(0o777)  # the pods run as another user
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = f"{name}-{namespace}"
     objects: list[dict[str, Any]] = [
@@ -52,14 +52,14 @@ def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
 
 
 def pods(namespace: str, run: str, role: str = "") -> dict[str, dict[str, Any]]:
-    """The pods of a run that are not being deleted, as kubectl sees them."""
+    """The pods of a run that are not being deleted, from kubectl."""
     selector = f"l2rtui.io/run={run}" + (f",l2rtui.io/role={role}" if role else "")
     items = kubectl_json("-n", namespace, "get", "pods", "-l", selector)["items"]
     return {one["metadata"]["name"]: one for one in items if "deletionTimestamp" not in one["metadata"]}
 
 
 def left(namespace: str) -> list[str]:
-    """What is in a namespace besides what every namespace has."""
+    """Objects in a namespace other than the default ones."""
     kinds = "pods,services,jobs,replicasets,statefulsets,configmaps,secrets,leases"
     found = kubectl("-n", namespace, "get", kinds, "-o", "name").split()
     return [name for name in found if "kube-root-ca" not in name and "default-token" not in name]
@@ -67,7 +67,7 @@ def left(namespace: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Where an elastic job stood: sizes, and the furthest step with its loss."""
+    """State of an elastic job: sizes, and the furthest step with its loss."""
 
     nodes: int
     world_size: int
@@ -77,7 +77,7 @@ class Look:
 
 
 def look(cli: Cli, run: str, nodes: int) -> Look | None:
-    """Where the job stands, when so many nodes train together in the newest round; None before that."""
+    """State of the job, once this many nodes train together in the newest round; None before that."""
     done = cli.call("metrics", run, "-o", "json")
     rows = json.loads(done.stdout)["nodes"] if done.returncode == 0 else []
     told = [row for row in rows if row["round"] is not None]
@@ -98,9 +98,10 @@ def snapshot(folder: Path) -> int:
 def hurt(
     cli: Cli, run: str, folder: Path, sizes: Sequence[int], say: Callable[[str], None] = lambda _: None
 ) -> list[tuple[str, Look]]:
-    """Bring an elastic job to each size, and delete one of its pods by force there; what was seen after each.
+    """Scale an elastic job to each size, and force-delete one of its pods there; return the state after each.
 
-    A pod is deleted when the folder holds a newer snapshot than before, and training must go on from no older one.
+    A pod is deleted when the folder holds a newer snapshot than before, and training must continue from no older
+    one.
     """
     seen: list[tuple[str, Look]] = []
     began = time.monotonic()

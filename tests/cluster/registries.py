@@ -1,4 +1,4 @@
-"""A registry with a password, and a link to a registry that breaks when it is told to."""
+"""A registry with a password, and a link to a registry that breaks on request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def private_registry(folder: Path) -> Iterator[str]:
-    """A docker-registry that lets in USER with PASSWORD; its host."""
+    """A docker-registry that accepts USER with PASSWORD; yields its host."""
     port = free_port()
     (folder / "users").write_text(f"{USER}:{_HASH}\n")
     (folder / "config.yml").write_text(_CONFIG.format(folder=folder, port=port))
@@ -52,7 +52,7 @@ def wait_for_answer(port: int, seconds: float = 60) -> None:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=5).close()
         except urllib.error.HTTPError:
-            return  # it asks who we are: it is up
+            return  # it asks for a login: it is up
         except OSError:
             assert time.monotonic() < end, "the registry did not come up"
             time.sleep(0.05)
@@ -64,8 +64,8 @@ class BreakingLink(socketserver.ThreadingTCPServer):
     """A TCP relay to a registry.
 
     Attributes:
-        cut_after: Bytes towards the registry after which a connection is cut, once for each cut that is left.
-        cuts_left: How many connections are still to be cut. cuts: how many were.
+        cut_after: Bytes towards the registry after which a connection is cut, once for each remaining cut.
+        cuts_left: Number of connections still to be cut. cuts: number of cut ones.
     """
 
     allow_reuse_address = True
@@ -92,7 +92,7 @@ class BreakingLink(socketserver.ThreadingTCPServer):
         self.server_close()
 
     def counts(self, size: int, total: int) -> bool:
-        """Note what goes to the registry; True when this connection is to be cut now."""
+        """Count the data sent to the registry; return True if this connection is to be cut now."""
         with self.lock:
             self.sent += size
             if total < self.cut_after or self.cuts_left == 0:

@@ -1,4 +1,4 @@
-"""A ServiceAccount with the researcher's Role of manifests/rbac.yaml, whole or without one of its rights."""
+"""A ServiceAccount with the researcher's Role of manifests/rbac.yaml, complete or without one of its rights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RBAC: Final = (ROOT / "manifests" / "rbac.yaml").read_text()
 
 
 def grant(namespace: str, role: str, kinds: tuple[str, ...]) -> None:
-    """Apply the parts of manifests/rbac.yaml of these kinds that are about one of its Roles."""
+    """Apply the parts of manifests/rbac.yaml of these kinds that concern one of its Roles."""
     items = _parts(namespace, role, kinds)
     assert len(items) == len(kinds)
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -29,7 +29,7 @@ def grant(namespace: str, role: str, kinds: tuple[str, ...]) -> None:
 
 
 def service_account(namespace: str, folder: Path) -> str:
-    """Make the ServiceAccount, bind it to the Role, and return the path of its kubeconfig."""
+    """Create the ServiceAccount, bind it to the Role, and return the path of its kubeconfig."""
     kubectl("-n", namespace, "create", "serviceaccount", ACCOUNT)
     grant(namespace, RESEARCHER, ("Role",))
     words = ("--role", RESEARCHER, "--serviceaccount", f"{namespace}:{ACCOUNT}")
@@ -52,7 +52,7 @@ def service_account(namespace: str, folder: Path) -> str:
 
 @contextlib.contextmanager
 def without(namespace: str, *rights: Right) -> Iterator[None]:
-    """Leave the Role everything but some rights; the server acts on the change at entry and at exit."""
+    """Remove some rights from the Role; the server applies the change at entry and at exit."""
     _apply(namespace, *rights)
     eventually(f"no right to {rights[-1]}", lambda: not _may(namespace, rights[-1]))
     yield

@@ -1,4 +1,4 @@
-"""attach to a process that reads its input, and slots that are set aside, on a real API server and kubelet."""
+"""attach to a process that reads its input, and reserved slots, on a real API server and kubelet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_process_that_reads_gets_what_is_typed_and_is_left_running(cli: Cli, t
 
     name, _ = eventually("it runs", lambda: phase()[1] == "Running" and phase())
     with terminal(cli, "attach", name) as (process, master, screen):
-        if tty:  # what was typed before is thrown away with the change to raw keys
+        if tty:  # earlier input is dropped with the change to raw keys
             eventually("raw keys", lambda: not termios.tcgetattr(master)[3] & termios.ICANON)
         os.write(master, b"hello\r")
         eventually("the answer", lambda: b"got hello" in screen)
@@ -61,7 +61,7 @@ def test_a_process_that_reads_gets_what_is_typed_and_is_left_running(cli: Cli, t
 
 @contextmanager
 def terminal(cli: Cli, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int, bytearray]]:
-    """Run a verb on a terminal; yield it, our end of the terminal, and what it has drawn so far."""
+    """Run a verb on a terminal; yield it, our end of the terminal, and its output so far."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         cli.argv(*words), env=cli.env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True

@@ -1,4 +1,4 @@
-"""The feed of changes against a real API server: what it shows is what kubectl says, also after faults."""
+"""The feed of changes against a real API server: it matches kubectl, also after faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULE = SlotRule()
 
 @pytest.fixture
 async def namespace():
-    """A namespace of the test's own, through a connection that nothing disturbs."""
+    """A separate namespace for the test, through an undisturbed connection."""
     name = f"a-feed-{uuid.uuid4().hex[:8]}"
     api = await connect(kubeconfig=ADMIN)
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -59,7 +59,7 @@ async def test_a_look_and_a_watch_show_the_same(namespace):
         await api.create(pod(f"p{number}", name, str(number)))
     async with following(ADMIN) as follower:
         assert await follower.until_true(ADMIN, name, 30) < 30
-        # Pods may start between the look and the comparison: both settle on the same once the pods run.
+        # Pods may start between the two reads: both agree once the pods run.
         end = asyncio.get_running_loop().time() + 30
         while True:
             look = await follower.feed.snapshot()
@@ -83,7 +83,7 @@ async def test_after_random_faults_the_snapshot_is_the_truth_again(namespace, tm
     print(f"seed {seed}")
     chance = random.Random(seed)
     disturbance = Disturbance(api, name, chance)
-    # A silence is taken for a dead connection after one second instead of ninety.
+    # A silence counts as a dead connection after one second instead of ninety.
     timing = replace(Timing(), quiet=0.7, dead=1.0)
     async with proxied(ADMIN, tmp_path) as (proxy, through), following(through, timing, (name,)) as follower:
         for turn in range(12):
@@ -140,7 +140,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 async def grant(api, user, rules, namespace=None):
-    """Give a user rights, in one namespace or everywhere; the name of the binding."""
+    """Give a user rights, in one namespace or everywhere; return the name of the binding."""
     kind, name = ("Role" if namespace else "ClusterRole"), f"a-look-{uuid.uuid4().hex[:8]}"
     meta = {"name": name, **({"namespace": namespace} if namespace else {})}
     await api.apply({"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": rules})

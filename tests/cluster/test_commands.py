@@ -1,4 +1,4 @@
-"""Commands for scripts on a real cluster: choose, follow, wait, one container of two; kubectl is the witness."""
+"""Commands for scripts on a real cluster: select, follow, wait, one container of two; checked with kubectl."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ spec:
 
 @pytest.fixture
 def run(cli, namespace, tmp_path):
-    """A run of two pods on the real node, followed from before its launch; its name is that of the namespace."""
+    """A run of two pods on the real node, followed from before its launch; it is named like the namespace."""
     path = tmp_path / "r.yaml"
     path.write_text(SPEC)
     watch = cli.start("pods", f"{namespace}*", "-o", "json", "-w")

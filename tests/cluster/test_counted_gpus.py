@@ -1,4 +1,4 @@
-"""What l2rtui plans by count against what the real scheduler binds: random nodes, pods and requests.
+"""l2rtui's plans by count against the real scheduler's bindings: random nodes, pods and requests.
 
 ``L2R_MIXES`` sets the number of mixes: 50, and 500 every night.
 """
@@ -41,7 +41,7 @@ def applied(namespace: str, *items: dict[str, Any]) -> None:
 
 
 def pods_of(mix: Mix, placement: Placement, nodes: Any) -> list[dict[str, Any]]:
-    """Pods of the run: each where it is planned, and those that are refused on any node of the mix."""
+    """Pods of the run: each at its planned place, and the refused ones on any node of the mix."""
     (part,) = mix.run.sets
     plan = plan_launch([mix.run], placement, nodes, owner="me", uids=[mix.run.name])
     seats = {seat.index: seat for seat in placement.seats}
@@ -72,7 +72,7 @@ def pods_of(mix: Mix, placement: Placement, nodes: Any) -> list[dict[str, Any]]:
 
 
 def _wanted(mix: Mix, nodes: Any) -> dict[str, str]:
-    """What a replica without a seat asks for: the resource of the set, or that of the nodes' GPUs."""
+    """Request of a replica without a seat: the resource of the set, or of the nodes' GPUs."""
     (part,) = mix.run.sets
     names = {
         item.name
@@ -84,7 +84,7 @@ def _wanted(mix: Mix, nodes: Any) -> dict[str, str]:
 
 
 def decisions(namespace: str, names: set[str]) -> dict[str, bool]:
-    """Whether the scheduler has bound each pod; those that it has not looked at yet are left out."""
+    """Whether the scheduler has bound each pod; pods that it has not processed yet are left out."""
     decided = {}
     for pod in kubectl_json("-n", namespace, "get", "pods")["items"]:
         conditions = {item["type"]: item for item in pod["status"].get("conditions", ())}
@@ -94,7 +94,7 @@ def decisions(namespace: str, names: set[str]) -> dict[str, bool]:
 
 
 def looked_at(namespace: str, names: set[str]) -> dict[str, bool]:
-    """The scheduler's decisions, once it has looked at all of these pods."""
+    """The scheduler's decisions, once it has processed all of these pods."""
     eventually("the scheduler to look at them", lambda: decisions(namespace, names).keys() == names)
     return decisions(namespace, names)
 
@@ -112,7 +112,7 @@ async def test_the_scheduler_binds_what_is_planned_by_count_and_leaves_what_is_r
             wanted: list[dict[str, Any]] = []
             for mix in mixes:
                 strict = place([mix.run], snapshot.ledger)
-                # GPUs that pods pin are not known to the scheduler: without --overcommit fewer may be planned.
+                # The scheduler does not know GPUs pinned by pods: without --overcommit fewer may be planned.
                 placement = place([mix.run], snapshot.ledger, overcommit=True)
                 assert len(strict.seats) == len(placement.seats) or (mix.has_pins and strict.conflicts), mix
                 placements[mix.run.name] = placement

@@ -1,4 +1,4 @@
-"""What an exporter in a real pod says of GPUs, read through the API server's proxy."""
+"""GPU figures of an exporter in a real pod, read through the API server's proxy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a0",device="nvidia0",modelName="A100",Host
 
 @pytest.fixture
 async def exporter(kubeconfig, namespace):
-    """A pod on the real node that serves what an exporter served; the connection that made it."""
+    """A pod on the real node that serves recorded output of an exporter; yields the connection that made it."""
     api = await connect(kubeconfig=kubeconfig)
     made = manifest(namespace, "exporter", "phortx0", ("perl", "-e", SERVE))
     made["metadata"]["labels"] = {"app.kubernetes.io/name": "dcgm-exporter"}
@@ -75,7 +75,7 @@ async def test_without_the_right_there_are_no_figures_and_no_complaint(exporter,
         nodes = {gpu["node"]: gpu for gpu in await asyncio.to_thread(reader.json, "nodes")}
         assert {gpu["use_percent"] for gpu in nodes["phortx0"]["gpus"]} == {None}
         assert "proxy" not in (await asyncio.to_thread(reader.call, "nodes")).stderr
-        await grant(exporter, "researcher", proxy, namespace)  # where the exporter is, and nowhere else
+        await grant(exporter, "researcher", proxy, namespace)  # in the exporter's namespace only
         await asyncio.to_thread(eventually, "figures by the right", lambda: percent_of_the_first(reader) == 87.0)
     finally:
         kubectl("delete", "clusterrole,clusterrolebinding", name)

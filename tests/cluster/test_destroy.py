@@ -1,4 +1,4 @@
-"""Destroys on a real API server, each receipt compared with what kubectl sees."""
+"""Destroys on a real API server, each receipt compared with kubectl."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def receipt_of(api, run, **wishes):
 
 
 def seen(namespace, run):
-    """What kubectl sees of a run, by label, owner or name."""
+    """Objects of a run seen by kubectl, by label, owner or name."""
     items = kubectl_json("get", KINDS, "-n", namespace)["items"]
     return [
         f"{one['kind']} {one['metadata']['name']}"

@@ -1,4 +1,4 @@
-"""Destroying by seed and by set, and what a launch does whose run is destroyed meanwhile."""
+"""Destroying by seed and by set, and the behaviour of a launch whose run is destroyed in between."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_rows_and_cells_are_destroyed_each_with_its_receipt(cli, namespace, tmp_
     assert {slot["set"] for slot in cli.json("slots") if slot["run"] == "e-s0"} == {"learner", "v"}
 
     cli.run("scale", "e-s0/w", "1")
-    # It may stand on the real node, whose kubelet keeps a pod Terminating for two minutes when that is deleted
-    # while its volumes are being mounted: so it runs first.
+    # It may be on the real node, whose kubelet keeps a pod Terminating for two minutes if it is deleted while its
+    # volumes are being mounted: so wait until it runs.
     eventually(
         "the set to run again",
         lambda: [pod for pod in cli.json("pods") if (pod["run"], pod["set"], pod["ready"]) == ("e-s0", "w", True)],
@@ -85,7 +85,7 @@ def test_rows_and_cells_are_destroyed_each_with_its_receipt(cli, namespace, tmp_
 
 
 async def carried_out(steps):
-    """Go on with a launch to its end."""
+    """Continue a launch to its end."""
     async with aclosing(steps):
         return [done.error async for done in steps]
 
@@ -101,7 +101,7 @@ async def test_a_launch_stops_when_its_run_is_destroyed_meanwhile(backend, names
     api = await backend.api()
 
     async def look():
-        """What another person does between the claims and the pods."""
+        """Actions of another user between the claims and the pods."""
         if how == "deleted":
             kubectl("-n", namespace, "delete", "cm", "l2r-gone")
         else:

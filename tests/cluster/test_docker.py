@@ -45,7 +45,7 @@ workers:
 
 
 class DockerCli:
-    """The command line at the Engine of this machine."""
+    """The command line with the Engine of this machine."""
 
     def __init__(self, state):
         self.env = {**os.environ, "XDG_STATE_HOME": str(state), "L2RTUI_SLOTS_PER_CORE": "8"}
@@ -92,7 +92,7 @@ def test_a_run_trains_and_keeps_its_secret(cli, image, tmp_path):
     done = cli("launch", "-f", str(path), "--yes", "--wait")
     assert done.returncode == 0, done.stderr
     eventually("training", lambda: '"env_steps"' in cli("logs", f"{RUN}/learner").stdout, seconds=120)
-    # Workers reached the learner by its name, with a token that stands in a file alone.
+    # Workers reached the learner by its name, with a token that is only in a file.
     for name in (f"{RUN}-learner-0", f"{RUN}-w-0"):
         token = docker("exec", name, "cat", "/run/l2r/token")
         assert re.fullmatch(r"[0-9a-f]{64}", token)

@@ -76,7 +76,7 @@ async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(a
     assert (large.code, len(large.out)) == (0, 300_000)
     try:
         code = (await execution.capture(api, pod, ["no-such-program"])).code
-    except BackendError:  # as a container runtime tells it
+    except BackendError:  # with the container runtime's message
         code = 127
     assert code in (126, 127)
     assert await permissions.denied(api, namespace) == {}, "the administrator may do everything"

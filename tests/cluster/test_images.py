@@ -1,4 +1,4 @@
-"""Images from source to a pod: built, pushed through a link that breaks, pulled by digest; and who is let in."""
+"""Images from source to a pod: built, pushed through a link that breaks, pulled by digest; and registry access."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def source(tmp_path):
-    """A source tree in git with two Dockerfiles; its layers are new each time, and 3 MB in all."""
+    """A source tree in git with two Dockerfiles; its layers are new each time, and 3 MB in total."""
     folder = tmp_path / "source"
     for name in ("docker", "runtime", "requirements"):
         (folder / name).mkdir(parents=True)
@@ -61,7 +61,7 @@ def own_cli(cli, tmp_path, capsys):
 
 @pytest.fixture
 def name():
-    """A repository of the test's own; what the Engine kept of it is removed."""
+    """A separate repository for the test; the Engine's copies are removed."""
     repository = f"t-{uuid.uuid4().hex[:8]}/node"
     yield repository
     listed = subprocess.run(
@@ -113,7 +113,7 @@ def test_a_pod_pulls_by_digest_what_was_built_and_pushed(own_cli, namespace, sou
     assert "Pulled" in events
     assert own_cli.json("destroy", "picture", "--yes")["left"] == 0
 
-    # Without a pin the name stays as it is; a name that is not there is refused before anything is made.
+    # Without a pin the name stays unchanged; an unknown name is refused before anything is created.
     plain = own_cli.json("plan", "-f", str(spec), "--image", named, "--no-pin")
     assert f"{named} is taken as it is named" in {row["sentence"] for row in plan["findings"] + plain["findings"]}
     missing = own_cli.call("launch", "-f", str(spec), "--image", f"{image}:nowhere", "--yes")

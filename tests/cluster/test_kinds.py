@@ -1,4 +1,4 @@
-"""Elastic jobs, parameter servers and workshops on a cluster: real containers of our image, proof at the end."""
+"""Elastic jobs, parameter servers and workshops on a cluster: real containers of our image, verified at the end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_elastic_job_goes_on_whatever_becomes_of_its_nodes(cli, namespace, im
         "image": image,
         "nodes": {
             "replicas": 2,
-            "min": 2,  # or the one that is left might be through before its pod has a successor
+            "min": 2,  # otherwise the remaining one might finish before its pod has a successor
             "max": 2,
             "command": ["l2r-runtime", "classify", "train", "--data", "digits", "--epochs", "12"],
             "resources": {"cpu": 0.4},
@@ -177,7 +177,7 @@ def test_the_old_charts_values_train_and_end(cli, namespace, image, tmp_path_fac
     standing = metrics(cli, "mnist")
     workers = [one for one in standing["peers"] if one["role"] == "worker"]
     assert [one["global_step"] for one in workers] == [200, 200]
-    assert sum(one["local_step"] for one in workers) >= 200  # a worker may come when the steps are taken
+    assert sum(one["local_step"] for one in workers) >= 200  # a worker may join when the steps are done
     assert standing["evaluation"]["accuracy"] > 0.8
     receipt = cli.json("destroy", "mnist", "--yes")
     assert (receipt["left"], left(namespace)) == (0, [])
@@ -189,7 +189,7 @@ def test_a_workshop_is_killed_in_the_middle_and_goes_on(cli, namespace, image, v
         *("--set", f"image={image}", "--set", "pod.mounts=[{path: /l2r, claim: l2r-data}]"),
         *("--set", f"pod.node_selector={yaml.safe_dump(HERE['pod']['node_selector'], default_flow_style=True)}"),
         *("--set", "steps.train.nodes.replicas=1", "--on", f"{NODE}/6"),
-        # A pod that requests no CPU gets next to none of a busy machine's.
+        # A pod that requests no CPU gets almost none on a busy machine.
         *("--set", "steps.data.resources.cpu=0.3", "--set", "steps.train.nodes.resources.cpu=0.5"),
         *("--set", "steps.evaluate.resources.cpu=0.3"),
         *(

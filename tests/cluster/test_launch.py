@@ -102,7 +102,7 @@ async def backend(namespace, kubeconfig):
 
 
 def free_gpus(cli, count, nodes=NODES):
-    """GPUs of which every slot is free: other people use the cluster, too."""
+    """GPUs of which every slot is free: other users use the cluster, too."""
     slots = cli.json("slots")
     states = Counter((one["node"], one["gpu"]) for one in slots if one["state"] == "free")
     found = [f"{node}/{gpu}" for (node, gpu), free in states.items() if free == 4 and node in nodes]

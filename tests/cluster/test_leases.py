@@ -1,4 +1,4 @@
-"""Claims on several GPUs at once, by several launches that want some of the same."""
+"""Claims on several GPUs together, by several launches that compete for some of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def claimed(api, namespace, name, gpus):
 
 
 def holders(namespace):
-    """Who holds what, as the server has it: run → GPUs."""
+    """Holders according to the server: run → GPUs."""
     found = {}
     for lease in kubectl_json("-n", namespace, "get", "leases")["items"]:
         for claim in slot_leases.claims_of(lease).values():

@@ -1,4 +1,6 @@
-"""Limits that end runs, alerts they send, records of their ends, with nothing of ours open: a node and Docker."""
+"""Limits that end runs, their alerts, and records of their ends, without any of our programs open: a node and
+Docker.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ LIMITS = {
     "wall": ("{wall: 40s}", "limit wall 40 s"),
     "hours": ("{gpu_hours: 0.012}", "limit 0.012 GPU-hours"),
     "progress": ("{no_progress: 15s}", "limit no_progress 15 s"),
-    # Longer than a worker takes to come on a busy machine: a run without data from the start has no update.
+    # Longer than a worker takes to start on a busy machine: a run without data from the start has no update.
     "idle": ("{idle: 40s}", "limit idle 40 s"),
 }
 SPEC = """\
@@ -58,9 +60,9 @@ def hook() -> Iterator[Webhook]:
 
 
 def launched(cli, folder, prefix, kinds, volume, address, pod="", **fields):
-    """Start a run for each kind of limit and one that breaks; let the one that is to be idle lose its worker."""
+    """Start a run for each kind of limit and one that breaks; let the one meant to be idle lose its worker."""
     names = {f"{prefix}-{kind}": LIMITS[kind] for kind in kinds}
-    # The one that breaks comes last: its slots are claimed for two minutes, though it ends at once.
+    # The one that breaks comes last: its slots are claimed for two minutes, though it ends immediately.
     for name, (limits, _) in {**names, f"{prefix}-{BREAKS}": ("{wall: 1h}", "")}.items():
         path = folder / f"{name}.yaml"
         texts = {"limits": limits, "address": address, "pod": pod}
@@ -81,7 +83,7 @@ def ended(cli, names):
 
 
 def await_alone(hook, shared, prefix, labels):
-    """Wait, without any command, until every alert has arrived and every end lies in the place for records."""
+    """Wait, without any command, until every alert has arrived and every end is in the place for records."""
     breaks, idle = f"{prefix}-{BREAKS}", f"{prefix}-idle"
     wanted = [
         rf"{breaks}: diverged: .* not finite",
@@ -115,7 +117,7 @@ def check(cli, labels, said, hook, *, says_limit=True):
         assert [word["text"] for word in told if word["state"] == "limit"][-1] == f"{name}: ended by {label}"
         assert len({word["text"] for word in told}) == len(told), "nothing is sent twice"
         assert "failed" not in states
-        # The webhook got the same, once each; the two rules send side by side, so only their sets agree in order.
+        # The webhook got the same, once each; the two rules send in parallel, so only their sets agree in order.
         posted = [body for body in hook.bodies if body["run"] == name]
         assert sorted(body["text"] for body in posted) == sorted(word["text"] for word in told)
         assert {body["run_id"] for body in posted} == {word["run_id"] for word in told}
@@ -129,7 +131,7 @@ def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, hook, tm
     cli.env["L2RTUI_HISTORY_TO"] = str(tmp_path / "shared")
     for kind in (*LIMITS, BREAKS):
         (volume / f"lim-{kind}").mkdir()
-        (volume / f"lim-{kind}").chmod(0o777)  # the pods run as a user of their own
+        (volume / f"lim-{kind}").chmod(0o777)  # the pods run as another user
     claim, place = "claim: l2r-data, sub_path: {}", "{on: phortx0/0-7}"
     labels = launched(cli, tmp_path, "lim", LIMITS, claim, "url_from: HOOK", ", secrets: [hook]", placement=place)
     await_alone(hook, tmp_path / "shared", "lim", labels)
@@ -141,7 +143,7 @@ def test_runs_of_a_cluster_end_by_their_limits(cli: Cli, image, volume, hook, tm
 
 
 class Docker(DockerCli):
-    """The Engine of this machine, with the doors of the cluster's client."""
+    """The Engine of this machine, with the interface of the cluster's client."""
 
     call = DockerCli.__call__
 
@@ -155,7 +157,7 @@ def test_runs_of_an_engine_end_by_their_limits(image, hook, tmp_path):
     cli = Docker(tmp_path / "state")
     cli.env["L2RTUI_HISTORY_TO"] = str(tmp_path / "shared")
     kinds = ("wall", "idle")
-    # No secret as a variable there: the address lies in the run's own volume.
+    # No secret as a variable there: the address is in the run's own volume.
     put = f"echo {hook.url}/ok > /l2r/hook; chmod -R 777 /l2r"
     try:
         for kind in (*kinds, BREAKS):

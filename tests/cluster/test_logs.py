@@ -1,4 +1,4 @@
-"""Pod logs of a real cluster across cuts: every numbered line once and in order, from many pods at once."""
+"""Pod logs of a real cluster across cuts: every numbered line once and in order, from many pods in parallel."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_crash_is_marked_and_the_next_process_is_followed(api, namespace
                 read_lines.append(line)
                 if sum(one.text == "end" for one in read_lines) == 2:
                     break
-    marks = [one.text for one in read_lines if one.is_mark]  # the kubelet's own words may be among them
+    marks = [one.text for one in read_lines if one.is_mark]  # the kubelet's own messages may be among them
     assert [one.text for one in read_lines if not one.is_mark] == 2 * ["begin", "end"]
     assert any("exit 3" in text for text in marks)
     assert any(text.startswith("restart ") for text in marks)

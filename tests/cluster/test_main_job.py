@@ -1,4 +1,6 @@
-"""The main job on a cluster: real containers from our own image, a volume that outlives them, proof at the end."""
+"""The main job on a cluster: real containers from our own image, a volume that outlives them, verified at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def test_it_trains_survives_its_learner_and_leaves_nothing(cli, namespace, image
     assert [pod["phase"] for pod in launched["pods"]] == ["Running"] * 4
     held = {slot["id"]: slot["set"] for slot in cli.json("slots") if slot["run"] == RUN}
     assert held == {"phortx0/0.0": "learner", "phortx0/0.1": "w", "phortx0/0.2": "w", "phortx0/0.3": "eval"}
-    # Workers know the learner by the name of its Service alone.
+    # Workers know the learner only by the name of its Service.
     endpoints = {
         variable["value"]
         for pod in kubectl_json("-n", namespace, "get", "pods", "-l", "l2rtui.io/role=worker")["items"]

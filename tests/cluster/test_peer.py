@@ -1,4 +1,4 @@
-"""The official client as a witness: what it lists is what the snapshot shows, object by object."""
+"""Comparison with the official client: its lists match the snapshot, object by object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A researcher with the Role of manifests/rbac.yaml and nothing more: what it allows works, the rest is named."""
+"""A researcher with exactly the Role of manifests/rbac.yaml: allowed verbs work, others are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room that a namespace grants, and storage that one node alone can mount: said before anything is made."""
+"""Quota of a namespace, and storage that only one node can mount: reported before anything is created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def backend(namespace, kubeconfig):
 
 
 async def judged(backend, *, mounts=(), role=Role.JOB, train="{}"):
-    """Findings on a run with a pod of one core and 1 GiB on each of two nodes."""
+    """Findings about a run with a pod of one core and 1 GiB on each of two nodes."""
     snapshot = await backend.snapshot()
     slots = [next(slot for slot in snapshot.ledger.free() if slot.node == node) for node in NODES]
     one = SetSpec(

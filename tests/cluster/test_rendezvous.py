@@ -1,4 +1,4 @@
-"""Elastic jobs that meet over etcd: the machine that runs a cluster has one."""
+"""Elastic jobs that meet over etcd: a machine that runs a cluster has one."""
 
 from __future__ import annotations
 

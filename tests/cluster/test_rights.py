@@ -1,4 +1,4 @@
-"""Every verb as a ServiceAccount with the researcher's Role, and the sentence that names a right it lacks."""
+"""Every verb as a ServiceAccount with the researcher's Role, and the sentence that names a missing right."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ OTHER_VERBS = {
 
 
 STREAMS = ("attach", "portforward")
-"""Rights of streams that begin only with what the test's pods do not have: a standard input, a server."""
+"""Rights of streams that the test's pods cannot start: a standard input, a server."""
 
 
 @pytest.fixture(scope="module")
 def account(kubeconfig, tmp_path_factory):
-    """The program as the ServiceAccount, in a namespace with a volume that is bound."""
+    """The program as the ServiceAccount, in a namespace with a bound volume."""
     home = tmp_path_factory.mktemp("home")
     disk = tmp_path_factory.mktemp("disk")
     disk.chmod(0o777)
@@ -106,13 +106,13 @@ def words_of(cli, *words):
 
 
 def called(cli, *words):
-    """Call a verb in this process; ``exec`` in one of its own, since it writes to descriptors."""
+    """Call a verb in this process; ``exec`` in a separate one, since it writes to descriptors."""
     return Cli.call(cli, *words) if words[0] == "exec" else cli.call(*words)
 
 
 @pytest.fixture
 def run(cli):
-    """The run ``r``, the volume ``data`` and the secret ``vars``, made again where a test has destroyed them."""
+    """The run ``r``, the volume ``data`` and the secret ``vars``, made again if a test has destroyed them."""
     if "r" not in [item["run"] for item in cli.json("runs")]:
         cli.run(*words_of(cli, "launch", "-f", "SPEC", "--yes", "--wait"))
     if not cli.json("volume", "ls"):
@@ -164,7 +164,7 @@ def test_a_verb_names_the_right_that_it_lacks(run, right):
     words = (replicas if word == "REPLICAS" else word for word in first_verb(right))
     with without(run.namespace, right):
         done = called(run, *words_of(run, *words))
-    if first_verb(right)[0] == "destroy":  # what it could not remove would be there for the next
+    if first_verb(right)[0] == "destroy":  # objects that it could not remove would be left for the next test
         run.run("destroy", "r", "--yes")
     assert is_named(right, done.stdout + done.stderr), done
 

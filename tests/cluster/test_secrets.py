@@ -1,4 +1,4 @@
-"""Secrets of a cluster: made as Kubernetes has them, used by pods, and shown by nobody."""
+"""Secrets of a cluster: stored in Kubernetes' form, used by pods, and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of published examples, launched as they are on our image: they train, and plans name the differences."""
+"""Files of published examples, launched unchanged on our image: they train, and plans name the differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAND_INS = ("phortx1", "phortx2", "phortx3")
 
 @pytest.fixture(scope="module")
 def seed_image(image):
-    """Build the examples' image on l2rtui's, and push it: their files say imagePullPolicy: Always."""
+    """Build the examples' image on l2rtui's, and push it: their files set imagePullPolicy: Always."""
     for words in (("build", "--network", "host", "-q", "-t", IMAGE, str(SEEDS)), ("push", "-q", IMAGE)):
         done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=580, check=False)
         assert done.returncode == 0, done.stderr
@@ -29,14 +29,14 @@ def seed_image(image):
 
 @pytest.fixture(autouse=True)
 def real_node():
-    """Let the scheduler choose the real node alone."""
+    """Let the scheduler choose only the real node."""
     kubectl("cordon", *STAND_INS)
     yield
     kubectl("uncordon", *STAND_INS)
 
 
 def losses(text):
-    """First and last loss that the program printed, and the number of its processes."""
+    """First and last loss printed by the program, and the number of its processes."""
     found = re.findall(r"seed step (\d+) of (\d+) loss ([\d.]+)", text)
     by_step = {int(step): float(loss) for step, _, loss in found}
     return (by_step.get(0), by_step.get(59), int(found[-1][1])) if len(by_step) == 2 else None

@@ -1,4 +1,4 @@
-"""Simulators as second containers of workers' pods on a real kubelet: trained over, killed, hung, and gone."""
+"""Simulators as second containers of workers' pods on a real kubelet: trained with, killed, hung, and deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inside(namespace, pod, script):
 
 
 def signalled(namespace, pod, signal):
-    """Signal the simulator, and no other process of its container; the shell in front of it has another name."""
+    """Signal only the simulator in its container; the shell that started it has another name."""
     inside(namespace, pod, f"kill -{signal} $({_SIMULATORS})")
 
 
@@ -101,7 +101,7 @@ def test_workers_that_are_done_end_with_their_simulators(cli, namespace, image):
 
     def done():
         jobs = kubectl_json("-n", namespace, "get", "jobs")["items"]
-        # A Job counts what has succeeded before all of it has; only its condition says that it is complete.
+        # A Job counts succeeded pods before all have; only its condition says that it is complete.
         are_complete = all(
             "Complete" in map(itemgetter("type"), job["status"].get("conditions", ())) for job in jobs
         )

@@ -1,4 +1,4 @@
-"""Volumes and the files in them, on the real node: made, filled, looked into, fetched again, and left clean."""
+"""Volumes and the files in them, on the real node: created, filled, listed, downloaded, and left clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend promises, run against each: one body, and a fixture that knows how to make them."""
+"""Contract of every backend: one set of tests, and a fixture that makes each backend."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = ["kubeconfig", "namespace"]  # fixtures
 DEADLINE_SECONDS = 60.0
 SPEAKS = ("sh", "-c", "echo hello; exec sleep 600")
 PINS = {"kubernetes": parse_pins("phortx3/6-7")}
-"""Where the tests sit on a machine or cluster that has more than eight slots."""
+"""Placement of the tests on a machine or cluster that has more than eight slots."""
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def launched(backend: Backend, one: RunSpec | None = None) -> ClusterSnaps
 
 
 async def until(backend: Backend, is_true: Callable[[ClusterSnapshot], bool]) -> ClusterSnapshot:
-    """Follow the watch until something is true; the watch alone must tell it."""
+    """Follow the watch until a condition holds; only the watch may report it."""
     snapshot = EMPTY_SNAPSHOT
     async with asyncio.timeout(DEADLINE_SECONDS):
         async for changes in backend.watch():
@@ -171,7 +171,7 @@ async def test_names_and_slots_are_taken_once(backend):
 
 
 async def launched_where_free(backend: Backend, name: str, planned: asyncio.Barrier) -> str:
-    """Launch one worker once all have planned; return the sentence of its refusal, empty when it was launched."""
+    """Launch one worker once all have planned; return the sentence of its refusal, empty if it was launched."""
     one = RunSpec(Kind.JOB, name, name, (SetSpec("w", Role.WORKER, SPEAKS, grace_seconds=1.0),), image=IMAGE)
     prepared = await launcher.prepare_runs(backend, [one], pins=PINS.get(backend.name, ()))
     async with planned:
@@ -297,7 +297,7 @@ async def test_parts_that_a_backend_lacks_are_none(backend):
 
 
 async def test_pods_runs_and_nodes_are_described_with_what_happened_to_them(backend, monkeypatch):
-    # The stand-in nodes of the test cluster start nothing; its real kubelet does, and says so.
+    # The stand-in nodes of the test cluster start nothing; its real kubelet does, and reports it.
     monkeypatch.setitem(PINS, "kubernetes", parse_pins("phortx0/6-7"))
     snapshot = await launched(backend)
     inspector, run, pod = backend.inspector, snapshot.run_named("run"), snapshot.select("run/w/0")[0]
@@ -306,7 +306,7 @@ async def test_pods_runs_and_nodes_are_described_with_what_happened_to_them(back
         assert target.name in "\n".join(lines)
         assert not any("\n" in line for line in lines)
     async with asyncio.timeout(DEADLINE_SECONDS):
-        # A cluster writes its events some moments after what they are about.
+        # A cluster writes its events some moments after their cause.
         while "Started" not in {event.reason for event in await inspector.events(pod)}:
             await asyncio.sleep(0.05)
     events = await inspector.events(pod)

@@ -1,4 +1,4 @@
-"""Each example in manifests/ on each backend: it can be launched there, or a sentence says why not."""
+"""Each example in manifests/ on each backend: it can be launched there, or a sentence gives the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFUSED = {
 }
 NAME = "walk-over"
 CLAIMS = ("workshop", "l2r-persistent-claim")
-"""What the examples mount; on a cluster somebody has made it before."""
+"""Volumes of the examples; on a cluster they exist beforehand."""
 CLAIM = """
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -65,7 +65,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def test_each_example_has_a_plan_or_a_sentence(backend: Backend) -> None:
     told: dict[str, str] = {}
     for path in SPECS:
-        wish = spec_file.load(str(path), (f"image={IMAGE}",), NAME)  # not the name that somebody's own run has
+        wish = spec_file.load(str(path), (f"image={IMAGE}",), NAME)  # not the name of another user's run
         prepared = await launcher.prepare(backend, wish)
         assert not prepared.plan.conflicts, path.name
         assert all(pod.name.startswith(NAME) for run in prepared.plan.runs for pod in run.pods)

@@ -1,4 +1,4 @@
-"""One GPU and a CPU beside it, on every backend: sets that need no card, exact accounts, over-committed slots."""
+"""One GPU and a CPU, on every backend: sets that need no GPU, exact accounts, over-committed slots."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def launched(backend: Backend, one: RunSpec, **options) -> ClusterSnapshot
 
 
 def running(snapshot: ClusterSnapshot, run: str, set_name: str = "") -> int:
-    """Number of pods whose process runs; the cluster in memory knows no readiness."""
+    """Number of pods whose process runs; the cluster in memory has no readiness."""
     return sum(pod.phase is Phase.RUNNING for pod in snapshot.pods_of(run, set_name))
 
 
@@ -147,7 +147,7 @@ def devices(snapshot: ClusterSnapshot, run: str) -> dict[str, list[str]]:
 
 
 def busy(snapshot: ClusterSnapshot) -> dict[bool, int]:
-    """Number of slots in use, by whether they are a CPU's."""
+    """Number of slots in use, keyed by whether they are CPU slots."""
     return Counter(slot.is_cpu for slot in snapshot.ledger.slots.values() if slot.state is SlotState.BUSY)
 
 

@@ -1,4 +1,6 @@
-"""Reservations of slots on every backend: others neither place nor launch there, the holder does, and they end."""
+"""Reservations of slots on every backend: others neither place nor launch there, the holder does, and they
+expire.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ NOTE = "paper figures"
 
 @dataclass
 class People:
-    """Two people at one place: each acts as the user of the process."""
+    """Two users at one place: each acts as the user of the process."""
 
     anna: Backend
     bob: Backend
@@ -115,7 +117,7 @@ async def test_others_avoid_what_is_reserved_and_the_holder_uses_it(people):
     assert await people.states("bob", slots) == [SlotState.RESERVED] * 2
     after = await people.plan("bob", await people.snapshot("bob"))
     assert not {slot for pod in after.runs[0].pods for slot in pod.seat.slots} & set(slots)
-    # A plan from before, which knows nothing of the reservation.
+    # An earlier plan, made without the reservation.
     with pytest.raises(RefusedError, match=rf"Slot {slots[0]} is reserved by anna until .* \({NOTE}\)"):
         async for _ in people.bob.launch(before):
             pass
@@ -154,7 +156,7 @@ async def test_only_the_holder_and_an_administrator_release_it(people):
         await changes.unreserve(people.bob, await people.snapshot("bob"), slots)
 
 
-# Docker is looked at too rarely for this, and the cluster in memory has no watch: see test_joiner.py.
+# Docker is polled too rarely for this, and the cluster in memory has no watch: see test_joiner.py.
 @pytest.mark.parametrize("people", ["local"], indirect=True)
 async def test_a_watch_shows_it_and_its_end_that_nobody_has_to_make(people):
     slots = await first_two(people)

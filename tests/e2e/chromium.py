@@ -1,7 +1,7 @@
-"""A headless Chromium over its DevTools protocol: keys, pictures, and a record of everything that a page requests.
+"""A headless Chromium over its DevTools protocol: keys, pictures, and a record of all requests of a page.
 
-The protocol is JSON over a WebSocket (https://chromedevtools.github.io/devtools-protocol/), which aiohttp speaks.
-There is no driver program, whose version would have to match the browser's.
+The protocol is JSON over a WebSocket (https://chromedevtools.github.io/devtools-protocol/), which aiohttp speaks. A
+driver program is not used, since its version would have to match the browser's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DEADLINE_SECONDS = 90.0
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1400,900"),
-    # No request of the browser itself: what is recorded is the page's. Names of other hosts lead nowhere, so that a
-    # page that asks one is recorded and nothing leaves this machine.
+    # No requests of the browser itself: only the page's are recorded. Names of other hosts are not resolved, so
+    # that a request to one is recorded and nothing leaves this machine.
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 )
@@ -35,8 +35,8 @@ class Page:
     Attributes:
         requests: Address of each request of the page, in order, WebSockets included.
         answers: Address → HTTP status.
-        output: What came through WebSockets since the last navigation or reload.
-        typed: What the page sent through them.
+        output: Data received through WebSockets since the last navigation or reload.
+        typed: Data that the page sent through them.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, browser: _Browser) -> None:
@@ -86,7 +86,7 @@ class Page:
         return result["result"].get("value")
 
     async def until(self, condition: Callable[[], object], message: str) -> None:
-        """Wait until something of the record is so."""
+        """Wait until a condition on the record holds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while not condition():
@@ -113,14 +113,14 @@ class Page:
         await self.call("Page.navigate", url=address)
 
     async def reload(self) -> None:
-        """Load the page anew, as F5 does."""
+        """Reload the page, as F5 does."""
         self.output = b""
         await self.call("Page.reload")
 
     async def duplicate(self) -> Page:
         """Open the page in a second tab with a copy of its session storage, as the browser's own command does."""
         known = {tab["id"] for tab in await self._browser.tabs()}
-        # Without a gesture of the user a browser opens no window.
+        # Without a user gesture a browser opens no window.
         await self.call("Runtime.evaluate", expression="void window.open(location.href)", userGesture=True)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not (new := [tab for tab in await self._browser.tabs() if tab["id"] not in known]):
@@ -146,7 +146,7 @@ class _Browser:
         self._port = port
 
     async def tabs(self) -> list[dict[str, str]]:
-        """Return what the browser says of its tabs."""
+        """Return the browser's list of tabs."""
         async with self._session.get(f"http://127.0.0.1:{self._port}/json/list") as answer:
             return [tab for tab in await answer.json() if tab["type"] == "page"]
 
@@ -160,7 +160,7 @@ class _Browser:
 
 @contextlib.asynccontextmanager
 async def chromium() -> AsyncIterator[Page]:
-    """Start a browser with a profile of its own and one tab; end it afterwards."""
+    """Start a browser with a separate profile and one tab; end it afterwards."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = subprocess.Popen(
             [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"],

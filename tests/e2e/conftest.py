@@ -1,4 +1,4 @@
-"""The program as its users meet it: real processes, a state directory of its own, and a count of what is left."""
+"""The program from a user's view: real processes, a separate state directory, and a count of leftovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class Home:
-    """One user's world: run verbs in it, look at it from outside, count the processes that belong to it."""
+    """One user's environment: run verbs in it, inspect it from outside, count the processes that belong to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -31,7 +31,7 @@ class Home:
         }
 
     def run(self, *words: str, code: int = 0) -> str:
-        """Run a verb to its end, check its exit code, give its standard output."""
+        """Run a verb to its end, check its exit code, return its standard output."""
         done = subprocess.run(
             [sys.executable, "-m", "l2rtui", *words],
             env=self.env,
@@ -51,7 +51,7 @@ class Home:
         return json.loads(self.run(*words, "-o", "json"))
 
     def wait(self, what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
-        """Wait until the condition gives something true; fail with ``what`` when it never does."""
+        """Wait until the condition returns a true value; fail with ``what`` if it never does."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if found := condition():
@@ -60,7 +60,7 @@ class Home:
         pytest.fail(f"{what}: not within {seconds:g} s\n{self.run('pods', '-o', 'wide')}")
 
     def metrics(self, run: str) -> dict[str, Any]:
-        """The run's metrics; empty while there are none."""
+        """The run's metrics; empty if there are none yet."""
         done = subprocess.run(
             [sys.executable, "-m", "l2rtui", "metrics", run, "-o", "json"],
             env=self.env,
@@ -72,7 +72,7 @@ class Home:
         return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
     def processes(self) -> list[psutil.Process]:
-        """Every process on the machine that was started in this world, told by its environment alone."""
+        """Every process on the machine that was started in this environment, found only by its variables."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""Attackers of the app in a browser: without the token, with another, with a used one, slow, or of garbage."""
+"""Attackers of the app in a browser: without the token, with another, with a used one, slow, or sending garbage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "TRACE", "x" * 5000)
 
 
 def request(port: int, method: str, path: str, **headers: str) -> bytes:
-    """Send a request as it is, and return what comes."""
+    """Send a raw request, and return the answer."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     with socket.create_connection(("127.0.0.1", port), 60) as stream:
         stream.sendall("\r\n".join(lines).encode("latin-1"))
@@ -72,7 +72,7 @@ async def test_nobody_gets_in_and_the_one_who_is_in_stays(tmp_path):
 
 
 def attack(port: int, address: str) -> int:
-    """Try everything; return the number of connections. Nothing but a refusal may come back."""
+    """Try everything; return the number of connections. Only refusals may come back."""
     used = urlsplit(address)
     recorded = f"GET /?{used.query} HTTP/1.1\r\nHost: {used.netloc}\r\n\r\n".encode()  # the token was used
     number = 0

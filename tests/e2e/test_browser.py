@@ -1,4 +1,4 @@
-"""`l2rtui serve` in a real Chromium: keys at once, no other host, an icon, a reload, an end that is said."""
+"""`l2rtui serve` in a real Chromium: immediate keys, no other host, an icon, a reload, an end that is reported."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.process,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("browser"),  # a browser is a dozen processes: not two of them beside each other
+    pytest.mark.xdist_group("browser"),  # a browser is a dozen processes: never two of them in parallel
     pytest.mark.skipif(not PROGRAM, reason="no Chromium is installed (Debian: apt-get install chromium)"),
 ]
 
 HELP = "Destroy the run"
 """Text of the help screen that no other screen has."""
 REPORT_MOUSE = b"\x1b[?1003h"
-"""What a terminal is sent when the app starts on it."""
-# A page of another program on this machine tries what it can.
+"""Sequence sent to a terminal when the app starts on it."""
+# A page of another program on this machine that tries several attacks.
 ATTACK = """
 new Promise(done => {{
   const socket = new WebSocket("ws://{host}/ws?width=80&height=24");
@@ -65,7 +65,7 @@ async def test_the_page_takes_keys_at_once_and_asks_no_other_host(served):
 
 
 async def test_the_app_has_the_focus_as_in_a_terminal(served):
-    """A pane's own key works without a click: the app was told that its window has the focus."""
+    """A pane's own key works without a click: the app knows that its window has the focus."""
     _, _, page = served
     await page.press("3")
     await page.press(".")
@@ -91,7 +91,7 @@ async def test_a_reload_finds_the_same_app_as_it_was_left(served):
     await page.until_output(HELP)
     apps = apps_of(process)
     await page.reload()
-    # What the old page was sent may come after the reload, so only what follows the new terminal's modes counts.
+    # Output for the old page may arrive after the reload, so only output after the new terminal's modes counts.
     await page.until(
         lambda: HELP.encode() in page.output.partition(REPORT_MOUSE)[2],
         "the help painted anew, and nobody pressed a key, in a terminal that reports the mouse",
@@ -153,7 +153,7 @@ def _other_program():
             self.wfile.write(b"<title>elsewhere</title>")
 
         def log_message(self, *_):
-            """Say nothing."""
+            """Print nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""The measurement of a GPU machine runs on a CPU too, with the packages of such a machine and no others."""
+"""The measurement of a GPU machine also runs on a CPU, with only the packages of that machine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/gpu/fifteen_minutes.sh"
 STEP_SECONDS = 300.0
-"""On a card a step has less, and on two cores that others use torch alone takes 20 s to be imported."""
+"""A step is shorter on a card; on two busy cores the import of torch takes 20 s."""
 PRESENT = (
     *("torch", "numpy", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "safetensors", "nvidia-ml-py"),
     *("PyYAML", "psutil", "cloudpickle", "protobuf"),
 )
-"""Of an image with torch for CUDA; what they require is there too."""
+"""Packages of an image with torch for CUDA; their requirements are installed too."""
 BLOCKER = """
 import sys
 from importlib.machinery import PathFinder
@@ -48,14 +48,14 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Blocker
 
 
 def block(folder: Path, names: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide top-level packages from all Python processes that are started from here on."""
+    """Hide top-level packages from all Python processes started from here on."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(BLOCKER.format(names=names))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 
 def wheels() -> list[str]:
-    """Return the wheels that docs/gpu.md tells its reader to bring."""
+    """Return the wheels that docs/gpu.md names."""
     (line,) = re.findall(r"pip download --no-deps -d wheels((?: [\w-]+)+)\n", (ROOT / "docs/gpu.md").read_text())
     return line.split()
 
@@ -63,7 +63,7 @@ def wheels() -> list[str]:
 def absent() -> set[str]:
     """Return the top-level packages of this environment that a GPU machine with the wheels lacks."""
     there, new = {canonicalize_name(name) for name in wheels()}, {canonicalize_name(n) for n in PRESENT}
-    while new:  # wheels are installed without what they require
+    while new:  # wheels are installed without their requirements
         there |= new
         needs = [Requirement(text) for name in new for text in metadata.requires(name) or ()]
         needed = {canonicalize_name(n.name) for n in needs if n.marker is None or n.marker.evaluate({"extra": ""})}
@@ -111,7 +111,7 @@ def test_a_step_prints_its_rows_without_a_card_and_with_the_listed_packages(
 def test_a_row_that_fails_fails_the_step_and_the_command_and_stands_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block(tmp_path / "path", {"zmq"}, monkeypatch)  # the bench starts without it, and no learner does
+    block(tmp_path / "path", {"zmq"}, monkeypatch)  # the bench starts without it, but no learner does
     command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cpu", "--tiny", "--only", "racing-sac"]
     command += ["--steps", "runs", "--seconds", str(STEP_SECONDS), "--out", str(tmp_path / "gpu.md")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

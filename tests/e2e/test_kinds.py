@@ -1,4 +1,4 @@
-"""The other kinds end to end on this machine: an elastic job is hurt, servers train, a workshop is resumed."""
+"""The other kinds end to end on this machine: an elastic job is damaged, servers train, a workshop is resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def complete(home, run):
 
 
 def training(home, run, nodes, after=-1):
-    """The nodes of an elastic job, once so many train together in a round after that one."""
+    """The nodes of an elastic job, once this many train together in a later round than the given one."""
     rows = [row for row in home.metrics(run).get("nodes", ()) if row["state"] == "training" and row["step"]]
     fitting = [row for row in rows if row["world_size"] == nodes and row["round"] > after]
     return fitting if len(fitting) == nodes else None

@@ -1,6 +1,6 @@
-"""The main job, end to end: the example run is launched, learns, survives what is killed, and is destroyed.
+"""The main job, end to end: the example run is launched, learns, survives kills, and is destroyed.
 
-Nothing here is small on purpose but the evaluation: the learner updates, the workers drive, sockets carry it all.
+Only the evaluation is small: the learner updates, the workers drive, and sockets carry all data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = ["--set", "train.eval_episodes=2", "--set", "train.checkpoint_seconds=2"
 @pytest.fixture
 @starts_processes
 def training(home):
-    """A run that has begun to learn, and its metrics at that moment."""
+    """A run that has started to learn, and its metrics at that moment."""
     launched = home.json("launch", "-f", SPEC, *SMALL, "--yes", "--wait")
     assert launched["run"] == RUN
     assert [pod["phase"] for pod in launched["pods"]] == ["Running"] * 6

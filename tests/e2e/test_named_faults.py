@@ -1,4 +1,4 @@
-"""Faults of a run on this machine, each named in a sentence and over when the fault is."""
+"""Faults of a run on this machine, each named in a sentence, which disappears with the fault."""
 
 from __future__ import annotations
 

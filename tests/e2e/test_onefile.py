@@ -29,7 +29,7 @@ name: carried
 job:
   command: [sh, -c, "echo it runs; sleep 600"]
 """
-# The namespaces are the container: its own processes, mounts and (no) network, as root in it whoever we are.
+# The namespaces form the container: separate processes, mounts and (no) network, as root in it for any user.
 ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--user", "--map-root-user")
 ENVIRONMENT = "HOME=/home TERM=xterm-256color PATH=/bin"
 INSIDE = f"mount -t proc proc {{root}}/proc && exec chroot {{root}} /bin/env -i {ENVIRONMENT} {{words}}"
@@ -52,7 +52,7 @@ def one_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def machine(one_file, tmp_path_factory):
-    """A root folder with the few tools that every login node has; gives the folder."""
+    """A root folder with the few tools that every login node has; yields the folder."""
     root = tmp_path_factory.mktemp("machine")
     for folder in ("bin", "dev", "proc", "tmp", "home"):
         (root / folder).mkdir()
@@ -67,7 +67,7 @@ def machine(one_file, tmp_path_factory):
             copy.parent.mkdir(parents=True, exist_ok=True)
             if not copy.exists():
                 shutil.copy(library, copy)
-    # What the interpreter needs of the C library beyond what the tools do.
+    # C libraries that the interpreter needs in addition to the tools.
     for name in ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1", "librt.so.1", "libresolv.so.2"):
         listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
         place = re.search(rf"{re.escape(name)} .*x86-64.* => (\S+)", listed) or re.search(

@@ -1,6 +1,6 @@
-"""The method that docs/own-methods.md shows is trained as it stands there, and one that is none is refused.
+"""The method in docs/own-methods.md is trained exactly as shown, and an invalid one is refused.
 
-So is the environment of manifests/point-mass.yaml, by a learner that keeps it on its device.
+The same for the environment of manifests/point-mass.yaml, by a learner that keeps it on its device.
 """
 
 from __future__ import annotations

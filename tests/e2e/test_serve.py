@@ -1,4 +1,4 @@
-"""The app in a browser, over the protocol that a browser speaks: who gets in, who does not, and how it ends."""
+"""The app in a browser, over the browser's protocol: accepted and refused clients, and its end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_the_token_opens_one_browser_once(server, browser):
     assert page[0] == 200
     assert f"ws://{urlsplit(address).netloc}/ws" in page[1]
     assert (await status(browser, origin(address) + "/static/js/textual.js"))[0] == 200
-    assert (await status(browser, address))[0] == 200  # the same browser, by its history
+    assert (await status(browser, address))[0] == 200  # the same browser, from its history
     async with aiohttp.ClientSession() as other:
         assert (await status(other, address))[0] == 403
 
@@ -115,7 +115,7 @@ async def test_a_connection_that_names_its_tab_finds_its_app_again(server, brows
         async with browser.ws_connect(f"{tab}?width=90&height=25", headers=headers) as newer:
             await first_frame(newer, b"Destroy the run")
             while (await asyncio.wait_for(socket.receive(), DEADLINE_SECONDS)).type is aiohttp.WSMsgType.BINARY:
-                pass  # what was on its way
+                pass  # messages in transit
             assert socket.closed
             await newer.send_json(["stdin", "\x1b"])
             await first_frame(newer)
@@ -142,15 +142,15 @@ async def test_names_and_pages_of_others_are_refused_with_a_session_too(server, 
     _, address = server
     async with browser.get(address) as answer:
         cookie = answer.headers["Set-Cookie"].partition(";")[0]
-    browser.cookie_jar.clear()  # from here on it is sent where the test says so
+    browser.cookie_jar.clear()  # from here on the test sends it explicitly
     assert (await status(browser, origin(address) + "/", Cookie=cookie))[0] == 200
     for headers, expected in FOREIGN:
         sent = {"Cookie": cookie, **headers}
         assert (await status(browser, origin(address) + "/", **sent))[0] == expected, headers
         sent = {"Origin": origin(address), **sent}
         assert await refused(browser, origin(address) + "/ws", **sent) == expected, headers
-    assert await refused(browser, origin(address) + "/ws", Cookie=cookie) == 403  # no origin: no browser's page
-    # The far end of a tunnel may have another port: the page's addresses follow.
+    assert await refused(browser, origin(address) + "/ws", Cookie=cookie) == 403  # no origin: not a browser's page
+    # The far end of a tunnel may have another port: the page's addresses use it.
     page = await status(browser, origin(address) + "/", Host="localhost:9000", Cookie=cookie)
     assert page[0] == 200
     assert "ws://localhost:9000/ws" in page[1]

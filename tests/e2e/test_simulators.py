@@ -1,4 +1,4 @@
-"""Training over simulators, end to end: the example over the wire protocol, and a simulator that is killed."""
+"""Training over simulators, end to end: the example over the wire protocol, and a killed simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.test_main_job import SMALL
 pytestmark = [
     pytest.mark.process,
     pytest.mark.timeout(600),
-]  # eleven processes start and learn on whatever cores there are
+]  # eleven processes start and learn on the available cores
 SPEC = "manifests/l2r-reference.yaml"
 RUN = "l2r-reference"
 
@@ -25,7 +25,7 @@ def grown(home, before):
 
 
 def simulators(home):
-    """Processes of reference simulators in this world."""
+    """Processes of reference simulators in this environment."""
     found = []
     for process in home.processes():
         words = process.cmdline()

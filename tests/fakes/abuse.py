@@ -19,7 +19,7 @@ import zmq
 from runtime.exchange.transport import curve_keys
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
-"""How a ZMTP 3.0 peer without security begins: what comes after it is taken for commands and messages."""
+"""Greeting of a ZMTP 3.0 peer without security: data after it is read as commands and messages."""
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 
@@ -27,7 +27,7 @@ keys_of = functools.cache(curve_keys.from_token)  # scrypt makes each derivation
 
 
 class Trap:
-    """A pickle that leaves a trace where it is loaded."""
+    """A pickle that leaves a trace when it is loaded."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Trap:
 
 
 def noise(rng: random.Random, trap: str) -> Iterator[bytes]:
-    """Yield data to send to a TCP port, for ever."""
+    """Yield data to send to a TCP port, without end."""
     while True:
         yield rng.randbytes(rng.randrange(1, 4000))
         yield b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -50,13 +50,13 @@ def noise(rng: random.Random, trap: str) -> Iterator[bytes]:
 
 
 def shout(port: int, data: bytes) -> None:
-    """Connect, say it, and go."""
+    """Connect, send the data, and disconnect."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
         stream.sendall(data)
 
 
 def headers(token: str, sent: int) -> list[dict[str, Any]]:
-    """Headers as a peer sends them, a correct one of each kind."""
+    """Headers as sent by a peer, a correct one of each kind."""
     return [
         {"kind": "hello", "protocol": 4, "run": "r", "run_id": "r", "token": token, "role": "worker", "pod": "x"}
         | {"incarnation": 1, "oldest": 1, "environment": "racing", "layout": "obs:f4", "actor_floats": 1}
@@ -102,7 +102,7 @@ def dealer_of(context: zmq.Context[zmq.Socket[bytes]], port: int, token: str | N
 
 
 class Fuzzer:
-    """A peer that speaks ZeroMQ and sends messages that are almost right, or has the wrong keys."""
+    """A peer that speaks ZeroMQ and sends almost correct messages, or has the wrong keys."""
 
     def __init__(self, port: int, secret: str | None = None) -> None:
         self.context = zmq.Context()
@@ -119,7 +119,7 @@ class Fuzzer:
 
 
 def crowd(port: int, count: int) -> list[socket.socket]:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     streams = []
     for _ in range(count):
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def crowd(port: int, count: int) -> list[socket.socket]:
 
 
 def abuse(port: int, seconds: float, trap: str, seed: int = 1, connections: int = 1000) -> dict[str, int]:
-    """Do all of it at once for so long; return how much was done."""
+    """Do all of it in parallel for this long; return the counts."""
     rng = random.Random(seed)
     chunks = noise(rng, trap)
     done = {"shouts": 0, "messages": 0, "connections": 0}

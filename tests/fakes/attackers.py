@@ -1,6 +1,6 @@
-"""Attackers of a TCP port: connections that are silent, drip, send garbage, have another token, or replay.
+"""Attackers of a TCP port: connections that are silent, drip, send garbage, use another token, or replay.
 
-Nothing of them may end a service, move it, or get an answer that is not for everybody.
+None of them may end a service, move it, or get an answer that is not public.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.fakes.abuse import almost, dealer_of, noise
 EACH = "L2R_ATTACKERS_EACH"
 REPORT = "L2R_ATTACKERS_REPORT"
 AT_ONCE = 60
-"""Connections of each sort that are held open, so that a machine's limit of descriptors does not end the test."""
+"""Open connections of each kind, limited so that the machine's limit of descriptors does not end the test."""
 NOBODY = 65_534
 _OTHER_USER = """
 import encodings.idna, json, os, socket, sys  # all before it may read no library any more
@@ -70,12 +70,12 @@ print(json.dumps(result))
 
 
 def each(usual: int) -> int:
-    """Return how many connections of each kind to make: as many as usual, or as the bench asks for."""
+    """Return how many connections of each kind to make: the usual number, or the bench's."""
     return int(os.environ.get(EACH, usual))
 
 
 def report(target: str, *counts: Counter[str]) -> None:
-    """Add the numbers of connections by their kind to the bench's file, where it runs us."""
+    """Add the numbers of connections by their kind to the bench's file, if the bench runs us."""
     if path := os.environ.get(REPORT):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"target": target, "done": sum(counts, Counter())}) + "\n")
@@ -85,11 +85,11 @@ class Attackers:
     """Attackers of one port on this machine.
 
     Args:
-        recorded: Sent by a rightful client in a session of its own; sent again here.
+        recorded: Data sent by a valid client in another session; replayed here.
 
     Attributes:
-        done: Number of connections by what they did.
-        answers: All bytes that any of them was sent.
+        done: Number of connections by kind of attack.
+        answers: All bytes sent to any of them.
     """
 
     def __init__(self, port: int, recorded: bytes, trap: str = "/nonexistent/trap", seed: int = 1) -> None:
@@ -102,7 +102,7 @@ class Attackers:
         self._peers: list[zmq.Socket[bytes]] = []
 
     def attack(self, number: int) -> None:
-        """Open so many connections of each kind, in turn, and close them all."""
+        """Open this many connections of each kind, in turn, and close them all."""
         with zmq.Context() as context:
             acts: tuple[Callable[[], None], ...] = (
                 self._be_silent,
@@ -115,7 +115,7 @@ class Attackers:
             try:
                 for count in range(number * len(acts)):
                     acts[count % len(acts)]()
-                    self._close_down_to(AT_ONCE, patience_seconds=0.0)  # they had the time of all that came after
+                    self._close_down_to(AT_ONCE, patience_seconds=0.0)  # they had the time of all later ones
             finally:
                 self._close_down_to(0, patience_seconds=0.01)
 
@@ -152,7 +152,7 @@ class Attackers:
             self._send(stream, self._recorded)
 
     def _join(self, context: zmq.Context[zmq.Socket[bytes]], token: str | None) -> None:
-        """Connect as a peer of ZeroMQ, and say what a peer says."""
+        """Connect as a peer of ZeroMQ, and send a peer's messages."""
         self.done[token or "no token"] += 1
         dealer = dealer_of(context, self._port, token)
         self._peers.append(dealer)
@@ -174,7 +174,7 @@ class Attackers:
             stream.sendall(data)
 
     def _close_down_to(self, number: int, patience_seconds: float) -> None:
-        """Close the oldest connections of each sort, and keep what they were sent."""
+        """Close the oldest connections of each kind, and keep the data they received."""
         while len(self._open) > number:
             with self._open.pop(0) as stream, contextlib.suppress(OSError):
                 stream.settimeout(patience_seconds)
@@ -188,7 +188,7 @@ class Attackers:
 
 @contextlib.contextmanager
 def recording(port: int) -> Iterator[tuple[int, bytearray]]:
-    """Relay one connection to a port; yield the port of the relay, and what the client sends through it."""
+    """Relay one connection to a port; yield the port of the relay, and the data that the client sends."""
     sent = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
@@ -219,5 +219,5 @@ def _copy(source: socket.socket, target: socket.socket, seen: bytearray) -> None
 
 
 def is_root() -> bool:
-    """Say whether this process may become another user."""
+    """Return True if this process may become another user."""
     return os.geteuid() == 0

@@ -1,6 +1,7 @@
 """A Docker Engine in this process: the part of its HTTP API that l2rtui uses, on a Unix socket or a port.
 
-It keeps networks and containers, multiplexes logs into chunks, upgrades connections for exec, and fails on request.
+It stores networks and containers, multiplexes logs into chunks, upgrades connections for exec, and fails on
+request.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 API_VERSION = "1.47"
 NEVER = "0001-01-01T00:00:00Z"
 START_NS = 1_700_000_000_000_000_000
-"""Time of the first thing that happens; each further one is a second later."""
+"""Time of the first event; each further one is a second later."""
 
 
 def stamp(nanoseconds: int) -> str:
-    """A time as the Engine writes it."""
+    """Format a time like the Engine."""
     head = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{head}.{nanoseconds % 1_000_000_000:09}Z"
 
 
 def frame(stream: int, content: bytes) -> bytes:
-    """A piece of output as the Engine multiplexes it."""
+    """A piece of output, multiplexed like by the Engine."""
     return bytes([stream, 0, 0, 0]) + len(content).to_bytes(4, "big") + content
 
 
@@ -55,11 +56,11 @@ class FakeDockerEngine:
     """One Engine.
 
     Attributes:
-        images: Names of the images that are there.
-        requests: Method and path of every request, the version left out.
-        exec_output: Given a command, the frames it writes at once and its exit code.
-        is_live: Times are the present, each container says hello when it starts, and commands in it run for real
-            on this machine.
+        images: Names of the existing images.
+        requests: Method and path of every request, without the version.
+        exec_output: Given a command, the frames it writes immediately and its exit code.
+        is_live: Times are real, each container prints a greeting when it starts, and commands in it really run on
+            this machine.
     """
 
     def __init__(self, path: str = "", *, images: tuple[str, ...] = ("img:1",), is_live: bool = False) -> None:
@@ -82,9 +83,9 @@ class FakeDockerEngine:
         )
         self.changed = threading.Condition()
         self.cut = threading.Event()
-        """Set: streams break off in the middle of a chunk."""
+        """If set, streams break off in the middle of a chunk."""
         self.running = threading.Event()
-        """Not set: it accepts requests and answers none, as an Engine that is stopped."""
+        """If not set, requests are accepted but not answered, like by a stopped Engine."""
         self.running.set()
         self.streams = 0
         """Streams that are open now."""
@@ -109,7 +110,7 @@ class FakeDockerEngine:
         self._thread.join()
         self._server.server_close()
 
-    # --- what a test does ------------------------------------------------------------------------------------
+    # --- interface for tests ---------------------------------------------------------------------------------
     def fail(self, method: str, path: str, status: int, message: str, times: int = 1) -> None:
         """Refuse the next requests to paths that match a pattern."""
         self._failures.append([method, re.compile(path), status, message, times])
@@ -124,7 +125,7 @@ class FakeDockerEngine:
         return next(body for body in self.containers.values() if body["Name"] == f"/{name}")
 
     def write(self, name: str, text: str, stream: int = 1, moment: int | None = None) -> None:
-        """Write to a container's log; without a line's end the line goes on."""
+        """Write to a container's log; without a line end, the next write continues the line."""
         self.logs[self.by_name(name)["Id"]].append((moment or self.tick(), stream, text.encode()))
         self.wake()
 
@@ -136,14 +137,14 @@ class FakeDockerEngine:
         self.wake()
 
     def restart(self, name: str) -> None:
-        """Start it again, as the Engine does by its restart policy."""
+        """Start it again, like the Engine by its restart policy."""
         body = self.by_name(name)
         body["RestartCount"] += 1
         body["State"] |= {"Status": "running", "StartedAt": stamp(self.tick()), "Pid": 4243}
         self.wake()
 
     def event(self, action: str, name: str, **attributes: str) -> None:
-        """Let something have happened."""
+        """Record an event."""
         body = self.by_name(name)
         actor = {"ID": body["Id"], "Attributes": {"name": name, **body["Config"]["Labels"], **attributes}}
         moment = time.time_ns()
@@ -151,13 +152,13 @@ class FakeDockerEngine:
         self.wake()
 
     def wake(self) -> None:
-        """Let streams look again."""
+        """Let streams check for new data."""
         with self.changed:
             self.changed.notify_all()
 
     # --- answers ---------------------------------------------------------------------------------------------
     def check_failures(self, method: str, path: str) -> None:
-        """Raise what a test has asked for."""
+        """Raise the failure requested by a test."""
         for failure in self._failures:
             if failure[0] == method and failure[1].search(path) and failure[4] > 0:
                 failure[4] -= 1
@@ -207,7 +208,7 @@ class FakeDockerEngine:
         self.event("start", body["Name"].lstrip("/"))
 
     def remove_network(self, identity: str) -> None:
-        """Remove a network that nobody is in."""
+        """Remove a network without containers."""
         network = self.networks.get(identity)
         if network is None:
             raise Refusal(404, f"network {identity} not found")
@@ -223,7 +224,7 @@ class FakeDockerEngine:
                 self.files[identity]["/" + member.name] = (member, file.read() if file else b"")
 
     def pack(self, identity: str, path: str) -> bytes:
-        """An archive of one file or folder; a folder that nobody has put there is a new volume, root's."""
+        """An archive of one file or folder; a folder that was never put there is a new volume, owned by root."""
         folder = tarfile.TarInfo(path.strip("/").rpartition("/")[2])
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755
         member, content = self.files[identity].get(path, (folder, b""))
@@ -233,7 +234,7 @@ class FakeDockerEngine:
         return packed.getvalue()
 
     def log_blocks(self, body: dict[str, Any], query: dict[str, str]) -> Iterator[bytes]:
-        """Frames of a container's log, then of what comes until its process ends."""
+        """Frames of a container's log, then of new output until its process ends."""
         since, until = (_nanoseconds(query.get(name, "0")) for name in ("since", "until"))
         lines = self.logs[body["Id"]]
         chosen = [line for line in lines if line[0] >= since and (not until or line[0] < until)]
@@ -251,7 +252,7 @@ class FakeDockerEngine:
                 return
 
     def event_blocks(self, query: dict[str, str]) -> Iterator[bytes]:
-        """Events as lines of JSON; without an end unless one was asked for."""
+        """Events as lines of JSON; endless unless an end was requested."""
         filters, sent = json.loads(query.get("filters", "{}")), 0
         while True:
             for event in self.events[sent:]:
@@ -362,7 +363,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             for block in filter(None, blocks):
                 self.wfile.write(f"{len(block):x}\r\n".encode() + block + b"\r\n")
-            if self.engine.cut.is_set():  # half a chunk, and the connection is gone
+            if self.engine.cut.is_set():  # half a chunk, and the connection is closed
                 self.wfile.write(b"20\r\nhalf")
                 self.close_connection = True
                 return
@@ -434,7 +435,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def get_archive(self, name: str) -> None:
         packed = self.engine.pack(self.engine.container(name)["Id"], self.query["path"])
-        is_gzip = "gzip" in self.headers.get("Accept-Encoding", "")  # as the Engine does for archives alone
+        is_gzip = "gzip" in self.headers.get("Accept-Encoding", "")  # like the Engine, only for archives
         packed = gzip.compress(packed) if is_gzip else packed
         self._send_chunks(iter([packed[:100], packed[100:]]), {"Content-Encoding": "gzip"} if is_gzip else {})
 
@@ -454,7 +455,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         started = self.engine.execs[identity]
         request = started["request"]
         output, code = self.engine.exec_output(request["Cmd"])
-        # In one piece with the head: a client that drops what it has buffered loses these.
+        # In one piece with the head: a client that drops its buffered data loses these.
         self.wfile.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n" + output)
         if request["Tty"]:  # a shell: it ends at Ctrl-D, once it knows the size of its terminal
             while (key := self.rfile.read(1)) not in (b"\x04", b""):
@@ -468,7 +469,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def attach(self, name: str) -> None:
-        """Give back what is typed, in capitals, until `quit`; a word on stderr first."""
+        """Write a word to stderr, then echo typed input in capitals until `quit`."""
         container = self.engine.container(name)
         is_terminal = container["Config"].get("Tty")
         self.wfile.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")

@@ -1,9 +1,9 @@
-"""Both ends of the exchange without learning: a learner that writes down what it stores, workers that count.
+"""Both ends of the exchange without learning: a learner that records the segments it stores, workers that count.
 
     python -m tests.fakes.exchange_ends learner|worker INDEX
 
-Variables are a launcher's. What a learner stored is part of its checkpoint, together with the accounts; so it can
-be compared, number by number, with what the workers say that they sent.
+The variables are a launcher's. The learner's records are part of its checkpoint, together with the accounts; so
+they can be compared, number by number, with the workers' reports of sent segments.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ SHAPE = ActorShape(2, 1, (4,))
 
 
 class Diary:
-    """Stores nothing but who sent which numbers, in the order in which they came: as runs without a hole.
+    """Stores only which sender sent which numbers, in order of arrival: as ranges without gaps.
 
-    A number that comes twice or late begins a run of its own, so that it shows; and a diary of an hour is short.
+    A number that arrives twice or late starts a new range, so that it is visible; a diary of an hour is short.
     """
 
     layout = LAYOUT
@@ -80,7 +80,7 @@ class Diary:
 
 
 def learner(context: Context) -> int:
-    """Take what comes, save often, end when a file says so."""
+    """Store all segments, save often, end when a file requests it."""
     folder = context.learner_folder()
     file, diary, accounts = folder / "saved.json", Diary(), Accounts()
     if file.exists():
@@ -100,7 +100,7 @@ def learner(context: Context) -> int:
         max_policy_lag=2,
     )
     keys, limiter = curve_keys.learner_keys(context), RateLimiter(0, 1.0, 10**12)
-    # The clock gives versions that rise over restarts, as a real learner's journal does.
+    # The clock gives versions that rise over restarts, like a real learner's journal.
     version = int(time.time() * 10)
     exchange = LearnerServer(
         context.endpoint, keys, terms, diary, limiter, print, accounts=accounts, policy_version=version
@@ -116,7 +116,7 @@ def learner(context: Context) -> int:
 
 
 def serve(exchange: LearnerServer, stop: Path, file: Path) -> None:
-    """Publish twice a second and save all the time, until there is a file `stop`."""
+    """Publish twice a second and save continuously, until there is a file `stop`."""
     published = 0.0
     while not stop.exists():
         exchange.await_data(10**9, 0.05)
@@ -130,7 +130,7 @@ def serve(exchange: LearnerServer, stop: Path, file: Path) -> None:
 
 
 def save(exchange: LearnerServer, file: Path) -> None:
-    """Accounts and diary in one piece, as a checkpoint has them."""
+    """Save accounts and diary together, like in a checkpoint."""
     holdings = exchange.snapshot(0)
     state = {"runs": holdings.store["runs"].tolist(), "accounts": holdings.accounts}
     write_atomic(file, json.dumps(state).encode(), is_durable=False)
@@ -138,7 +138,7 @@ def save(exchange: LearnerServer, file: Path) -> None:
 
 
 def worker(context: Context, index: int) -> int:
-    """Send numbered segments until the learner has enough, and say how many."""
+    """Send numbered segments until the learner has enough, and report their number."""
     if index % 2:
         shared_memory.host_identity = lambda: f"as if on host {index}"
     arenas = SegmentAllocator(TRANSITIONS * LAYOUT.item_bytes)

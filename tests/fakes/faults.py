@@ -1,4 +1,4 @@
-"""Breaks a running exchange at random, many times, and compares what was sent with what was stored, one by one."""
+"""Breaks a running exchange at random, many times, and compares sent and stored segments one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """A port that is free with the two after it, below those that the system gives to connections."""
+    """A free port whose two successors are free too, below the system's ports for connections."""
     while True:
         port = random.randrange(12_000, 32_000)
         try:
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class Proxy:
-    """Stands between workers and learner on one port, and spoils what it is told to."""
+    """Proxy between workers and learner on one port; corrupts data on request."""
 
     def __init__(self, port: int, target: Callable[[], int]) -> None:
         self._target = target
@@ -100,7 +100,7 @@ class Proxy:
 
 
 class Siege:
-    """One learner, some workers, and what is done to them."""
+    """One learner, some workers, and the faults inflicted on them."""
 
     def __init__(self, folder: Path, workers: int, seed: int) -> None:
         self.random = random.Random(seed)
@@ -117,7 +117,7 @@ class Siege:
         self.learner = self._start("learner", 0)
         self.workers = {index: self._start("worker", index) for index in range(workers)}
         self.twins: dict[int, list[subprocess.Popen[bytes]]] = {index: [] for index in self.workers}
-        """Processes of a pod beside which another one was started."""
+        """Processes of a pod for which a second one was started."""
 
     def _start(self, role: str, index: int) -> subprocess.Popen[bytes]:
         self.count += 1
@@ -141,7 +141,7 @@ class Siege:
                 stderr=subprocess.STDOUT,
             )
 
-    # --- what is done ---
+    # --- faults ---
     def kill_worker(self) -> None:
         index = self.random.choice(list(self.workers))
         self.workers[index].kill()
@@ -167,7 +167,7 @@ class Siege:
     def kill_learner(self) -> None:
         self.learner.kill()
         self.learner.wait()
-        self.back = free_port()  # it comes back at another address
+        self.back = free_port()  # it restarts at another address
         self.learner = self._start("learner", 0)
         for proxy in self.proxies:
             proxy.cut()
@@ -188,7 +188,7 @@ class Siege:
     }
 
     def revive(self) -> None:
-        """Start workers again that libzmq has ended, as a launcher does.
+        """Restart workers that libzmq has ended, like a launcher.
 
         libzmq 4.3.5 asserts (stream_engine_base.cpp, !_io_error) at a connecting end when certain bytes of a CURVE
         handshake are damaged; the worker dies of SIGABRT and its segments count as lost or missing.
@@ -199,14 +199,14 @@ class Siege:
                 self.workers[index] = self._start("worker", index)
 
     def strike(self, *, kill_learner: float = 0.02) -> None:
-        """Do one thing at random."""
+        """Inflict one random fault."""
         name = self.random.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))[0]
         name = "kill_learner" if self.random.random() < kill_learner else name
         getattr(self, name)()
         self.done[name] += 1
         time.sleep(self.random.uniform(0.0, 0.05))
 
-    # --- what must hold ---
+    # --- invariants ---
     def saved(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.folder / "saved.json").read_bytes()))
@@ -231,7 +231,7 @@ class Siege:
         return time.monotonic() - began
 
     def moves(self) -> float:
-        """Wait until every worker's segments come in again; return how long that took."""
+        """Wait until every worker's segments arrive again; return the time that took."""
         before = self.stored(self.saved())
 
         def moved() -> bool:
@@ -242,9 +242,9 @@ class Siege:
         return self.wait_for(moved, f"segments of all workers after {dict(self.done)}")
 
     def settle(self, index: int, twins: list[subprocess.Popen[bytes]]) -> None:
-        """Wait until one process of a pod is left, and see that the others were refused.
+        """Wait until one process of a pod is left, and check that the others were refused.
 
-        Mostly the newest stays; not always, since the one that was started first may be the last to be up.
+        Usually the newest stays; not always, since the one that was started first may be the last to be up.
         """
         self.wait_for(lambda: sum(process.poll() is None for process in twins) == 1, f"one process of pod {index}")
         (self.workers[index],) = (process for process in twins if process.returncode is None)

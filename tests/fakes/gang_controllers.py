@@ -1,8 +1,8 @@
 """Stand-ins for programs that admit the pods of a run together, on the API server in memory.
 
-They act on what the real ones document, and on nothing else of a pod: Kueue's webhook and its controller of
-groups of pods (kueue.sigs.k8s.io, "Run Plain Pods"), the PodGroups of Volcano and of the scheduler plugin
-coscheduling, and the Jobs of a JobSet (jobset.sigs.k8s.io).
+They implement only the documented behaviour of the real ones: Kueue's webhook and its controller of groups of pods
+(kueue.sigs.k8s.io, "Run Plain Pods"), the PodGroups of Volcano and of the scheduler plugin coscheduling, and the
+Jobs of a JobSet (jobset.sigs.k8s.io).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GangServer(ObjectServer):
         return sorted(pod["status"]["phase"] for pod in self.pods())
 
     def admit(self) -> None:
-        """Admit the groups that have all of their pods and find room."""
+        """Admit the complete groups that have room."""
         for name in dict.fromkeys(filter(None, map(self.group_of, self.pods()))):
             members = [pod for pod in self.pods() if self.group_of(pod) == name]
             waiting = [pod for pod in members if pod["status"]["phase"] == "Pending"]
@@ -115,7 +115,7 @@ class KueueServer(GangServer):
             existing["status"] = workload["status"]
 
     def evict(self, name: str) -> None:
-        """Mark the pods of a group as put out; the real one deletes them then."""
+        """Mark the pods of a group as evicted; the real one then deletes them."""
         for pod in self.pods():
             if self.group_of(pod) == name:
                 out = condition("TerminationTarget", "True", "Preempted", PREEMPTED)
@@ -141,7 +141,7 @@ class PodGroupServer(GangServer):
 
     def size_of(self, name: str, members: list[Manifest]) -> int:
         group = self.get(self._kind, name)
-        # Pods of a group that nobody has made wait for ever, as with the real ones.
+        # Pods of a group that does not exist wait forever, as with the real ones.
         return 1 << 20 if group is None else int(group["spec"]["minMember"])
 
     def refuse(self, name: str, waiting: list[Manifest]) -> None:
@@ -151,7 +151,7 @@ class PodGroupServer(GangServer):
 
 
 class JobSetServer(ObjectServer):
-    """JobSet, with Kueue behind it: the Jobs of a set are made together, suspended while its queue has no room.
+    """JobSet, with Kueue: the Jobs of a set are created together, suspended while its queue has no room.
 
     Attributes:
         room: Pods of a set that its queue admits.
@@ -163,7 +163,7 @@ class JobSetServer(ObjectServer):
         return sorted(item["status"]["phase"] for (kind, _, _), item in self.objects.items() if kind == "Pod")
 
     def admit(self) -> None:
-        """Suspend the Jobs of the sets that find no room, and resume those of the others."""
+        """Suspend the Jobs of sets without room, and resume those of the others."""
         for item in [item for (kind, _, _), item in self.objects.items() if kind == "JobSet"]:
             self._follow(item)
 
@@ -200,7 +200,7 @@ class JobSetServer(ObjectServer):
 
 
 def _validate_job_set(item: Manifest) -> None:
-    """Refuse what the webhook of JobSet refuses: names that are there twice, and targets that are not there."""
+    """Refuse everything that the webhook of JobSet refuses: duplicate names, and missing targets."""
     names = [part["name"] for part in item["spec"]["replicatedJobs"]]
     targets = item["spec"].get("successPolicy", {}).get("targetReplicatedJobs", [])
     if len(set(names)) < len(names) or not set(targets) <= set(names):

@@ -1,4 +1,4 @@
-"""Random nodes with devices of plugins, pods on them, and sets that ask for more, for the scheduler to judge."""
+"""Random nodes with devices of plugins, pods on them, and sets that need more, for the scheduler to decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 
 MIX = "l2r-mix"
-"""Label of the nodes of one mix, by which its pods stay among them."""
+"""Label of the nodes of one mix, which keeps its pods among them."""
 _RENAMED = ("nvidia.com/a100", "nvidia.com/rtxa6000", "nvidia.com/h100")
 _PLUGINS = ("amd.com/gpu", "gpu.intel.com/xe", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "habana.ai/gaudi")
 _SLICES = {
@@ -24,7 +24,7 @@ _SLICES = {
 
 @dataclass(frozen=True)
 class Mix:
-    """Nodes and pods as manifests, and a run of one set that is to be placed beside them."""
+    """Nodes and pods as manifests, and a run of one set to be placed in addition."""
 
     nodes: list[dict[str, Any]]
     pods: list[dict[str, Any]]

@@ -1,7 +1,7 @@
 """An API server in memory: objects with uids, versions, owners, finalizers and grace, and failures on request.
 
-It speaks HTTP on loopback, so tests go through the real client. Controllers and the garbage collector act at once,
-inside the request that changes something: no test has to wait for them.
+It speaks HTTP on loopback, so tests go through the real client. Controllers and the garbage collector act
+immediately, inside the request that changes an object: no test has to wait for them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Manifest = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 Call = tuple[str, str, str, bool]
-"""Verb, kind and subresource of a request as authorization sees it, and whether it is for one namespace."""
+"""Verb, kind and subresource of a request as seen by authorization, and whether it is for one namespace."""
 
 _BY_PLURAL = {(path.group, path.plural): kind for kind, path in KINDS.items()}
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _IMMUTABLE = {"ReplicaSet": ("selector",), "Job": ("selector", "template")}
-"""Fields of the spec that a server lets nobody change, by kind."""
+"""Immutable fields of the spec, by kind."""
 _NOW = "2026-01-01T00:00:00Z"
 
 
 @dataclass
 class Failure:
-    """Answer to coming requests in place of the real one.
+    """Failure of the next matching requests.
 
     Attributes:
         method, kind: Requests that fail. name: only those of this object; empty means all.
         status: HTTP status; 0 cuts the connection.
-        times: Requests that fail before the server is well again.
-        is_done: The request is carried out all the same, and only its answer is lost.
+        times: Number of requests that fail.
+        is_done: The request is executed anyway, and only its answer is lost.
     """
 
     method: str
@@ -70,16 +70,16 @@ class ObjectServer:
 
     Attributes:
         objects: By kind, namespace and name.
-        denied: Verb and plural (``("create", "pods/exec")``) of what the user may not do.
-        granted: All that the user may do, as Roles say it; None for everything that is not denied.
-        failures: Failures to come, each used up by its ``times``.
-        hooks: Called after each request that was carried out, with method, kind and name.
+        denied: Verb and plural (``("create", "pods/exec")``) of actions denied to the user.
+        granted: All actions allowed to the user, in the form of Roles; None for everything that is not denied.
+        failures: Future failures, each used up by its ``times``.
+        hooks: Called after each executed request, with method, kind and name.
         requests: Method, kind and name of every request for objects, in order.
         calls: The right that each of these requests needs.
-        reviews: The rights that the client has asked about by access reviews; their scope is that of the question.
+        reviews: The rights requested by access reviews of the client, with the scope of the question.
         missing_groups: API groups that this server does not serve.
         has_stubborn_pods: Deleted pods stay, as on a node that does not answer.
-        runs_controllers: ReplicaSets and Jobs make pods, which run at once.
+        runs_controllers: ReplicaSets and Jobs make pods, which run immediately.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class ObjectServer:
         plural = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
         if (verb, plural) in self.denied:
             return False
-        # A ClusterRole counts in every namespace, a Role in its own alone.
+        # A ClusterRole applies to every namespace, a Role only to its own.
         scopes = (True, False) if is_namespaced else (False,)
         return self.granted is None or any((verb, kind, subresource, scope) in self.granted for scope in scopes)
 
@@ -272,7 +272,7 @@ class ObjectServer:
         self._reconcile()
 
     def _remove(self, key: Key) -> None:
-        """Remove an object, then what it owned, as the garbage collector does."""
+        """Remove an object and its dependents, like the garbage collector."""
         item = self.objects[key]
         self._store(key, item, "DELETED")
         uid = item["metadata"]["uid"]
@@ -281,7 +281,7 @@ class ObjectServer:
                 self._delete(other, None)
 
     def _reconcile(self) -> None:
-        """Make and remove pods as ReplicaSets and Jobs want them."""
+        """Create and remove pods for ReplicaSets and Jobs."""
         if not self.runs_controllers or self._is_reconciling:
             return
         self._is_reconciling = True  # pods that are made here call it again
@@ -309,7 +309,7 @@ class ObjectServer:
                 }
                 pod = {"metadata": copy.deepcopy(meta), "spec": copy.deepcopy(template["spec"])}
                 self._create({**pod, "status": {"phase": "Running"}}, "Pod", namespace)
-            # The cheapest go first, as with pod-deletion-cost.
+            # The cheapest are removed first, as with pod-deletion-cost.
             cost = "controller.kubernetes.io/pod-deletion-cost"
             owned.sort(key=lambda pair: int((pair[1]["metadata"].get("annotations") or {}).get(cost, 0)))
             for pod_name, _ in owned[: max(0, len(owned) - count)]:
@@ -352,7 +352,7 @@ def _parse(path: str) -> tuple[str, str, str, str]:
 
 
 def _verb(request: web.Request, name: str) -> str:
-    """Return the verb of a request, as authorization calls it."""
+    """Return the verb of a request, as named by authorization."""
     if request.method == "GET" and not name:
         return "watch" if "watch" in request.query else "list"
     return _VERBS[request.method]

@@ -1,4 +1,4 @@
-"""Faults of a run that learns, and the sentence by which it names each; the same on every backend."""
+"""Faults of a run that learns, and the sentence that names each; the same on every backend."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ train: {{environment: CartPole-v1, algorithm: ppo, num_envs: 4, segment_steps: 6
 {more}
 """
 ON_VOLUME = "pod: {mounts: [{path: /l2r, claim: l2r-data}]}"
-"""Part of a spec: checkpoints lie on a volume of this name."""
+"""Part of a spec: checkpoints are on a volume of this name."""
 BEGIN_SECONDS = 300.0
 NAMED_SECONDS = 90.0
-"""Time for a fault's name where others load the machine; a test prints what it took, and its slowest look."""
+"""Longest wait for a fault's name on a loaded machine; a test prints the time it took, and its slowest look."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
     ("learner", None, "", ("stalled", "its learner has printed nothing for")),
     ("worker", 1, "", ("1 of 2 workers sends nothing", "has printed nothing for")),
-    # The learner goes on with what its replay holds: it is slow before it is starved.
+    # The learner continues with its replay: it is slow before it is starved.
     ("worker", None, "", ("2 of 2 workers send nothing", "has printed nothing for")),
     ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
     ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
 )
-"""Role, how many of its pods, the program in them (empty for all), and parts of the sentence."""
+"""Role, number of its pods, the program in them (empty for all), and parts of the sentence."""
 
 DISK_MEGABYTES = 64
 CUT_BYTES = 200_000
@@ -67,7 +67,9 @@ Wait = Callable[[str, Callable[[], Any], float], Any]
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """Mount a file system of ``DISK_MEGABYTES`` at the folder. Raises CalledProcessError where one may not."""
+    """Mount a file system of ``DISK_MEGABYTES`` at the folder. Raises CalledProcessError if that is not
+    permitted.
+    """
     options = ("-o", f"size={DISK_MEGABYTES}m,mode=777")
     subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", folder], check=True, capture_output=True)
     try:
@@ -92,10 +94,10 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 class Faults:
-    """Makes faults in the processes of a run, and waits until ``runs`` names them and until it learns again."""
+    """Causes faults in the processes of a run, and waits until ``runs`` names them and until it learns again."""
 
     def __init__(self, verb: Json, wait: Wait, processes: Callable[[dict[str, Any]], list[psutil.Process]]) -> None:
-        """``verb`` runs a verb with JSON, ``processes`` gives those of a pod as this machine sees them."""
+        """``verb`` runs a verb with JSON; ``processes`` returns the processes of a pod as seen by this machine."""
         self._verb = verb
         self._wait = wait
         self._processes = processes
@@ -117,20 +119,20 @@ class Faults:
         return sorted((pod for pod in self._verb("pods") if pod["role"] == role), key=lambda pod: pod["pod"])
 
     def send(self, role: str, number: signal.Signals, count: int | None = None, program: str = "") -> None:
-        """Signal the processes of the first ``count`` pods of a role; ``program`` chooses by a word of argv."""
+        """Signal the processes of the first ``count`` pods of a role; ``program`` selects by a word of argv."""
         for pod in self.pods(role)[:count]:
             for process in self._processes(pod):
-                with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                with suppress(psutil.NoSuchProcess):  # it has ended in the meantime
                     if not program or program in process.cmdline():
                         process.send_signal(number)
 
     def _have_simulators(self) -> bool:
-        """Say whether each simulator serves: a run learns with one worker, and another may still start."""
+        """Return True if every simulator serves: a run learns with one worker while another may still start."""
         rows = self._verb("simulator", "status", RUN)
         return len(rows) >= len(self.pods("worker")) and all(row["state"] == "ready" and row["fps"] for row in rows)
 
     def named(self, *parts: str, run: str = RUN) -> float:
-        """Wait for a reason with these parts; the seconds that took."""
+        """Wait for a reason with these parts; return the seconds that took."""
         began, seen, looks = time.monotonic(), [], []
 
         def has_parts() -> bool:
@@ -149,23 +151,23 @@ class Faults:
         return seconds
 
     def learns(self) -> None:
-        """Wait until the run learns and names nothing."""
+        """Wait until the run learns and names no fault."""
         self._wait("learning without faults", lambda: self.state()["learning_reason"] == "learns", BEGIN_SECONDS)
 
     def check_stopped_processes(self, stops: Sequence[Stop] = STOPS) -> None:
-        """Stop processes in turn, each named and over again."""
+        """Stop processes in turn; each stop must be named, and then end."""
         self.learns()
         self._wait("a simulator that drives for each worker", self._have_simulators, BEGIN_SECONDS)
         for role, count, program, parts in stops:
             self.send(role, signal.SIGSTOP, count, program)
             self.named(*parts)
-            if not program:  # a simulator that hangs is replaced
+            if not program:  # a hanging simulator is replaced
                 self.send(role, signal.SIGCONT, count)
             self.learns()
 
     @contextmanager
     def files_cut_short(self) -> Iterator[None]:
-        """Let the learner write no file as long as a checkpoint, where no file system may be mounted."""
+        """Prevent the learner from writing files as long as a checkpoint, if no file system may be mounted."""
         (learner,) = self.pods("learner")
         process = self._processes(learner)[0]
         before = process.rlimit(psutil.RLIMIT_FSIZE)
@@ -174,14 +176,14 @@ class Faults:
         process.rlimit(psutil.RLIMIT_FSIZE, before)
 
     def check_full_disk(self, full: Callable[[], AbstractContextManager[None]], part: str) -> None:
-        """Let the disk of a run that learns be full for a while; ``part`` is the system's word for it."""
+        """Keep the disk of a learning run full for a while; ``part`` is the system's word for it."""
         self.learns()
         with full():
             self.named("its last checkpoint could not be written", part)
         self.learns()
 
     def check_not_finite(self, log: Callable[[str], str]) -> None:
-        """Wait until the learner of ``DIVERGES`` says that its numbers are not finite, then for the name of that.
+        """Wait until the learner of ``DIVERGES`` reports non-finite numbers, then until the run names that.
 
         ``log`` returns the log of a pod.
         """

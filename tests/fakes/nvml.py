@@ -1,12 +1,13 @@
 # ruff: noqa: N802  (the names are those of pynvml)
-"""NVML without a driver: the functions of `pynvml` that this project calls, over GPUs that a test describes.
+"""NVML without a driver: the functions of `pynvml` that this project calls, over GPUs described by a test.
 
-`FakeNvml(FakeGpu(...))` is handed over where code takes `nvml=`. A process gets it as its module `pynvml`:
+`FakeNvml(FakeGpu(...))` is passed to code that takes `nvml=`. A process gets it as its module `pynvml`:
 
     env = {"PYTHONPATH": f"{pynvml_folder(tmp_path, FakeGpu())}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
-Calling `pynvml_folder` again changes what a running process reads next. As the real library it refuses calls before
-`nvmlInit`, answers "Not Supported" for what a card lacks, and every call about a lost card fails.
+Calling `pynvml_folder` again changes the values that a running process reads next. Like the real library it refuses
+calls before `nvmlInit`, answers "Not Supported" for values that a card lacks, and every call about a lost card
+fails.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 GIB = 1 << 30
-# Codes and sentences of nvml.h as pynvml prints them; a test compares them with the module.
+# Codes and sentences of nvml.h as printed by pynvml; a test compares them with the module.
 _SENTENCES = {
     1: ("Uninitialized", "Uninitialized"),
     2: ("InvalidArgument", "Invalid Argument"),
@@ -38,7 +39,7 @@ _SENTENCES = {
 
 
 class NVMLError(Exception):
-    """Error of NVML; a code gives its own class, as in pynvml."""
+    """Error of NVML; each code has a separate class, as in pynvml."""
 
     classes: ClassVar[dict[int, type[NVMLError]]] = {}
     value = 999
@@ -58,10 +59,10 @@ for _code, (_name, _) in _SENTENCES.items():
 
 @dataclass
 class FakeGpu:
-    """One card as NVML describes it.
+    """One card in NVML's terms.
 
     Attributes:
-        uuid: Empty for one that is made from its index.
+        uuid: If empty, it is made from its index.
         pids: Processes with a CUDA context. graphics_pids: with a graphics context.
         pid_bytes: Memory of processes, by pid; others are "not available". pid_percents: samples of processes that
             computed, each with its time in microseconds.
@@ -90,7 +91,7 @@ class FakeNvml:
     """The module `pynvml` over a list of cards; change `gpus` or `error` at any time.
 
     Attributes:
-        error: Raised by every call but `nvmlShutdown`: a driver that is missing, broken or upgraded.
+        error: Raised by every call except `nvmlShutdown`: a driver that is missing, broken or upgraded.
         opened: Calls of `nvmlInit` without their `nvmlShutdown`.
         calls: Names of all functions called so far, in order.
     """
@@ -159,7 +160,7 @@ class FakeNvml:
         return self._uuid(device)
 
     def nvmlDeviceGetName(self, device: tuple[int, ...]) -> bytes:
-        # Releases before 12 give bytes, and code has to read both.
+        # Releases before 12 return bytes, and code has to read both.
         return self._gpu("nvmlDeviceGetName", device).name.encode()
 
     def nvmlDeviceGetMemoryInfo(self, device: tuple[int, ...]) -> SimpleNamespace:
@@ -244,7 +245,7 @@ __getattr__ = _module.module_getattr(pathlib.Path(__file__).with_name("gpus.json
 
 
 def module_getattr(state: Path) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that stands in for pynvml and reads its cards from a file."""
+    """Return the `__getattr__` of a module that replaces pynvml and reads its cards from a file."""
     return partial(getattr, FakeNvml(state=state))
 
 

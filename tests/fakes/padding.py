@@ -11,7 +11,8 @@ from runtime.rl.buffers.successors import TERMINATED
 
 
 def padded(batch: RolloutBatch, value: int) -> RolloutBatch:
-    """Return a batch in which one agent leaves after two steps, and another is away at first; padding is ``value``.
+    """Return a batch in which one agent leaves after two steps, and another is absent at first; padding is
+    ``value``.
 
     At least four steps of two copies.
     """

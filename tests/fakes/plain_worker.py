@@ -1,7 +1,7 @@
-"""A worker written from docs/exchange.md alone: ZeroMQ and the standard library, nothing of this project.
+"""A worker written only from docs/exchange.md: ZeroMQ and the standard library, no code of this project.
 
-It balances the pole of Barto, Sutton and Anderson (1983), as Gymnasium's CartPole-v1 does, with a policy of two
-hidden layers of tanh and one logit for each direction, and sends what happened for PPO to learn from.
+It balances the pole of Barto, Sutton and Anderson (1983), like Gymnasium's CartPole-v1, with a policy of two hidden
+layers of tanh and one logit for each direction, and sends its experience for PPO.
 
     python plain_worker.py ENDPOINT RUN RUN_ID POD ACTOR_FLOATS STEPS [TOKEN]
 """

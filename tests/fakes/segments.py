@@ -1,4 +1,4 @@
-"""Segments as workers send them, and the transitions that are in them, told one by one."""
+"""Segments in the form sent by workers, and the transitions in them, one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.rl.buffers.successors import GOES_ON, TERMINATED, TRUNCATED
 
 
 class Told(NamedTuple):
-    """One transition, as a list would hold it; ``next_obs`` is None where none is needed."""
+    """One transition, as a list would hold it; ``next_obs`` is None if it is not needed."""
 
     obs: float
     reward: float
@@ -23,7 +23,7 @@ class Told(NamedTuple):
 def numbered(first: int, count: int, obs_dim: int = 3, act_dim: int = 2) -> tuple[np.ndarray, ...]:
     """A segment of one copy whose transitions carry their number in every part, and all end.
 
-    Those with even numbers terminate. What follows another is its number and a half.
+    Even numbers terminate. The next observation of a transition is its number and a half.
     """
     serial = np.arange(first, first + count, dtype=np.float32)
     ended = np.where(serial % 2 == 0, TERMINATED, TRUNCATED).astype(np.uint8)
@@ -42,8 +42,9 @@ def segment_of(
 ) -> tuple[tuple[np.ndarray, ...], list[Told]]:
     """A segment of episodes that end at random, and its transitions. Observations are numbers from ``first`` on.
 
-    What follows an observation within an episode is the observation of the same copy a step later; final ones have
-    a quarter and last ones a half added to the number of their transition."""
+    Within an episode the next observation is that of the same copy one step later. Final ones have a quarter and
+    last ones a half added to the number of their transition.
+    """
     count = steps * copies
     serial = np.arange(first, first + count, dtype=np.float32)
     ended = rng.choice([GOES_ON, TERMINATED, TRUNCATED], count, p=[0.7, 0.15, 0.15]).astype(np.uint8)
@@ -75,7 +76,7 @@ def segment_of(
 
 
 def held_by(replay: Replay) -> list[Told]:
-    """What a replay holds, from the oldest on, read from its state."""
+    """Contents of a replay, from the oldest on, read from its state."""
     state = replay.state()
     steps = state.get("steps", np.ones(len(state["reward"]), dtype=np.uint8))
     return [
@@ -91,7 +92,7 @@ def held_by(replay: Replay) -> list[Told]:
 
 
 def told_by(batch: Any) -> list[Told]:
-    """The transitions of a batch, in its order, once every row was seen to be of one transition."""
+    """The transitions of a batch, in order, after a check that every row belongs to one transition."""
     obs, next_obs = batch.obs.numpy(), batch.next_obs.numpy()
     assert (obs == obs[:, :1]).all()
     assert (next_obs == next_obs[:, :1]).all()

@@ -34,7 +34,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._leaping.now
 
     def stop_for(self, seconds: float) -> None:
-        """Let time pass in which nothing of this process runs, as while it is stopped."""
+        """Let time pass while nothing of this process runs, as if it were stopped."""
         self._leaping.now += seconds
 
 

@@ -1,9 +1,9 @@
-"""Learner process without learning: its watch sees a thousand changes of state, as fast as they can be made.
+"""Learner process without learning: its watch sees a thousand changes of state, as fast as possible.
 
     python -m tests.fakes.watched_changes FIRST LAST
 
-A virtual clock moves 60 ms with each change, so a thousand of them are a minute. At LAST it prints how long its
-calls of the watch took and waits for a line; without one it is killed there.
+A virtual clock moves 60 ms with each change, so a thousand of them are a minute. At LAST it prints the duration of
+its calls of the watch and waits for a line; without LAST it is killed there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(first: int, last: int) -> None:
     for number in range(first, last):
         now += SECONDS_APART
         began = time.perf_counter()
-        # Every second time nothing was updated: then it is stalled, and not with the next.
+        # Every second time there was no update: then it is stalled, and with the next it is not.
         watch.update(number, number // 2, RETURN if number >= LEARNED_AT else 0.0)
         took.append(time.perf_counter() - began)
     print(json.dumps({"took": took}), flush=True)

@@ -1,4 +1,4 @@
-"""Webhook of this machine that answers, fails, hangs or redirects on request, and stores what it gets."""
+"""Webhook of this machine that answers, fails, hangs or redirects on request, and stores received messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Self
 
 
 class Webhook:
-    """Server of one path per behaviour: ``/ok``, ``/fail``, ``/moved`` and ``/hang``; use it in a with block.
+    """Server with one path per behaviour: ``/ok``, ``/fail``, ``/moved`` and ``/hang``; use it in a with block.
 
     Args:
-        host: Address to listen on; loopback is reached by this machine alone, docker0 also by containers and pods.
+        host: Address to listen on; only this machine reaches loopback, containers and pods also reach docker0.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:

@@ -1,1 +1,1 @@
-"""Fuzzers of what decodes data from outside: a small budget in the quick tests, any by ``python -m tests.fuzz``."""
+"""Fuzzers of decoders for outside data: a small budget in the quick tests, any by ``python -m tests.fuzz``."""

@@ -1,6 +1,6 @@
 """Fuzzers for a time: ``python -m tests.fuzz --seconds N [NAME ...]``.
 
-Each decoder runs in a process of its own. Reported are tracebacks with the input that caused them, inputs that take
+Each decoder runs in a separate process. Reported are tracebacks with the input that caused them, inputs that take
 long, and growth of memory above 100 MB.
 """
 
@@ -24,7 +24,7 @@ SLOW_SECONDS = 5.0
 
 
 def main() -> int:
-    """Run all of them, or the named; return 1 where one has failed."""
+    """Run all of them, or the named ones; return 1 if one has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(target.name for target in TARGETS))
     parser.add_argument("--seconds", type=float, default=60.0, help="for each of them (%(default)s)")
@@ -42,8 +42,8 @@ def main() -> int:
 
 
 def fuzz(target: Target, seconds: float, seed: int) -> bool:
-    """Run one for a time and print what came of it; return whether nothing is wrong."""
-    # An input that would take the machine's memory is a finding, and not the end of everything else that runs here.
+    """Run one for a time and print the results; return True if there is no problem."""
+    # An input that would exhaust the machine's memory must be a finding, not the end of other programs.
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     rng, seeds = random.Random(seed), target.seeds()
     for data in seeds:
@@ -55,7 +55,7 @@ def fuzz(target: Target, seconds: float, seed: int) -> bool:
     slowest, inputs, end = 0.0, 0, time.monotonic() + seconds
     while time.monotonic() < end:
         data = mutated(rng, seeds)
-        began = time.process_time()  # on a busy machine the clock on the wall counts what others do
+        began = time.process_time()  # on a busy machine wall time includes other programs
         if problem := _try(target, data):
             problems.setdefault(problem, data)
         slowest = max(slowest, taken := time.process_time() - began)
@@ -78,13 +78,13 @@ def fuzz(target: Target, seconds: float, seed: int) -> bool:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process has had, also in the middle of an input."""
+    """Return the peak memory of this process, also during an input."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _try(target: Target, data: bytes) -> str:
-    """Return the traceback of an input; empty where there is none."""
+    """Return the traceback of an input; empty if it raises nothing."""
     try:
         target(data)
     except Exception:  # noqa: BLE001  (it is what is looked for)

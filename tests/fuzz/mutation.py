@@ -1,4 +1,4 @@
-"""Inputs that are almost right: correct ones, changed in bytes, in tokens, and in values where they are JSON."""
+"""Inputs that are almost correct: valid ones with changed bytes, tokens, and values in JSON."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ _LONGEST: Final = 200_000
 
 
 def nested(data: bytes) -> list[bytes]:
-    """Return JSON with an unknown field, and each of its values in turn, nested too deeply; none for other data."""
+    """Return JSON with an unknown field, and each of its values in turn, nested too deeply; empty for other
+    data.
+    """
     head, brace, rest = data.partition(b"{")
     try:
         document = json.loads(brace + rest)

@@ -1,4 +1,4 @@
-"""Decoders of what is stored: specs on objects of a cluster, files of state, the history, recordings, settings."""
+"""Decoders of stored data: specs on objects of a cluster, files of state, the history, recordings, settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import decode_json
 from l2rtui.backends.local import secret_files, state_files
 from l2rtui.backends.local.records import RunRecord, RunStatus
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
 from l2rtui.cloud.aws import price_list
 from l2rtui.domain.sweeps.trial import Trial

@@ -1,4 +1,4 @@
-"""What the fuzzer calls."""
+"""Target of the fuzzer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder: a name, correct inputs, the call, and what it may raise."""
+    """A decoder: a name, correct inputs, the call, and its allowed exceptions."""
 
     name: str
     seeds: Callable[[], list[bytes]]
@@ -23,7 +23,7 @@ class Target:
     errors: tuple[type[Exception], ...] = ()
 
     def __call__(self, data: bytes) -> None:
-        """Decode; raises what it may not raise."""
+        """Decode; raises only unexpected exceptions."""
         try:
             self.run(data)
         except self.errors:

@@ -1,4 +1,6 @@
-"""Decoders of outside data, each with correct inputs and what it may raise: sentences, or its protocol's errors."""
+"""Decoders of outside data, each with correct inputs and its allowed exceptions: sentences, or its protocol's
+errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders of outside data with a small budget: no traceback, whatever comes."""
+"""Decoders of outside data with a small budget: no traceback for any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that need a graphics card are skipped, with the reason, where torch finds none."""
+"""Tests that need a graphics card are skipped, with the reason, if torch finds none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch shared between two GPUs is learned from as if one had had all of it; skipped where there is one."""
+"""A batch shared between two GPUs gives the same learning as on one; skipped if there is one GPU."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ def test_the_meter_reads_the_card_that_torch_computes_on():
     after = meter.report()
     assert torch.cuda.get_device_name() in after["device"]
     assert after["gpu_reserved_bytes"] - before["gpu_reserved_bytes"] >= block.numel()
-    # Of the whole card: others may free some of theirs in between, but hardly half a gibibyte.
+    # Of the entire card: other processes may free memory in between, but hardly half a gibibyte.
     assert after["gpu_memory_bytes"] - before["gpu_memory_bytes"] >= block.numel() // 2
     assert after["gpu_memory_bytes"] <= torch.cuda.get_device_properties(0).total_memory + (1 << 30)

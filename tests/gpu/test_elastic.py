@@ -1,4 +1,4 @@
-"""Elastic jobs on a graphics card: a process for each GPU, and a sentence where two ranks would share one."""
+"""Elastic jobs on a graphics card: a process for each GPU, and a sentence if two ranks would share one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def programs():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no graphics card")
-    # One card, however many the machine has: what is tested is sharing.
+    # One card, however many the machine has: this tests sharing.
     with (
         tempfile.TemporaryDirectory(prefix="l2r-") as folder,
         Programs(Path(folder), CUDA_VISIBLE_DEVICES="0") as started,

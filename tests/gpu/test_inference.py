@@ -1,4 +1,4 @@
-"""Remote inference on a graphics card: the answers of NumPy, from a process beside a learner that learns."""
+"""Remote inference on a graphics card: the same answers as NumPy, from a process next to a learner that learns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_size_of_batch_gives_what_numpy_does(shape, precision):
         network.weights[:] = weights(shape, seed)
         network.refresh()
         actor.load(weights(shape, seed))
-        # Two batches under way at a time, of sizes that are rounded up, and sizes whose graph exists already.
+        # Two batches in progress at a time, of sizes that are rounded up, and sizes whose graph exists already.
         for first, second in ((1, 32), (5, 3), (32, 17), (8, 8)):
             batches = [observations(shape, count) for count in (first, second)]
             for slot, obs in enumerate(batches):

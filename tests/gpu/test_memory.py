@@ -1,4 +1,4 @@
-"""What the memory check leaves on the card for networks and updates, and what these take there."""
+"""Memory that the memory check reserves on the card for networks and updates, and their actual use."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ CASES["sac-shifted"].settings["sac"]["random_shift"] = 4
     ("name", "precision"), [*((name, "float32") for name in CASES), ("sac-picture", "bfloat16")]
 )
 def test_networks_and_the_largest_moment_of_an_update_are_what_the_check_counts(name: str, precision: str) -> None:
-    """The shared pool of graphs takes and frees memory as eager calls do, so their peak is its size."""
+    """The shared pool of graphs allocates and frees memory like eager calls, so their peak is its size."""
     case = CASES[name]
     case = Case(case.title, case.obs, {**case.settings, "precision": precision, "cuda_graphs": False})
     plan, settings = planned(case)
     counted = memory_of(plan, settings).update_bytes
     learner = team(case, {}, "cuda")
     batch = batch_of(case, plan, settings, "cuda")
-    learner.update(batch)  # workspaces of libraries, which are not of this method alone
+    learner.update(batch)  # workspaces of libraries, which other methods use too
     learner.close()
     del learner
     gc.collect()

@@ -1,4 +1,4 @@
-"""Racing on a GPU: beside NumPy, captured beside eager, and a learner that collects and learns there."""
+"""Racing on a GPU: against NumPy, captured against eager, and a learner that collects and learns there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIEW = {"environment_options": VIEWS[1], "convolutions": [[16, 5, 2], [32, 3, 2]
 
 
 def arrays_with_numpy_draws(seed: int = 0) -> Any:
-    """Arrays on the GPU that begin the same episodes as NumPy's."""
+    """Arrays on the GPU that start the same episodes as NumPy's."""
     from runtime.rl.device.arrays import torch_arrays
     from runtime.rl.envs.device import DeviceArrays
 
@@ -72,7 +72,7 @@ def test_cars_drive_as_in_numpy(options):
         ours.use_state(on_gpu(theirs.state()))
         felt, pictures = ours.obs_space.split(ours.observe().cpu().numpy())
         other_felt, other_pictures = ours.obs_space.split(theirs.observe())
-        # Halfway between two samples of the course, rounding decides from which of them "ahead" begins.
+        # Halfway between two samples of the course, rounding decides from which of them "ahead" starts.
         assert (np.abs(felt - other_felt).max(axis=1) > 1e-4).mean() <= 2 / 64
         for picture, other in zip(pictures, other_pictures, strict=True):
             assert (picture != other).mean() < 2e-3
@@ -103,7 +103,7 @@ def test_a_captured_rollout_is_the_eager_one(changes):
 
 @pytest.mark.process  # torch's compiler starts some, and keeps a thread
 @pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what torch itself has deprecated
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about deprecations in torch itself
 def test_a_compiled_rollout_is_the_eager_one_to_rounding():
     pytest.importorskip("triton", reason="torch compiles nothing for a card without Triton")
     eager, method = collector_of(settings_of(cuda_graphs=False, compile=False))
@@ -111,7 +111,7 @@ def test_a_compiled_rollout_is_the_eager_one_to_rounding():
     assert type(compiled._env).__name__ == "CompiledEnv"
     ours = {name: column.clone() for name, column in compiled.collect().items()}
     theirs = eager.collect()
-    # The first steps alone: rounding adds up over spins, and decides which sample of the course is the nearest.
+    # Only the first steps: rounding accumulates over spins, and decides which sample of the course is the nearest.
     for name, column in ours.items():
         rows, others = column[:4].flatten(1).double(), theirs[name][:4].flatten(1).double()
         assert ((rows - others).abs() > 1e-3).double().mean() < 0.01, name

@@ -1,4 +1,4 @@
-"""Replay and rollouts on a GPU: the batches of the host's ring, whatever is copied while an update runs."""
+"""Replay and rollouts on a GPU: the same batches as from the host's ring, whatever is copied during an update."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def segment(
 
 
 def occupy() -> None:
-    """Keep the computing stream busy for about 50 ms, so that copies and gathers come beside it."""
+    """Keep the computing stream busy for about 50 ms, so that copies and gathers overlap with it."""
     torch.cuda._sleep(100_000_000)
 
 
@@ -89,9 +89,9 @@ def test_segments_never_overwrite_a_batch_that_is_gathered_on_a_busy_card(space:
         replay.put(segment(np.random.default_rng(7), space))
     for _ in range(10):
         occupy()
-        batch = device.sample(64)  # it waits on the card, behind the work above
+        batch = device.sample(64)  # it waits on the card, after the work above
         expected = host.sample(64)
-        for _ in range(4):  # and these come on a stream of their own: twice around the ring
+        for _ in range(4):  # and these come on a separate stream: twice around the ring
             columns = segment(rng, space)
             host.put(columns)
             device.put(columns)
@@ -113,7 +113,7 @@ def test_batches_that_are_copied_beside_an_update_are_those_of_the_host(space: O
         batch = source.take()
         occupy()
         assert batch.obs.is_cuda
-        # Read late and never waited for: the next copy must not overwrite it, nor the host what that copy reads.
+        # Read late and never waited for: the next copy must not overwrite it, nor the host the source of that copy.
         taken.append(kept(batch))
         source.prefetch()
         expected.append(kept(plain.sample(32)))
@@ -131,7 +131,7 @@ def test_steps_that_are_on_the_card_stay_there() -> None:
         for replay in replays:
             replay.put_steps(*tensors, ended)
         for tensor in tensors:
-            tensor.zero_()  # the next rollout is written over it
+            tensor.zero_()  # the next rollout overwrites it
         assert_same(*(replay.sample(64) for replay in replays))
 
 
@@ -173,7 +173,7 @@ def test_a_rollout_of_one_segment_is_not_overwritten_by_the_next_while_it_is_lea
         batch = device.take()
         assert batch is not None
         occupy()
-        total = batch.obs.sum(dtype=torch.float64)  # read late, behind the work above
+        total = batch.obs.sum(dtype=torch.float64)  # read late, after the work above
         del batch
         for _ in range(3):
             device.put((obs * 0, action, reward, reward, ended, tail))
@@ -184,7 +184,7 @@ def test_a_rollout_of_one_segment_is_not_overwritten_by_the_next_while_it_is_lea
 
 @pytest.mark.parametrize("space", SPACES)
 def test_a_ring_that_grows_keeps_what_was_drawn_before(space: ObsSpace) -> None:
-    """Many truncations, so that the ring of their observations moves while a gather waits behind other work."""
+    """Many truncations, so that the ring of their observations moves while a gather waits for other work."""
     layout, rng = transition_layout(space, ActionSpace(2)), np.random.default_rng(0)
     host, device = (Replay(300, layout, 3, rows=rows) for rows in (HostRows, partial(DeviceRows, "cuda")))
     sizes = set()

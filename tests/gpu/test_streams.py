@@ -1,4 +1,6 @@
-"""Copies to the host on a graphics card: of their moment, asynchronous, and never in the way of the next update."""
+"""Copies to the host on a graphics card: with the data of their moment, asynchronous, without blocking the next
+update.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_to_begin_a_copy_waits_for_no_kernel_and_its_arrival_for_those_before_it
     torch.cuda._sleep(CYCLES)
     values.fill_(3)
     copy = HostCopy({"values": values})
-    torch.cuda._sleep(CYCLES)  # kernels behind it are none of its business
+    torch.cuda._sleep(CYCLES)  # it does not depend on kernels after it
     assert not copy.ready()
     arrived: list[float] = []
     waiter = threading.Thread(target=lambda: arrived.append(float(copy.numpy()["values"].sum())))

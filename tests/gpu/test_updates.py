@@ -1,4 +1,4 @@
-"""Updates on a GPU: those of the CPU, captured those of eager, checkpoints from one to the other and back."""
+"""Updates on a GPU: equal to the CPU's, captured equal to eager, checkpoints moved in both directions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.runtime.rl.roles.test_run import moves_between_devices
 
 pytestmark = pytest.mark.gpu
 
-# All rows in one minibatch: the order in which a device shuffles them decides nothing but rounding.
+# All rows in one minibatch: the order in which a device shuffles them only affects rounding.
 TO_COMPARE = {name: CASES[name] for name in ("sac", "sac-weighted", "sac-picture", "impala", "appo")} | {
     "ppo": Case(partial(PPO, GAUSSIAN, replace(PPO_CONFIG, minibatch_size=40), 3), on_policy(GAUSSIAN))
 }
@@ -164,7 +164,7 @@ def test_graphs_of_a_stream_are_captured_beside_it_with_its_priority() -> None:
 
 @pytest.mark.process
 def test_what_cannot_be_captured_is_a_sentence() -> None:
-    """In a process of its own, as in a learner: torch's allocator does not recover from a capture that failed."""
+    """In a separate process, as in a learner: torch's allocator does not recover from a failed capture."""
     code = (
         "import torch; from runtime.rl.device.captured import Captured; "
         "Captured(lambda value: value * value.sum().item(), torch.ones(3, device='cuda'))"
@@ -177,7 +177,7 @@ def test_what_cannot_be_captured_is_a_sentence() -> None:
 
 
 def test_impala_and_its_workers_gradient_agree() -> None:
-    """The gradient that a worker computes on its CPU is the one that a captured update follows."""
+    """The gradient that a worker computes on its CPU equals that of a captured update."""
     case = CASES["impala"]
     host, device = case.make(), on_gpu(case)
     assert isinstance(host, Impala)

@@ -1,4 +1,4 @@
-"""Real folders, sockets and processes for the runtime's tests, and proof that nothing of them is left."""
+"""Real folders, sockets and processes for the runtime's tests, and a check that nothing is left."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ TINY: dict[str, Any] = {
     "eval_episodes": 2,
     "eval_options": {"start": "line", "max_seconds": 6},
 }
-"""A run that learns little and does everything within seconds."""
+"""A short run that exercises everything within seconds."""
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0, log: Started | None = None) -> Any:
-    """Wait until `condition` gives something true and return it; show the end of `log` if it never does."""
+    """Wait until `condition` returns a true value and return it; on timeout, show the end of `log`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         said = log.text()[-2000:] if log else ""
@@ -65,7 +65,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def warm_zmq() -> None:
-    """Let pyzmq start its one helper for sends without a copy, which lives as long as the process."""
+    """Let pyzmq start its one helper thread for zero-copy sends, which lives until the process ends."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as push, context.socket(zmq.PULL) as pull:
         pull.bind("inproc://warm")
         push.connect("inproc://warm")
@@ -78,7 +78,7 @@ def no_leaks(warm_zmq: None) -> Iterator[None]:
     """Fail if the test leaves a file descriptor, a thread or a child process."""
     me = psutil.Process()
     descriptors, threads = me.num_fds(), set(threading.enumerate())
-    others = set(me.children(recursive=True))  # such as the resource tracker of multiprocessing, once it was needed
+    others = set(me.children(recursive=True))  # such as the resource tracker of multiprocessing, once started
     yield
     children = set(me.children(recursive=True)) - others
     assert not children, f"left behind: {children}"

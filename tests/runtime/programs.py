@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Program:
-    """One process and what it said."""
+    """One process and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
@@ -40,8 +40,8 @@ class Program:
         return self.process.wait(seconds)
 
     def kill_all(self) -> None:
-        """End the process and all that it started, as the end of a pod does."""
-        started = psutil.Process(self.process.pid).children(recursive=True)  # torch gives each a session of its own
+        """End the process and its descendants, like the end of a pod."""
+        started = psutil.Process(self.process.pid).children(recursive=True)  # torch makes a session for each
         os.killpg(self.process.pid, signal.SIGKILL)
         for each in started:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -98,7 +98,7 @@ class Programs:
 
 
 def wait_for(condition: Callable[[], Any], what: str, *logs: Program, seconds: float = 240.0) -> Any:
-    """Wait until `condition` gives something true and return it; show what the programs said if it never does."""
+    """Wait until `condition` returns a true value and return it; on timeout, show the programs' output."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:

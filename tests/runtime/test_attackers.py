@@ -1,4 +1,6 @@
-"""A thousand connections of attackers, with those to the app in a browser: nothing ends, moves or is read."""
+"""A thousand connections of attackers, including ones to the app in a browser: no service ends, moves or leaks
+data.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_nobody_ends_or_moves_an_elastic_job(programs):
     node = job.node()
     wait_for(together(node), "a round", node, job.rendezvous)
     before = part(node)["time"]
-    # A rightful session in which the end of the job is written, to another job's key: it must not be repeatable.
+    # A valid session that writes the end of the job, to another job's key: replaying it must have no effect.
     with recording(port) as (relay, sent), RemoteValues(socket_at(relay)) as values:
         assert values.replace("l2r/elastic/recorded", "", '{"end":"finished"}')
         assert values.replace("l2r/elastic/recorded", '{"end":"finished"}', "")
@@ -126,7 +128,7 @@ def read_status(port: int) -> dict[str, Any]:
 
 
 def listen_in(relay: int, keys: Path) -> None:
-    """Be a rightful peer that says something through a relay."""
+    """Act as a valid peer that sends a message through a relay."""
     import zmq
 
     mine = curve_keys.read_peer(keys)
@@ -151,7 +153,7 @@ def test_another_user_of_the_machine_reaches_no_socket_of_a_run(run: RunUnderTes
         Path(run.endpoint.removeprefix("ipc://")) / name for name in ("data.sock", "model.sock", "status.sock")
     ]
     wait_until(lambda: all(path.exists() for path in sockets), "its sockets", seconds=240.0, log=learner)
-    run.folder.chmod(0o755)  # the folder of the sockets protects itself, whatever those above let others see
+    run.folder.chmod(0o755)  # the folder of the sockets protects itself, whatever the permissions of its parents
     attacker = Attackers(free_ports(), b"")
     result = attacker.attack_as_another_user(0, [], list(map(str, sockets)))
     assert result["joined"] == []

@@ -1,1 +1,1 @@
-"""Pictures of the app, made by driving it: ``screenshots/``. No test; `make screenshots` runs it."""
+"""Pictures of the app, made by driving it: ``screenshots/``. Not a test; `make screenshots` runs it."""

@@ -1,8 +1,8 @@
 """Take pictures: ``python -m tests.shots [cluster] [recording] [local]``; all of them without a name.
 
-`cluster` and `recording` drive the app over an in-memory cluster (``sample_cluster``) and need nothing; `local`
-starts the example run on this machine and takes about two minutes.
-``python -m tests.shots sheets FOLDER [SCREEN…]`` draws every screen at three sizes with and without colour.
+`cluster` and `recording` drive the app over an in-memory cluster (``sample_cluster``) and have no requirements;
+`local` starts the example run on this machine and takes about two minutes. ``python -m tests.shots sheets FOLDER
+[SCREEN…]`` draws every screen at three sizes with and without colour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The app under keys, and its pictures: as SVG, and as PNG where a program that draws one is there."""
+"""The app driven by keys, and its pictures: as SVG, and as PNG if a program that draws one is installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AppDriver:
         self.pilot = pilot
 
     async def until(self, condition: Callable[[], object], event: str) -> None:
-        """Wait until a condition holds, by the clock on the wall: processes and streams take their time."""
+        """Wait until a condition holds, in real time: processes and streams take their time."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             if time.monotonic() > deadline:

@@ -17,12 +17,12 @@ SIZE = (160, 45)
 
 @asynccontextmanager
 async def sample_app(size: tuple[int, int], *, has_faults: bool) -> AsyncIterator[tuple[AppDriver, SampleBackend]]:
-    """Open the app over the sample cluster, as its user, with a state folder of its own."""
+    """Open the app over the sample cluster, as its user, with a separate state folder."""
     with tempfile.TemporaryDirectory(prefix="l2rtui-") as state:
         os.environ["XDG_STATE_HOME"] = state
         os.environ["USER"] = os.environ["LOGNAME"] = ME
         backend = SampleBackend(has_faults=has_faults)
-        # The name of the backend as it would be on a cluster of that kind; what it is, the captions say.
+        # The name of the backend as on a cluster of that kind; the captions say that it is a sample.
         app = L2RApp(Settings(backend="demo"), lambda: backend, clock=backend.now)
         app.ctx.cancel_seconds = 0.0
         async with app.run_test(size=size, notifications=True) as pilot:

@@ -88,7 +88,7 @@ async def take() -> None:
 
 
 async def destroy_what_is_left(settings: Settings) -> None:
-    """Destroy all runs: however this ends, no process stays behind."""
+    """Destroy all runs: in every case, no process stays behind."""
     backend = make_backend("local", settings)
     try:
         for run in (await backend.snapshot()).runs.values():

@@ -1,6 +1,6 @@
-"""A recording as one SVG that moves by CSS: place, launch, fault, destroy, over the in-memory sample cluster.
+"""A recording as one animated SVG (CSS): place, launch, fault, destroy, over the in-memory sample cluster.
 
-Frames are the app's own pictures. A line of the terminal is drawn once however many frames show it, so that half a
+Frames are the app's own pictures. A line of the terminal is stored once however many frames show it, so that half a
 minute takes a few hundred kilobytes; browsers and code hosts play the file as an image, without a script.
 """
 
@@ -31,7 +31,7 @@ workers:
 """
 CHARACTER = 12.2
 LINE = 24.4
-"""Width and height of a cell as ``rich.console.Console.export_svg`` draws it."""
+"""Width and height of a cell as drawn by ``rich.console.Console.export_svg``."""
 MARGIN = 12
 CAPTION = 40
 _STYLE = re.compile(r"\.f-r(\d+) \{ ([^}]*) \}")
@@ -43,7 +43,7 @@ _TEXT = re.compile(
 
 @dataclass
 class Recording:
-    """Frames of a terminal, each with the time that it stands and a caption."""
+    """Frames of a terminal, each with its duration and a caption."""
 
     width: int
     height: int
@@ -52,7 +52,9 @@ class Recording:
     _frames: list[tuple[float, str, tuple[int, ...]]] = field(default_factory=list)
 
     def add(self, svg: str, seconds: float, caption: str) -> None:
-        """Add a picture of ``export_svg`` whose unique id is ``f``; one like the last lengthens that."""
+        """Add a picture of ``export_svg`` whose unique id is ``f``; a picture equal to the last extends its
+        duration.
+        """
         names = {
             number: self._classes.setdefault(style.strip(), f"c{len(self._classes)}")
             for number, style in _STYLE.findall(svg)
@@ -94,7 +96,7 @@ class Recording:
             "text{font:20px 'Fira Code','DejaVu Sans Mono',Menlo,Consolas,monospace;white-space:pre}"
             ".caption{fill:#e6ebf2;font-weight:bold}"
             f".frame{{visibility:hidden;animation:{total:.2f}s step-end infinite}}#f0{{visibility:visible}}"
-            # The last frame stands for those who want nothing to move.
+            # Users who prefer reduced motion see only the last frame.
             f"@media(prefers-reduced-motion:reduce){{.frame{{animation:none}}#f0{{visibility:hidden}}"
             f"#f{len(self._frames) - 1}{{visibility:visible}}}}"
             f"{''.join(styles)}</style><defs>{lines_drawn}</defs>"
@@ -104,7 +106,7 @@ class Recording:
 
 
 class Recorder:
-    """The app under keys, recorded."""
+    """The app driven by keys, recorded."""
 
     def __init__(self, driver: AppDriver, backend: SampleBackend) -> None:
         self.driver = driver
@@ -136,7 +138,7 @@ class Recorder:
             self.take(seconds if key == keys[-1] else 0.35, caption)
 
     async def pass_time(self, caption: str, count: int, *, step: float = 1.0, seconds: float = 0.45) -> None:
-        """Let the cluster's clock move on, with a picture after each step."""
+        """Advance the cluster's clock, with a picture after each step."""
         for _ in range(count):
             self.backend.advance(step)
             # Records of pods and learners are reported once a second of the real clock.

@@ -1,8 +1,8 @@
-"""An in-memory cluster as pictures need it: four nodes, five runs of two users, other people's pods, and faults.
+"""An in-memory cluster for pictures: four nodes, five runs of two users, other people's pods, and faults.
 
-Nothing of it runs: it is the demo backend with other contents, whose clock moves when the script says so. Each
-fault is what a backend reports of a real one: a worker that the kernel ended for its memory, a simulator that
-hangs, a learner whose updates stop, an image that cannot be pulled, a node that is cordoned.
+Nothing really runs: it is the demo backend with other contents, whose clock is moved by the script. Each fault
+looks like a backend's report of a real one: a worker that the kernel ended for its memory, a simulator that hangs,
+a learner whose updates stop, an image that cannot be pulled, a node that is cordoned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NODES = (("h100-01", "NVIDIA H100 80GB HBM3", 8), ("h100-02", "NVIDIA H100 80GB 
 NODES += (("a100-01", "NVIDIA A100-SXM4-80GB", 8), ("a100-02", "NVIDIA A100-SXM4-80GB", 8))
 CORDONED = "a100-02"
 LAST_WORDS_SECONDS = 2.0
-"""A worker prints every two seconds: its last line says why it ends."""
+"""A worker prints every two seconds: its last line gives the reason for its end."""
 WORKER_RATE = demo_logs.STEPS_PER_SECOND / 4
 COUNTS = ("env_steps", "updates", "policy_version")
 RUNS = ((ME, "circuit-sac", 5, (0, 1, 2), 4_150.0), ("jonas", "drift-impala", 9, (), 90_000.0))
@@ -58,7 +58,7 @@ class SampleBackend(FakeBackend):
             self._refuse_image("drift-impala-w-8")
 
     def run_out_of_memory(self, name: str) -> None:
-        """Let a pod be ended by the kernel, again and again."""
+        """Let the kernel end a pod repeatedly."""
         self._ended[name] = self.now()
         self._change(
             name,

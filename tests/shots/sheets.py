@@ -1,6 +1,6 @@
-"""Every screen at three sizes, with and without colour, on one sheet each: to be looked at, not kept.
+"""Every screen at three sizes, with and without colour, on one sheet each: for review, not kept.
 
-A sheet is an HTML page of six pictures, and a PNG of it where a Chromium is installed.
+A sheet is an HTML page of six pictures, and a PNG of it if a Chromium is installed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _sheet(folder: Path, name: str) -> Path:
 
 
 def _height(svg: Path) -> float:
-    """Height of a picture as a part of its width."""
+    """Height of a picture relative to its width."""
     found = re.search(r'viewBox="([^"]*)"', svg.read_text("utf-8"))
     assert found is not None, svg
     _, _, width, height = found[1].split()

@@ -34,7 +34,7 @@ class ComposedBackend:
         members: Backends with their settings by context name, in the order of the rows; closed with this one.
     """
 
-    adopt = records = renderer = reservations = results = kept_results = secrets = volumes = None
+    adopt = records = renderer = reservations = results = kept_results = queue = secrets = volumes = None
     history_to = ""
 
     def __init__(self, members: Mapping[str, tuple[Backend, Settings]]) -> None:

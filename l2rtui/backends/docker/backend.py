@@ -58,7 +58,7 @@ class DockerBackend:
     """
 
     name = "docker"
-    location = contexts = renderer = volumes = secrets = adopt = records = results = kept_results = None
+    location = contexts = renderer = volumes = secrets = adopt = records = results = kept_results = queue = None
 
     def __init__(
         self,

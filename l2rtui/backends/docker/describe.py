@@ -13,6 +13,7 @@ from l2rtui.backends.docker import containers, labels, views
 from l2rtui.cloud.docker_engine import DockerEngine
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
@@ -104,8 +105,8 @@ async def _pod(engine: DockerEngine, view: PodView) -> list[str]:
         ("network", host["NetworkMode"]),
         ("slots", ", ".join(str(slot) for slot in view.slots)),
         ("gpus", ", ".join(str(gpu) for request in host["DeviceRequests"] or () for gpu in request["DeviceIDs"])),
-        ("memory", f"{host['Memory']} bytes" if host["Memory"] else ""),
-        ("shm", f"{host['ShmSize']} bytes"),
+        ("memory", format_bytes(host["Memory"]) if host["Memory"] else ""),
+        ("shm", format_bytes(host["ShmSize"])),
         ("grace", f"{config['StopTimeout']} s" if config.get("StopTimeout") is not None else ""),
     )
     lines += [

@@ -65,7 +65,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = contexts = renderer = secrets = adopt = records = results = kept_results = None
+    location = contexts = renderer = secrets = adopt = records = results = kept_results = queue = None
     history_to = ""
 
     def __init__(

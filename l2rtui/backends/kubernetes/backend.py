@@ -58,8 +58,8 @@ class KubernetesBackend:
     """
 
     name = "kubernetes"
-    # The cluster's controllers supervise pods, and results are in volumes.
-    adopt = results = kept_results = None
+    # The controllers of the cluster supervise pods; what those write lies in volumes.
+    adopt = results = kept_results = queue = None
 
     def __init__(
         self, settings: Settings, kubeconfig: str | None = None, eks_token: EksSigner | None = None

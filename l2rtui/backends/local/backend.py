@@ -56,7 +56,7 @@ class LocalBackend:
     """
 
     name = "local"
-    location = contexts = renderer = records = None
+    location = contexts = renderer = records = queue = None
 
     def __init__(self, settings: Settings, *, state: Path | None = None, nvml: object = None) -> None:
         self._settings = settings

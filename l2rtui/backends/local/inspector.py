@@ -21,6 +21,7 @@ from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.preflight import limits_text
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.redact import redact
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
@@ -149,7 +150,7 @@ class LocalInspector:
         lines = [f"node {node.name}"]
         lines += fields(
             ("cores", f"{node.cpu_cores:g}"),
-            ("memory", f"{node.memory_bytes} bytes"),
+            ("memory", format_bytes(node.memory_bytes)),
             ("gpus", str(sum(not gpu.is_cpu for gpu in node.gpus))),
             ("problem", node.message),
             ("state", str(self._root.path)),

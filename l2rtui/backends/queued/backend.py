@@ -11,10 +11,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.store import Place, QueueStore, place_variables
+from l2rtui.backends.common.wrapper import WrappedBackend
+from l2rtui.backends.queue_store import Place, QueueStore, place_variables
 from l2rtui.config import Settings, state_dir
 from l2rtui.domain.change import Change, RunChanged, RunGone
 from l2rtui.domain.history.identity import spec_id
@@ -32,27 +33,18 @@ _SETTLE_SECONDS: Final = 60.0
 """Longest wait for a start in progress when its run is destroyed."""
 
 
-class QueuedBackend:
-    """A backend and its queue. The backend itself implements the rest of the protocol.
+class QueuedBackend(WrappedBackend):
+    """A backend and its queue.
 
     Args:
         state: Folder of all queues; None for ``queue`` in the user's state folder.
     """
 
     def __init__(self, backend: Backend, settings: Settings, state: Path | None = None) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._settings = settings
         self._state = state or state_dir() / "queue"
         self._store: QueueStore | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        # Only for attributes that are not defined here: the rest of the protocol, and extras of single backends.
-        return getattr(self._backend, name)
-
-    @property
-    def unqueued(self) -> Backend:
-        """The backend without queued runs, for code that starts them."""
-        return self._backend
 
     @property
     def queue(self) -> QueueStore:
@@ -201,23 +193,6 @@ def _view(ticket: Ticket, number: int) -> RunView:
         trial=spec.trial,
         spec_id=spec_id(spec),
     )
-
-
-def with_queue(backend: Backend, settings: Settings, state: Path | None = None) -> Backend:
-    """Return the backend together with its queue."""
-    # The cast covers what __getattr__ hides from the type checker: the backend implements the rest of the protocol.
-    return cast("Backend", QueuedBackend(backend, settings, state))
-
-
-def queue_of(backend: Backend) -> QueueStore | None:
-    """Return the queue of a backend; None if runs cannot wait: in the demo, and with several contexts."""
-    store = getattr(backend, "queue", None)
-    return store if isinstance(store, QueueStore) else None
-
-
-def unqueued(backend: Backend) -> Backend:
-    """Return the backend without queued runs among its rows, for code that launches them."""
-    return backend.unqueued if isinstance(backend, QueuedBackend) else backend
 
 
 class _QueuedRows:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from l2rtui.backends.queued.store import QueueStore, queue_stores
+from l2rtui.backends.queue_store import QueueStore, queue_stores
 from l2rtui.config import state_dir
 from l2rtui.errors import BackendError, L2RError
 

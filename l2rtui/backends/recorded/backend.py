@@ -33,7 +33,7 @@ class ReplayBackend:
     """
 
     name = "replay"
-    adopt = records = contexts = inspector = renderer = reservations = results = kept_results = None
+    adopt = records = contexts = inspector = renderer = reservations = results = kept_results = queue = None
     secrets = volumes = None
     history_to = ""
 

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Final
 
 from l2rtui.backends.base import Backend
+from l2rtui.backends.common.wrapper import WrappedBackend
 from l2rtui.backends.recorded.recording import (
     EndEntry,
     OutageEntry,
@@ -78,8 +78,8 @@ class BackendRecorder:
         return f"Recorded to {self._path}: {what}.{problem}{dropped} `l2rtui --replay {self._path}` shows it."
 
     def of(self, backend: Backend) -> Backend:
-        """Return a backend that behaves like the given one, and is recorded."""
-        return cast("Backend", _RecordedBackend(backend, self))  # all but two methods are the other's own
+        """Return a backend that does what the given one does, and is recorded."""
+        return _RecordedBackend(backend, self)
 
     def take_changes(self, source: Backend, changes: tuple[Change, ...], *, is_first: bool) -> None:
         """Record a batch of a watch."""
@@ -165,15 +165,12 @@ def _created(path: Path) -> IO[bytes]:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordedBackend:
-    """Wraps a backend; everything that its watch and its logs yield is recorded as well."""
+class _RecordedBackend(WrappedBackend):
+    """The given backend; what its watch and its logs yield goes to the recorder as well."""
 
-    _backend: Backend
-    _recorder: BackendRecorder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+    def __init__(self, backend: Backend, recorder: BackendRecorder) -> None:
+        super().__init__(backend)
+        self._recorder = recorder
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         is_first = True

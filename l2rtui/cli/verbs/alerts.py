@@ -12,7 +12,7 @@ from l2rtui.services.spec import spec_file
 
 
 async def run_alerts(session: Session) -> int:
-    """Send a test: from the learner of a run, or from here for a spec file."""
+    """Send a test: from the learner of a run, or from this machine for a spec file."""
     session.require_writable("alerts test")
     target = session.args.target
     if target.endswith((".yaml", ".yml", ".json")) or os.sep in target:

@@ -225,7 +225,7 @@ async def _scale(session: Session) -> int:
 
 
 async def _kubeconfig(session: Session) -> int:
-    if session.settings.readonly:  # otherwise it does not ask: it takes nothing away
+    if session.settings.readonly:  # otherwise it does not ask, since it removes nothing
         session.require_change("cluster kubeconfig")
     name, cloud = _named(session)
     await _write_kubeconfig(session, cloud, name)
@@ -241,7 +241,7 @@ async def _write_kubeconfig(session: Session, cloud: Cloud, name: str) -> str:
 
 
 async def _addons(session: Session) -> int:
-    """Apply the add-ons to the cluster of the current context, wherever it runs."""
+    """Apply the add-ons to the cluster of the current context, on any provider."""
     if not session.args.dry_run:
         session.require_change("cluster addons")
         names = ", ".join(dict.fromkeys(addon for addon, _ in addons.read_addons()))
@@ -290,7 +290,7 @@ async def _token(session: Session) -> int:
     return EXIT_DONE
 
 
-# --- what they share ------------------------------------------------------------------------------------------
+# --- shared helpers -------------------------------------------------------------------------------------------
 
 
 def _change(session: Session, cloud: Cloud) -> ClusterChange:

@@ -1,4 +1,4 @@
-"""config: the settings file, looked through for every mistake at once; uses no backend."""
+"""config: check of the settings file that reports every error together; uses no backend."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from l2rtui.services import filters
 
 _OWN_CONTEXTS = ("local", "demo", "docker")
-"""Names of ``[context.NAME]`` that stand for a backend and not for a context of the kubeconfig."""
+"""Names of ``[context.NAME]`` that stand for a backend, not for a context of the kubeconfig."""
 
 
 def run_config(args: Namespace) -> int:
-    """Print what the settings of file and environment are worth; exit code 1 if one of them is wrong."""
+    """Print findings about the settings of file and environment; exit code 1 if one of them is wrong."""
     environ = dict(os.environ)
     if args.config:
         environ["L2RTUI_CONFIG"] = args.config
@@ -36,12 +36,12 @@ def _findings(environ: dict[str, str]) -> Iterator[Finding]:
     path = settings_path(environ)
     try:
         values, contexts = settings_of_file(environ, mistakes.append)
-    except ConfigError as error:  # not one setting of it can be read
+    except ConfigError as error:  # none of its settings can be read
         yield _refusal("settings", error)
         return
     variables = settings_of_variables(environ, mistakes.append)
     findings = [_refusal("settings", mistake) for mistake in mistakes]
-    # Limits, keys and filters have forms of their own, which are checked when they are used.
+    # Limits, keys and filters have their own formats, which are checked when they are used.
     for name, part in (("settings", values), *((f"[context.{name}]", part) for name, part in contexts.items())):
         findings += [_refusal(name, mistake) for mistake in _mistakes_of_tables(part)]
     findings += _unknown_themes({"theme": "", **values, **variables}["theme"])
@@ -82,7 +82,7 @@ def _unknown_themes(theme: str) -> Iterator[Finding]:
 
 
 def _unknown_contexts(environ: dict[str, str], contexts: dict[str, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield a warning for each table of a context that no kubeconfig has: its protection would protect nothing."""
+    """Yield a warning for each table of a context that is in no kubeconfig: its protection would have no effect."""
     names = [name for name in contexts if name not in _OWN_CONTEXTS]
     if not names:
         return

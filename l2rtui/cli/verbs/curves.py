@@ -18,7 +18,7 @@ from l2rtui.services.metrics import has_learner
 from runtime.base.atomic_files import write_atomic
 
 _AT_ONCE = 4
-"""Runs that are read back together: each may be a log of many megabytes."""
+"""Runs that are read back in parallel: each may have a log of many megabytes."""
 
 
 async def export(session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunView]) -> int:

@@ -26,11 +26,11 @@ _FORCE_WARNING = (
 
 
 async def run_destroy(session: Session) -> int:
-    """Destroy runs, or sets of them; exit code 4 if anything is left."""
+    """Destroy runs, or sets of them; exit code 4 if any object is left."""
     args = session.args
     if bool(args.targets) == args.all_mine:
         raise UsageError("destroy needs the names of runs, or else --all-mine.", "See `l2rtui runs`.")
-    # A set has no results of its own, and force would orphan the objects that the run still owns.
+    # A set has no separate results, and force would orphan the objects that the run still owns.
     is_of_sets = any("/" in target for target in args.targets)
     if is_of_sets and (args.purge or args.force):
         raise UsageError("--purge and --force are for whole runs.", "Name runs, and no RUN/SET.")
@@ -41,13 +41,13 @@ async def run_destroy(session: Session) -> int:
     runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
     require_only_named(session, "destroy", _named(snapshot, args.targets, args.seed))
-    session.require_answer("destroy")  # after the names: a typo must not cost two calls
+    session.require_answer("destroy")  # after the names: a typo must not need a second call
     if not scopes:
         session.talk.say("You have no runs.")
     elif not session.confirm(lambda: _question(session, snapshot, scopes), word="force" if args.force else ""):
         return EXIT_FAILED
     receipts, failures = await _Destroyer(session, scopes).all()
-    # Receipts are printed first where there are any: they prove what is gone, whatever failed beside.
+    # Receipts, if any, are printed first: they prove which objects were deleted, even if other runs failed.
     if failures and not receipts:
         raise failures[0]
     documents = [json_output.receipt_document(receipt) for receipt in receipts]
@@ -67,7 +67,7 @@ def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[i
     """Return the named runs and sets, each once; a set of a run that is destroyed as a whole is left out.
 
     Raises:
-        NotFoundError: a target names none.
+        NotFoundError: a target matches nothing.
     """
     scopes: dict[tuple[str, str], Scope] = {}
     for target in targets:
@@ -85,7 +85,7 @@ def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[i
 
 
 def _named(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> dict[str, list[str]]:
-    """Return the runs of each target; with ``--seed``, of each seed of it: one run is named by both."""
+    """Return the runs of each target; with ``--seed``, of each of its seeds, so that both together name one run."""
     names: dict[str, list[str]] = {}
     for target in targets:
         for run in snapshot.runs_in(target)[0]:
@@ -125,7 +125,7 @@ def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scop
 
 
 class _Destroyer:
-    """Concurrent destroys: on a terminal with one line that moves, elsewhere a line for each that has ended."""
+    """Concurrent destroys: one updated line on a terminal, elsewhere a line for each finished destroy."""
 
     def __init__(self, session: Session, scopes: Sequence[Scope]) -> None:
         self._session = session
@@ -138,7 +138,7 @@ class _Destroyer:
         """Destroy all; return the receipts, and the errors of those without one."""
         names = [_name(scope) for scope in self._scopes]
         try:
-            # One destroy that fails must not cancel the others half-way.
+            # A failed destroy must not cancel the others half-way.
             outcomes = await asyncio.gather(*(self._one(scope) for scope in self._scopes), return_exceptions=True)
         except asyncio.CancelledError:
             unfinished = [name for name in names if name not in self._receipts]
@@ -173,13 +173,13 @@ class _Destroyer:
     def _tell(self) -> None:
         gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""
         waiting = listed(f"{name} ({count} left)" for name, count in self._left.items())
-        if self._session.talk.is_live or not self._is_told:  # elsewhere once: then follow the runs that are gone
+        if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
             self._session.talk.progress(f"destroying {gone}{waiting}")
             self._is_told = True
 
     def _tell_end(self, receipt: Receipt) -> None:
         talk = self._session.talk
-        # On a terminal the table of many receipts says the same; what is left behind is worth its sentence.
+        # On a terminal the table of many receipts says the same; only leftovers need a sentence.
         if talk.is_live and len(self._scopes) > 1 and not receipt.left:
             self._tell()
             return

@@ -1,4 +1,4 @@
-"""history, diff, sweep and report: runs of the past, differences, trials, and an experiment as a page."""
+"""history, diff, sweep and report: past runs, differences, trials, and an experiment as a page."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from l2rtui.services.history.lookup import bare_experiment, compared, find_entry
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 
 _LOOK_SECONDS: Final = 10.0
-"""Time for which a list waits for the ends of runs that nobody has seen yet."""
+"""Longest wait of a list for ends of runs that were not recorded yet."""
 _MAX_LISTED: Final = 12
 _EMPTY: Final = "The history is empty."
 
 
 async def run_history(session: Session) -> int:
-    """List runs of the past, or do what the first of them says with the others."""
+    """List past runs, or perform the action named by the first word on the others."""
     args = session.args
     names = list(args.names)
     if names[:1] == ["show"] and len(names) == 2:
@@ -70,7 +70,7 @@ def _selected(session: Session, names: Sequence[str]) -> Iterator[Document]:
 
 
 async def run_diff(session: Session) -> int:
-    """Print how two runs differ, as a unified diff; equal ones print nothing."""
+    """Print the differences of two runs as a unified diff; nothing if they are equal."""
     await _complete(session)
     is_here = _is_here(session)
     with HistoryStore() as store:
@@ -79,7 +79,7 @@ async def run_diff(session: Session) -> int:
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_output.difference_document(first.entry, second.entry, rows, patch))
     elif rows or patch:
-        # Where both are from one place, that would only make the titles long.
+        # If both are from one place, that would only make the titles longer.
         places = [
             f", {record.entry.place}" if first.entry.place != second.entry.place else ""
             for record in (first, second)
@@ -125,12 +125,7 @@ async def run_sweep(session: Session) -> int:
     await _complete(session)
     results = await sweep_results(session.backend, await session.backend.snapshot(), session.args.experiment)
     documents = [sweep_output.trial_result_document(result) for result in results]
-    if session.out.form == "svg":
-        from l2rtui.cli.verbs.curves import write_text
-        from l2rtui.domain.experiments.parallel_chart import parallel_chart
-
-        write_text(session, "-", parallel_chart(session.args.experiment, results))
-    elif session.out.form == "csv":
+    if session.out.form == "csv":
         for line in sweep_output.sweep_csv(documents):
             session.out.text(line)
     else:
@@ -139,7 +134,7 @@ async def run_sweep(session: Session) -> int:
 
 
 async def _complete(session: Session) -> None:
-    """Record ends that nobody has seen yet, and runs of others; a cluster out of reach only costs a sentence."""
+    """Record ends that were not recorded yet, and runs of others; if the cluster cannot be reached, only say so."""
     try:
         if _is_complete(session):
             return
@@ -151,7 +146,7 @@ async def _complete(session: Session) -> None:
 
                 try:
                     await receive(session.backend)
-                except L2RError as error:  # this machine's own runs are completed all the same
+                except L2RError as error:  # this machine's runs are completed anyway
                     session.talk.say(f"Records of others may be missing: {error}")
             await complete_ended(session.backend)
     except (L2RError, TimeoutError) as error:
@@ -159,7 +154,7 @@ async def _complete(session: Session) -> None:
 
 
 def _is_complete(session: Session) -> bool:
-    """Return True where no run is open and nobody else writes records: no backend is made to ask it."""
+    """Return True if no run is open and no other user writes records: then no backend is made."""
     settings = session.settings
     is_unshared = (settings.backend or chosen_backend(settings)) in UNSHARED and not settings.history_to
     return is_unshared and not has_open_runs()
@@ -182,7 +177,7 @@ def _narrows(session: Session) -> bool:
 
 
 def _is_here(session: Session) -> Callable[[HistoryEntry], bool]:
-    """Return the test whether a record is of the backend, the contexts and the namespaces that the options name."""
+    """Return a test that accepts records of the backend, contexts and namespaces named by the options."""
     args = session.args
     backend = args.backend or ("kubernetes" if args.context or args.namespace or args.all_contexts else "")
     contexts = contexts_of(args) or ((args.context,) if args.context else ())
@@ -205,7 +200,7 @@ def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iter
     exact = tuple(name for name in names if not is_pattern(name))
     states = tuple(_state(word) for word in args.state.split(",") if word.strip())
     owner = user_name() if args.mine else args.owner
-    # A pattern is matched here, so the file selects by names only where every word is one.
+    # A pattern is matched here, so the file selects by names only if every word is a full name.
     by_name = tuple(map(bare_experiment, exact)) if len(exact) == len(names) else ()
     left = _left(session) if args.since_left else None
     limit = 0 if names or left is not None or args.backend or args.context or args.namespace else args.last
@@ -213,7 +208,7 @@ def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iter
         HistoryFilter(by_name, states, owner, limit=limit, touched_since=left)
     )
     rows = filter(is_here, rows)
-    if left is not None:  # and not what merely runs
+    if left is not None:  # and not runs that only run
         rows = (entry for entry in rows if (entry.ended or entry.started) > left)
     if not names:
         return islice(rows, args.last or None)
@@ -223,12 +218,12 @@ def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iter
     def is_meant(entry: HistoryEntry, name: str) -> bool:
         if is_pattern(name):
             return matches_any((entry.run, entry.experiment), (bare_experiment(name),))
-        # The exact name of a run means that run alone.
+        # The exact name of a run selects only that run.
         experiment = bare_experiment(name) if name not in runs else None
         return name in (entry.run, entry.run_id) or entry.experiment == experiment
 
     entries = [entry for entry in entries if any(is_meant(entry, name) for name in names)]
-    # The beginning of an id means a run, too; and a typo must not look like a run that never was.
+    # The start of an id selects a run, too; and a typo must not look like a run that never existed.
     if not (states or owner or args.since_left):
         missing = (name for name in exact if not any(is_meant(entry, name) for entry in entries))
         entries += [find_entry(store, name, is_here) for name in missing]
@@ -236,7 +231,7 @@ def _chosen(session: Session, store: HistoryStore, names: Sequence[str]) -> Iter
 
 
 def _left(session: Session) -> float:
-    """Return when the app was last open here.
+    """Return when the app was last open on this machine.
 
     Raises:
         NotFoundError: it never was.
@@ -289,7 +284,7 @@ async def _show(session: Session, word: str) -> int:
 
 
 async def _export(session: Session, names: Sequence[str]) -> int:
-    """Copy the selected runs, the oldest first, and print the names of those that were written."""
+    """Copy the selected runs, oldest first, and print the names of the copied ones."""
     from l2rtui.services.history.exports.trackers import Tracker, export_runs
 
     await _complete(session)
@@ -316,10 +311,10 @@ async def _export(session: Session, names: Sequence[str]) -> int:
 
 
 def _only_entry(store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool]) -> HistoryEntry:
-    """Return the one record that a word means.
+    """Return the one record that a word selects.
 
     Raises:
-        UsageError: several launches have this name; names their ids.
+        UsageError: several launches have this name; lists their ids.
     """
     entry = find_entry(store, word, is_here)
     if word not in (entry.run, entry.experiment):  # an id

@@ -1,4 +1,4 @@
-"""image: build, push, login and ls. What a launch then names is a digest."""
+"""image: build, push, login and ls. A launch then names the image by digest."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def _login(session: Session) -> int:
 
 
 def login_from_terminal(session: Session, host: str) -> Login:
-    """Prompt for the login of a registry; the password is not echoed and never an argument."""
+    """Prompt for the login of a registry; the password is not echoed and is never an argument."""
     args = session.args
     if getattr(args, "password_stdin", False):
         if not args.username:

@@ -66,7 +66,7 @@ def _target(snapshot: ClusterSnapshot, name: str) -> PodView | RunView | Node:
 
 
 def _mismatches(snapshot: ClusterSnapshot, target: PodView | RunView | Node) -> tuple[str, ...]:
-    """Return a line for each sentence on what does not fit: of a pod, of the pods of a run, or on a node."""
+    """Return a line for each mismatch of a pod, of the pods of a run, or on a node."""
     ledger = snapshot.ledger
     if isinstance(target, Node):
         sentences = ledger.nodes[target.name].problems
@@ -112,7 +112,7 @@ async def run_events(session: Session) -> int:
 
 
 async def run_port_forward(session: Session) -> int:
-    """Carry connections until Ctrl-C; without a pod list the ports that are forwarded now."""
+    """Forward connections until Ctrl-C; without a pod list the current forwards."""
     if not session.args.target:
         session.out.show_all(_FORWARDS, [_forward_document(forward) for forward in await open_forwards()])
         return EXIT_DONE

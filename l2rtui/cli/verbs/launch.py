@@ -1,4 +1,4 @@
-"""plan, launch and relaunch: place, check, ask, carry out, and roll back an interrupted launch."""
+"""plan, launch and relaunch: place, check, ask, execute, and roll back an interrupted launch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
         more=more,
         allows_outside=args.allow_outside,
     )
-    # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
+    # After the spec, so that an error in it does not need a second call; before a plan, which may take a while.
     session.require_answer(args.verb)
     if args.image:
         wish = await _with_image(session, wish)
@@ -71,7 +71,7 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
 
     prepared = await prepared_as(wish)
     if name := await _free_name(session, prepared, lambda names: wish.free_name(args.seeds, names)):
-        # Read anew where it can be: names of imported objects follow that of the run.
+        # Read again if possible: names of imported objects follow the name of the run.
         again = (
             wish.named(name)
             if path == "-" or args.image
@@ -84,7 +84,7 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
 async def _free_name(
     session: Session, prepared: launcher.CheckedPlan, free_name: Callable[[AbstractSet[str]], str]
 ) -> str:
-    """Return the name under which a launch goes on whose own is taken; empty where it is free, or stays refused."""
+    """Return a new name for a launch whose own is taken; empty if it is free, or the launch stays refused."""
     names = taken_names(prepared.findings)
     if not names:
         return ""
@@ -114,7 +114,7 @@ def _spec_paths(args: Namespace) -> list[str]:
 
 
 async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
-    """Return the plan of a run of the history, with findings on what cannot be had any more."""
+    """Return the plan of a run of the history, with findings about inputs that are no longer available."""
     from l2rtui.services.history.again import exact_launch  # with SQLite, which other launches load later
     from l2rtui.services.history.lookup import find_record
     from l2rtui.services.history.store import HistoryStore
@@ -152,7 +152,7 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
 
 async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_file.LaunchRequest:
     """Return the request with the image of ``--image`` by its digest, and a finding that names it."""
-    from l2rtui.services import images  # with the HTTP client, which most launches have no use for here
+    from l2rtui.services import images  # with the HTTP client, which most launches do not need here
 
     name = session.args.image
     if session.backend.name not in ("kubernetes", "docker"):
@@ -179,7 +179,7 @@ async def _prepare_again(session: Session) -> launcher.CheckedPlan:
 
 
 def _say(session: Session, findings: Iterable[Finding]) -> None:
-    """Say warnings and refusals; the same of many subjects, such as the seeds of an experiment, once."""
+    """Print warnings and refusals; the same one for many subjects, such as the seeds of an experiment, once."""
     heads = {Severity.WARNING: "warning", Severity.REFUSAL: "refused"}
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
@@ -211,10 +211,10 @@ async def run_plan(session: Session) -> int:
     else:
         pods = [json_output.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
         session.out.show_all(table_output.PLANNED, pods)
-    # What fits is worth a line here, too: by it people choose where a set sits, and the size of a replay.
+    # Positive findings are printed here, too: users use them to choose a place, and the size of a replay.
     in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
     in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
-    # A field of a file that a run changes or drops must not be found out from its pods.
+    # The plan must report fields of a file that a run changes or drops; users should not find out from pods.
     imported = (item for item in prepared.notes if item.severity is Severity.OK)
     for finding in (*cpu_sets(prepared.plan), *shared_pods(prepared.plan), *in_memory, *in_order, *imported):
         session.talk.say(f"{finding.subject}: {finding.sentence}.")
@@ -267,7 +267,7 @@ async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: b
 
 
 async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[str, Any]] | None:
-    """Carry out a plan and return documents of its runs; None when an interruption left something behind."""
+    """Execute a plan and return documents of its runs; None if an interruption left objects behind."""
     plan = prepared.plan
     names = [run.spec.name for run in plan.runs]
     try:
@@ -276,20 +276,20 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
             session.talk.progress(f"waiting for {listed(names)} to run")
             snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
             launched = _launched_documents(snapshot, names)
-        elif session.backend.renderer is not None:  # its pods show when their controllers have made them
+        elif session.backend.renderer is not None:  # its pods become visible when their controllers have made them
             # On a cluster the controllers create the pods later: the plan is printed, not a snapshot without them.
             launched = [json_output.started_document(run) for run in plan.runs]
         else:
             launched = _launched_documents(await session.backend.snapshot(), names)
     except asyncio.CancelledError:
-        # The launcher rolls back while it launches; a Ctrl-C during --wait comes after that and is ours to undo.
+        # The launcher rolls back while it launches; a Ctrl-C during --wait comes later and is undone here.
         if await _take_back(session, plan):
             return None
         raise
     session.talk.clear()
     for sentence in recorder.take_warnings():
         session.talk.say(f"warning: {sentence}")
-    if session.talk.is_live:  # elsewhere each run was said when it was there
+    if session.talk.is_live:  # elsewhere each run was reported when it existed
         session.talk.say(f"launched {listed(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
     return launched
 
@@ -314,7 +314,7 @@ def _question(session: Session, plan: LaunchPlan) -> str:
 
 
 async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> LaunchPlan:
-    """Carry out a plan, on other slots where another launch is faster and nobody has confirmed the places."""
+    """Execute a plan; if another launch is faster and the user has not confirmed the places, use other slots."""
     while True:
         progress = _Progress(session, prepared.plan)
         progress.begin()
@@ -322,21 +322,21 @@ async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> Launch
             async with aclosing(launcher.launch(session.backend, prepared)) as steps:
                 async for done in steps:
                     progress.tell(done)
-                    # Steps of a fast backend may come without a single await, so the signal is looked at here.
+                    # Steps of a fast backend may come without a single await, so the signal is checked here.
                     session.stop_if_asked()
         except SlotTakenError as error:
             if not session.args.yes:
                 raise
             prepared = await launcher.replan(session.backend, prepared, error)
             if prepared.plan.conflicts and is_queueing(session, prepared):
-                raise  # whoever starts these runs lets them wait
+                raise  # the caller that starts these runs queues them
             session.talk.say(f"{error.message} It is planned again.")
         else:
             return prepared.plan
 
 
 class _Progress:
-    """Progress of a launch: on a terminal one line that moves, elsewhere a line for each run that is there."""
+    """Progress of a launch: one updated line on a terminal, elsewhere a line for each run that exists."""
 
     def __init__(self, session: Session, plan: LaunchPlan) -> None:
         self._talk = session.talk
@@ -346,12 +346,12 @@ class _Progress:
         self._ends = _last_steps(plan)
 
     def begin(self) -> None:
-        """Say that something is on its way; a launch of many pods may take minutes."""
+        """Say that the launch has started; a launch of many pods may take minutes."""
         if not self._talk.is_live:
             self._talk.say(f"launching {listed(self._left)}: {counted(self._total, 'object')}")
 
     def tell(self, done: StepDone) -> None:
-        """Say one step."""
+        """Report one step."""
         step = done.step
         how = f" failed: {done.error}" if done.error else ""
         _log.debug("step %d of %d: %s %s %s%s", self._number + 1, self._total, step.verb, step.kind, step.name, how)
@@ -370,9 +370,9 @@ def _last_steps(plan: LaunchPlan) -> dict[int, list[str]]:
     """Return the names of the runs that are complete after each step, by its number from 0."""
     names = sorted((run.spec.name for run in plan.runs), key=len, reverse=True)
     steps = plan.steps()
-    last = dict.fromkeys(names, len(steps) - 1)  # of a run without an object of its name: the end of the launch
+    last = dict.fromkeys(names, len(steps) - 1)  # for a run without an object of its name: the end of the launch
     for number, step in enumerate(steps):
-        # Objects begin with the name of their run, and the longest name that fits is theirs.
+        # Names of objects start with the name of their run; the longest matching run name is the owner.
         owner = next((name for name in names if step.name == name or step.name.startswith(f"{name}-")), None)
         if owner is not None:
             last[owner] = number
@@ -383,7 +383,7 @@ def _last_steps(plan: LaunchPlan) -> dict[int, list[str]]:
 
 
 async def _take_back(session: Session, plan: LaunchPlan) -> bool:
-    """Roll back what the launcher has not rolled back already; return True if anything is left."""
+    """Roll back what the launcher has not rolled back already; return True if any object is left."""
     session.talk.say("Interrupted: taking back what was started.")
     receipts = await launcher.take_back(session.backend, plan, partial(launcher.destroy, session.backend))
     left = [f"{receipt.sentence}." for receipt in receipts if receipt.left]

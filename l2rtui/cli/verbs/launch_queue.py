@@ -1,4 +1,4 @@
-"""launch and relaunch with --queue: whole runs that fit start, the others wait."""
+"""launch and relaunch with --queue: whole runs that fit are started, the others are queued."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from l2rtui.backends.common.refusals import SlotTakenError
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -23,13 +22,13 @@ Start = Callable[[CheckedPlan], Awaitable[list[dict[str, Any]] | None]]
 
 
 def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
-    """Return True when the runs of a plan may wait for room, by the command line or by their specs.
+    """Return True if the runs of a plan may wait for room, according to the command line or their specs.
 
     Raises:
-        UsageError: ``--queue`` contradicts another option, or means nothing on this backend.
+        UsageError: ``--queue`` contradicts another option, or has no meaning on this backend.
     """
     args = session.args
-    has_queue = queue_of(session.backend) is not None
+    has_queue = session.backend.queue is not None
     if args.queue and not has_queue:
         raise UsageError(f"The {session.backend.name} backend has no queue: --queue means nothing there.")
     if args.queue and args.overcommit:
@@ -45,8 +44,8 @@ async def launch_or_queue(
     """Start the runs that fit and queue the others.
 
     Args:
-        start: Carries out a plan and returns the documents of its runs; None when something was left behind.
-        tries: Divisions of the runs, while other launches take the room of those that would start.
+        start: Executes a plan and returns the documents of its runs; None if objects were left behind.
+        tries: Number of divisions of the runs, while other launches take the slots of those that would start.
     """
     with session.interruption("nothing was created or queued."):
         submissions = await divide(session.backend, prepared)
@@ -66,7 +65,7 @@ async def launch_or_queue(
             return EXIT_LEFT_BEHIND
         launched = documents
     if submissions.waiting:
-        # Last: a launch that fails is taken back as a whole, and then nothing of it waits.
+        # Last: a launch that fails is undone as a whole, and then nothing must be queued.
         await submit(session.backend, submissions)
         session.talk.say(f"queued {listed(ticket.spec.name for ticket in submissions.waiting)}")
     session.talk.say(f"{submissions.sentence}.")

@@ -35,7 +35,7 @@ async def run_slots(session: Session) -> int:
 
 
 async def run_pods(session: Session) -> int:
-    """List the pods, those of a run together."""
+    """List the pods, grouped by run."""
     return await _Lister(session, PODS).run()
 
 
@@ -58,14 +58,14 @@ class _Lister:
         self.selection = RowSelection(session.args, listing)
         self._filter = " ".join(filter(None, (session.args.filter, about_gpu(getattr(session.args, "gpu", "")))))
         self.candidates: Sequence[Document] = ()
-        """Documents as they are once more is read of them than a snapshot holds."""
+        """Documents before more is read for them than a snapshot holds."""
         self._is_first = True
         self._last: tuple[object, Sequence[Document]] = (None, ())
 
     async def run(self) -> int:
-        """Print what the command's words choose; with ``--watch`` until it is stopped."""
+        """Print the selected objects; with ``--watch`` until it is stopped."""
         listing, out = self.listing, self.session.out
-        # Before the backend is asked: a typo must cost no login.
+        # Before the backend is asked: a typo must not require a login.
         filtered(self._filter, listing.view, ())
         if self.session.args.watch:
             writer = watching.writer_of(self.session, listing.view, listing.key, listing.volatile)
@@ -76,13 +76,13 @@ class _Lister:
         documents = await self.chosen(snapshot)
         out.show_all(listing.view, documents)
         of_chosen = (sentence for document in documents for sentence in document.get("mismatches", ()))
-        # Of the slots all: what a pod without a slot does wrong is in none of them.
+        # For slots all problems: a fault of a pod without a slot belongs to no slot.
         for problem in snapshot.ledger.problems if listing is SLOTS else dict.fromkeys(of_chosen):
             self.session.talk.say(f"Mismatch: {problem}.")
         return EXIT_DONE
 
     async def chosen(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
-        """Return the chosen documents; say why there are none where the words are to blame."""
+        """Return the selected documents; if the arguments match nothing, say which."""
         every = self.listing.documents(snapshot)
         if self._is_first:
             self.selection.require_names(snapshot, every)
@@ -94,7 +94,7 @@ class _Lister:
         return documents
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
-        """Return the documents that the words choose."""
+        """Return the documents that the arguments select."""
         return self.filtered(self.selection.choose(snapshot, every))
 
     def filtered(self, documents: Sequence[Document]) -> Sequence[Document]:
@@ -102,7 +102,7 @@ class _Lister:
         return filtered(self._filter, self.listing.view, documents) if self._filter else documents
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
-        """Return a value that differs when the documents may."""
+        """Return a value that differs if the documents may."""
         return snapshot.revision
 
     async def _followed(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
@@ -113,7 +113,7 @@ class _Lister:
 
 
 class _RunLister(_Lister):
-    """Listing of runs, whose learning is in their logs."""
+    """Listing of runs, whose learning state is in their logs."""
 
     def __init__(self, session: Session, listing: Listing) -> None:
         super().__init__(session, listing)
@@ -124,8 +124,8 @@ class _RunLister(_Lister):
         return LearningReader(self.session.backend)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
-        """Return the chosen documents with their learning; only logs of runs that may be among them are read."""
-        # Names alone need no log: of a large cluster they must come at once.
+        """Return the selected documents with their learning; only logs of runs that may be among them are read."""
+        # Names need no log: for a large cluster they must be printed quickly.
         if self.session.out.form == "name" and not (self.session.args.state or self.session.args.filter):
             return self.selection.choose(snapshot, every)
         documents = self.selection.choose(snapshot, every, skip={"state"})
@@ -137,12 +137,12 @@ class _RunLister(_Lister):
         return self.filtered(self.selection.by_state(self.candidates))
 
     def _continued(self, run: RunView, state: LearningState) -> LearningState:
-        """Return a state that began when its predecessor of the same kind did."""
+        """Return a state that starts when its predecessor of the same kind did."""
         before = self._states.get(run.uid)
         return replace(state, since=before.since) if before is not None and before.state is state.state else state
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
-        """Return a value that differs when a snapshot does, or its learning may."""
+        """Return a value that differs if a snapshot does, or its learning may."""
         return snapshot.revision, self._reader.period
 
 
@@ -154,7 +154,7 @@ class _ExperimentLister(_Lister):
         return LearningReader(self.session.backend, with_ended=True)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
-        """Return the chosen documents with states and returns; only logs of their runs are read."""
+        """Return the selected documents with states and returns; only logs of their runs are read."""
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
@@ -171,12 +171,12 @@ class _ExperimentLister(_Lister):
         return chosen
 
     def stamp(self, snapshot: ClusterSnapshot) -> object:
-        """Return a value that differs when a snapshot does, or its learning may."""
+        """Return a value that differs if a snapshot does, or its learning may."""
         return snapshot.revision, self._reader.period
 
 
 async def run_leaks(session: Session) -> int:
-    """List leftovers of runs that are gone; exit code 4 if there are any."""
+    """List leftover objects of deleted runs; exit code 4 if there are any."""
     leaks = await session.backend.leaks()
     session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
     if not leaks:
@@ -185,7 +185,7 @@ async def run_leaks(session: Session) -> int:
 
 
 async def run_check(session: Session) -> int:
-    """Print the findings about this setup; exit code 1 if something required does not work."""
+    """Print the findings about this setup; exit code 1 if a required part does not work."""
     findings = [*await session.backend.doctor(), *_own_findings()]
     session.out.show_all(table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings])
     return EXIT_FAILED if refusals(findings) else EXIT_DONE

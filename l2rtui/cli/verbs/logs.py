@@ -1,12 +1,11 @@
-"""logs: lines of pods, merged in the order of time."""
+"""logs: lines of pods, merged by time."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from l2rtui.cli import json_output
@@ -18,31 +17,31 @@ from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import logs
+from runtime.base.durations import parse_duration
 
-_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIX_COLOURS = ("36", "33", "35", "32", "34", "31")
 _LINE = View("pod", (Column("TEXT", "text"),))
 
 
 def since(text: str, now: float) -> float:
-    """Read ``--since``: a span before now (``10m``) or an RFC 3339 time; seconds since the epoch.
+    """Read ``--since``: a duration before now (``10m``) or an RFC 3339 time; seconds since the epoch.
 
     Raises:
         UsageError: it is neither.
     """
-    if match := _SPAN.fullmatch(text):
-        return now - float(match[1]) * _UNITS[match[2]]
+    if not text.isdigit():  # 20250615 is a date
+        with suppress(ValueError):
+            return now - parse_duration(text, allows_zero=True)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        hint = "Write a span such as 90s, 10m, 2h, or a time such as 2025-06-15T15:06:40Z."
+        hint = "Write a duration such as 90s, 10m, 1h30m, or a time such as 2025-06-15T15:06:40Z."
         raise UsageError(f"--since {text!r} is no time.", hint) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 async def run_logs(session: Session) -> int:
-    """Print the lines of pods, merged in the order of time."""
+    """Print the lines of pods, merged by time."""
     args = session.args
     query = LogQuery(
         follow=args.follow,
@@ -55,7 +54,7 @@ async def run_logs(session: Session) -> int:
         sentence = f"Pods of the {session.backend.name} backend have one container each."
         raise UsageError(sentence, "Leave out --container.")
     for text, option in ((args.grep, "--grep"), (args.exclude, "--exclude")):
-        # Checked before the backend is asked, so that a typo costs no login.
+        # Checked before the backend is asked, so that a typo does not require a login.
         logs.pattern(text, option)
     snapshot = await session.backend.snapshot()
     pods = pods_named(snapshot, args.targets)
@@ -78,7 +77,7 @@ async def run_logs(session: Session) -> int:
 
 
 def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[LogLine], None]:
-    """Return the line writer; lines carry the pod's name where there are several pods, or more may come."""
+    """Return the line writer; lines carry the pod's name if there are several pods, or more may come."""
     out = session.out
     if out.form == "json":
         return lambda line: out.line(to_json(json_output.line_document(line), indent=None))
@@ -91,7 +90,7 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
 
     def write(line: LogLine) -> None:
         nonlocal last
-        # On a terminal a newer state of a progress bar takes the place of the older one, where that fits in a row.
+        # On a terminal a newer state of a progress bar replaces the older one, if it fits in a row.
         if line.replaces and last == (line.pod, line.container, True):
             out.stream.write("\x1b[1A\x1b[2K")
         fits = len(line.text) + width + 32 < shutil.get_terminal_size().columns
@@ -104,7 +103,7 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
         if len(names) > 1 or has_more or (line.container and not session.args.container):
             prefix, colour = f"{sanitize(who):<{width}} | ", colours[line.pod]
             parts.append(f"\x1b[{colour}m{prefix}\x1b[0m" if out.has_colours else prefix)
-        # Colours of the program may stay on a terminal; every other escape sequence of a log goes.
+        # The program's colours may stay on a terminal; every other escape sequence of a log is removed.
         text = sanitize(line.text, keep_sgr=out.has_colours)
         parts.append(f"──── {text} ────" if line.is_mark else text)
         # A line that sets a colour and never resets it must not colour the next one.

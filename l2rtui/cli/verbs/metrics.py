@@ -1,4 +1,4 @@
-"""metrics: where the training of one run or of several stands, once or record by record."""
+"""metrics: training progress of one run or of several, once or record by record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from l2rtui.errors import EXIT_DONE, L2RError, NotFoundError
 from l2rtui.services import job_status, metrics
 
 _AT_ONCE = 8
-"""Logs that are read together: hundreds at once would exhaust an API server's queue for everybody."""
+"""Logs that are read in parallel: hundreds would exhaust an API server's queue for all users."""
 _REPAINT_SECONDS = 1.0
 
 
@@ -30,11 +30,11 @@ async def run_metrics(session: Session) -> int:
     filtered(session.args.filter, table_output.METRICS, ())
     snapshot = await session.backend.snapshot()
     names = session.args.names
-    # One run by its own name is one object, as it has always been.
+    # One run named exactly is one object, as in earlier versions.
     is_one = len(names) == 1 and snapshot.run_named(names[0]) is not None
     runs = _chosen(session, snapshot)
     if session.args.svg or session.args.csv:
-        from l2rtui.cli.verbs.curves import export  # its storage and scales are of no use to the other forms
+        from l2rtui.cli.verbs.curves import export  # the other forms do not need its storage and scales
 
         return await export(session, snapshot, runs)
     if session.args.watch:
@@ -78,7 +78,7 @@ async def _print_all(session: Session, snapshot: ClusterSnapshot, runs: Sequence
                 if not metrics.has_learner(snapshot, run.name):
                     return await job_status.standing(session.backend, run.name)
                 return await _read(session, snapshot, run)
-            except L2RError as error:  # one run that is just going must not cost the others their rows
+            except L2RError as error:  # one run that is just ending must not cost the others their rows
                 session.talk.say(str(error))
                 return None
 
@@ -87,7 +87,7 @@ async def _print_all(session: Session, snapshot: ClusterSnapshot, runs: Sequence
     progress = [answer for answer in answers if isinstance(answer, job_status.RunProgress)]
     rows = filtered(session.args.filter, table_output.METRICS, rows)
     if session.args.filter:
-        progress = []  # its columns are others
+        progress = []  # it has other columns
     if out.form in ("json", "yaml"):
         out.dump([*rows, *map(json_output.progress_document, progress)])
         return EXIT_DONE
@@ -154,7 +154,7 @@ async def _follow(session: Session, snapshot: ClusterSnapshot, runs: Sequence[Ru
 
 
 async def _follow_on_screen(session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunView]) -> int:
-    """Paint one row for each run; return when the last of them is over."""
+    """Paint one row for each run; return when the last of them has ended."""
     newest: dict[str, RunMetrics] = {}
 
     async def read() -> None:
@@ -165,7 +165,7 @@ async def _follow_on_screen(session: Session, snapshot: ClusterSnapshot, runs: S
     table, reader = RepaintedTable(session.out, table_output.METRICS), asyncio.ensure_future(read())
     try:
         while True:
-            # In the order of the runs, whoever writes first; ages go on without a record.
+            # In the order of the runs, regardless of who writes first; ages advance without a record.
             rows = [newest[run.name] for run in runs if run.name in newest]
             documents = [json_output.metrics_document(record, time.time()) for record in rows]
             table.show(filtered(session.args.filter, table_output.METRICS, documents), "")
@@ -181,13 +181,13 @@ async def _follow_on_screen(session: Session, snapshot: ClusterSnapshot, runs: S
 async def _records(
     session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunView]
 ) -> AsyncGenerator[RunMetrics, None]:
-    """Yield the newest record of each run, then each new one, until the learners of all are gone."""
+    """Yield the newest record of each run, then each new one, until all learners have ended."""
     queue: asyncio.Queue[RunMetrics | L2RError | None] = asyncio.Queue()
 
     async def read(run: RunView) -> None:
         try:
             learner = metrics.learner_of(snapshot, run.name)
-            # The backlog is read again by the stream; only the newest record of it is passed on.
+            # The stream reads the backlog again; only its newest record is passed on.
             before = await metrics.newest(session.backend, run.name, learner)
             async with aclosing(metrics.follow(session.backend, run, learner)) as stream:
                 async for record in stream:
@@ -209,7 +209,7 @@ async def _records(
                     yield record
                 case error if len(readers) == 1:
                     raise error
-                case error:  # the others go on
+                case error:  # the others continue
                     session.talk.say(str(error))
     finally:
         for reader in readers:

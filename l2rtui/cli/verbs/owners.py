@@ -1,4 +1,4 @@
-"""owners, reserve, unreserve: who holds which slots and GPUs, and who has set some aside."""
+"""owners, reserve, unreserve: holders of slots and GPUs, and reservations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from l2rtui.services.reservations import changes
 
 
 async def run_owners(session: Session) -> int:
-    """List what each owner holds."""
+    """List the slots and GPUs of each owner."""
     args, settings = session.args, session.settings
-    filtered(args.filter, table_output.OWNERS, ())  # a typo must cost no login
+    filtered(args.filter, table_output.OWNERS, ())  # a typo must not require a login
     snapshot = await session.backend.snapshot()
     now = time.time()
     place = args.context or context_name({"backend": settings.backend, "context": settings.context})
@@ -47,7 +47,7 @@ async def run_owners(session: Session) -> int:
 
 
 async def run_reserve(session: Session) -> int:
-    """Reserve slots for the user, or list what is reserved."""
+    """Reserve slots for the user, or list reservations."""
     args = session.args
     if not args.places:
         if args.seconds is not None or args.note:
@@ -66,7 +66,7 @@ async def run_reserve(session: Session) -> int:
 
 
 async def run_unreserve(session: Session) -> int:
-    """End reservations: those of the named slots, or with ``--mine`` all of the user's own."""
+    """End reservations: those of the named slots, or with ``--mine`` all reservations of the user."""
     args = session.args
     session.require_writable("unreserve")
     if bool(args.places) == args.mine:

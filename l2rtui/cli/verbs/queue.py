@@ -1,11 +1,10 @@
-"""queue: runs that wait for slots, in the order in which they start; cancel them, move them."""
+"""queue: runs that wait for slots, in start order; cancel them, move them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from l2rtui.backends.queued.backend import queue_of
-from l2rtui.backends.queued.store import QueueStore
+from l2rtui.backends.queue_store import QueueStore
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.output import Document
 from l2rtui.cli.session import Session
@@ -19,7 +18,7 @@ _VOLATILE = frozenset({"waits_for"})
 
 
 async def run_queue(session: Session) -> int:
-    """List the queue, or carry out the action that the first word names."""
+    """List the queue, or perform the action named by the first word."""
     args = session.args
     if args.action == "ls":
         if args.names or args.to is not None:
@@ -30,7 +29,7 @@ async def run_queue(session: Session) -> int:
         raise UsageError(f"queue {args.action} needs the name of a run.", "See `l2rtui queue`.")
     if (args.to is not None) != (args.action == "move"):
         raise UsageError("queue move needs --to N, and cancel takes none.", "Write `l2rtui queue move RUN --to 1`.")
-    if args.action == "cancel":  # a move is undone by another, and asks nothing
+    if args.action == "cancel":  # a move can be undone by another, and asks nothing
         session.require_answer("queue cancel")
     store = await _store(session)
     return await (_cancel if args.action == "cancel" else _move)(session, store)
@@ -40,7 +39,7 @@ async def _store(session: Session) -> QueueStore:
     contexts = session.backend.contexts
     if contexts is not None:
         await contexts.open()  # the queue of a cluster goes by its context
-    store = queue_of(session.backend)
+    store = session.backend.queue
     if store is None:
         raise UsageError(f"The {session.backend.name} backend has no queue.", "Runs wait on single backends alone.")
     return store

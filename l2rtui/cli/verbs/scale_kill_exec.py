@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
@@ -24,7 +23,7 @@ from l2rtui.services.terminal.attach import carry, leave_text
 
 
 async def run_scale(session: Session) -> int:
-    """Give a set another number of replicas."""
+    """Set the number of replicas of a set."""
     args = session.args
     session.require_writable("scale")
     if "/" not in args.target.strip("/"):
@@ -34,7 +33,8 @@ async def run_scale(session: Session) -> int:
     refuse_others("scale", runs, is_admin=args.admin)
     require_only_named(session, "scale", runs_meant(snapshot, [args.target]))
     if len(runs) > 1:
-        # One run is changed at once, as ever: that destroys nothing that cannot be started again.
+        # A single run is changed without a question, as in earlier versions: nothing is lost that cannot be started
+        # again.
         session.require_answer("scale")
         names, where = listed(run.name for run in runs), session.backend.acts_on({run.namespace for run in runs})
         if not session.confirm(lambda: f"Scale {set_name} of {names} to {args.replicas} {where}?"):
@@ -58,7 +58,7 @@ def sets_named(snapshot: ClusterSnapshot, target: str) -> tuple[tuple[RunView, .
     """Return the runs and the set of ``RUN/SET``, or of ``experiment/NAME/SET``.
 
     Raises:
-        NotFoundError: there is no such run. UsageError: it names no set.
+        NotFoundError: the run does not exist. UsageError: the target names no set.
     """
     runs, parts = snapshot.runs_in(target)
     if not runs:
@@ -88,7 +88,7 @@ async def run_kill(session: Session) -> int:
         pods = pods_named(snapshot, [target for target in session.args.targets if target not in queued])
     require_only_named(session, "kill", runs_meant(snapshot, session.args.targets))
     if queued:
-        # A run that waits has no pods: to stop it is to take it out of the queue.
+        # A queued run has no pods: stopping it means removing it from the queue.
         await cancel_queued(session, runs)
     if not pods:
         return EXIT_DONE
@@ -111,7 +111,7 @@ async def run_kill(session: Session) -> int:
 
 async def cancel_queued(session: Session, names: list[str]) -> None:
     """Take runs out of the queue, after the question."""
-    store = queue_of(session.backend)
+    store = session.backend.queue
     session.require_answer("kill")
     if store is not None and session.confirm(lambda: f"Take {listed(names)} out of the queue?"):
         await changes.cancel(store, names, is_admin=session.args.admin)
@@ -119,7 +119,7 @@ async def cancel_queued(session: Session, names: list[str]) -> None:
 
 
 async def run_exec(session: Session) -> int:
-    """Run a command beside a pod's process, on this terminal; its exit code becomes that of l2rtui."""
+    """Run a command in a pod, next to its process, on this terminal; l2rtui returns its exit code."""
     session.require_change("exec")
     if not session.args.command:
         raise UsageError("exec needs a command.", "Write `l2rtui exec TARGET -- CMD`.")
@@ -129,7 +129,7 @@ async def run_exec(session: Session) -> int:
 
 
 async def run_attach(session: Session) -> int:
-    """Give this terminal to a pod's own process until it ends or is left."""
+    """Connect this terminal to a pod's process until it ends or the user detaches."""
     session.require_change("attach")
     pod = one_pod(await session.backend.snapshot(), session.args.target)
     async with session.backend.attach(pod) as process:

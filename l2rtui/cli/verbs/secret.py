@@ -68,7 +68,7 @@ def _variables(session: Session) -> dict[str, str]:
         raise UsageError("secret create needs something to keep.", hint)
     values = {}
     for name in names:
-        if "=" in name:  # the value would stand in the shell's history and in everybody's list of processes
+        if "=" in name:  # the value would be in the shell's history and in the process list
             raise UsageError("--from-env takes the name of a variable, and no value.", "Set the variable first.")
         if not os.environ.get(name):
             raise UsageError(f"The variable {name} is not set.", f"Use --prompt {name} to be asked for it.")

@@ -1,4 +1,4 @@
-"""serve: the app in a browser. One process of the app for each tab, which is this program once more."""
+"""serve: the app in a browser. Each tab has its own process of the app, started from this program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
 from l2rtui.errors import EXIT_DONE, UsageError
 
 SERVED = "__served"
-"""The verb of the processes behind the tabs; nobody types it."""
+"""Internal verb of the processes behind the tabs; users do not type it."""
 
 
 def run_serve(args: Namespace) -> int:
@@ -24,7 +24,7 @@ def run_serve(args: Namespace) -> int:
     """
     settings = settings_of(args)
     if not contexts_of(args):
-        refuse_unusable(settings)  # a mistake in them is told here, not in a browser
+        refuse_unusable(settings)  # report errors in them here, not in a browser
     try:
         from l2rtui.serve.server import serve
     except ModuleNotFoundError as missing:
@@ -43,10 +43,10 @@ def run_serve(args: Namespace) -> int:
 
 
 def run_served(words: list[str]) -> int:
-    """Be the app behind one tab: what textual-serve has started, and nothing else.
+    """Run the app behind one tab, as started by textual-serve.
 
     Raises:
-        UsageError: it was started by something else.
+        UsageError: it was started by another program.
     """
     from l2rtui.cli.parser import app_parser
 
@@ -70,7 +70,7 @@ def _myself() -> list[str]:
 
 
 def _passed_on(args: Namespace) -> list[str]:
-    """The options that are the app's too."""
+    """Return the options that the app has too."""
     words = []
     for flag, value in (
         ("--backend", args.backend),

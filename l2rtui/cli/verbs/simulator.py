@@ -39,7 +39,7 @@ _VIEW = View(
 
 
 async def run_simulator(session: Session) -> int:
-    """Act on one simulator, or print the status of those of many workers."""
+    """Act on one simulator, or print the status of the simulators of many workers."""
     args = session.args
     if args.what == "signal" and not args.signal:
         raise UsageError("simulator signal needs --signal NAME.", "Such as --signal USR1.")
@@ -64,7 +64,7 @@ async def run_simulator(session: Session) -> int:
 
 
 async def _status(session: Session, pods: tuple[PodView, ...]) -> int:
-    """Print the status of all at once; pods without a simulator are skipped, unless there are no others."""
+    """Print the status of all together; pods without a simulator are skipped, unless there are no others."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(pod: PodView) -> tuple[Simulator, ...] | L2RError:

@@ -1,4 +1,4 @@
-"""template: spec files with a name in the user's own folder; uses no backend."""
+"""template: named spec files in the user's folder; uses no backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""volume: volumes and the files on them. results: what destroyed runs have left on this machine: ls, rm, prune."""
+"""volume: volumes and the files on them. results: results of destroyed runs on this machine: ls, rm, prune."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def run_volume(session: Session) -> int:
     """Run the action that the first argument names."""
     actions = {"ls": _list, "create": _create, "delete": _delete, "files": _files, "get": _get, "put": _put}
     if session.args.action != "delete":
-        session.args.yes = True  # it alone asks
+        session.args.yes = True  # only rm asks
     return await actions[session.args.action](session)
 
 
@@ -211,7 +211,7 @@ def _results_named(results: Sequence[KeptResult], words: Sequence[str]) -> list[
     """Return the results of these ids, ends of ids, or runs with one folder.
 
     Raises:
-        NotFoundError: there are none. UsageError: a run has several. RefusedError: a run uses them.
+        NotFoundError: no match. UsageError: a run has several. RefusedError: a run uses them.
     """
     chosen: dict[str, KeptResult] = {}
     for word in words:
@@ -233,7 +233,7 @@ def _results_named(results: Sequence[KeptResult], words: Sequence[str]) -> list[
 
 
 def _prunable(session: Session, results: Sequence[KeptResult]) -> list[KeptResult]:
-    """Return what ``--older`` and ``--keep`` select; never what a run uses."""
+    """Return the results that ``--older`` and ``--keep`` select; never results in use by a run."""
     args, now = session.args, time.time()
     newer: Counter[str] = Counter()
     chosen = []

@@ -1,4 +1,4 @@
-"""wait: block until runs come to a condition, for scripts; the exit code says how it ended."""
+"""wait: block until runs reach a condition, for scripts; the exit code tells the outcome."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _VIEW = View(
     ),
 )
 _LEAST_SECONDS = 10.0
-"""Time for the first look, also where ``--timeout`` is shorter."""
+"""Time for the first check, also if ``--timeout`` is shorter."""
 _NOTE_SECONDS = 30.0
-"""Time after which a pipe is told again what is waited for."""
+"""Time after which the pending runs are reported again in a pipe."""
 
 
 async def run_wait(session: Session) -> int:
-    """Wait; 0 when the runs came to it, 5 when one cannot any more, 124 when the time is over."""
+    """Wait; return 0 if the runs reached the condition, 5 if one no longer can, 124 on timeout."""
     word, value = session.args.condition
     goal = Goal(WaitCondition(word), value or 0.0)
     snapshot = await session.backend.snapshot()
@@ -54,7 +54,7 @@ def _chosen(session: Session, snapshot: ClusterSnapshot, goal: Goal) -> list[Run
     """Return the named runs.
 
     Raises:
-        NotFoundError: a name matches nothing; for ``gone`` that is what is waited for.
+        NotFoundError: a name matches nothing; for ``gone`` that is the condition itself.
     """
     selection, every = RowSelection(session.args, RUNS), RUNS.documents(snapshot)
     if goal.condition is not WaitCondition.GONE:
@@ -84,7 +84,7 @@ class _Wait:
     async def run(self, snapshot: ClusterSnapshot) -> int:
         """Wait and print the verdicts."""
         timeout: float | None = self._session.args.timeout
-        if timeout == 0:  # a single look cannot see that pods go on running, and has no time to follow a log
+        if timeout == 0:  # a single check cannot see that pods keep running, and has no time to follow a log
             waiter = RunWaiter(self._session.backend, self._runs, self._goal, settle_seconds=0.0)
             await waiter.read_once(snapshot)
         else:
@@ -111,7 +111,7 @@ class _Wait:
         return code
 
     def _code(self, verdicts: Mapping[str, Verdict]) -> int | None:
-        """Return the exit code where the verdicts decide it; None to go on."""
+        """Return the exit code if the verdicts decide it; None to continue."""
         outcomes = [verdict.outcome for verdict in verdicts.values()]
         if self._session.args.any:
             if WaitOutcome.REACHED in outcomes:
@@ -122,7 +122,7 @@ class _Wait:
         return None if WaitOutcome.WAITING in outcomes else EXIT_DONE
 
     def _tell(self, verdicts: Mapping[str, Verdict], trouble: str) -> None:
-        """Say what was decided, and on a terminal what is still waited for."""
+        """Report decided runs, and on a terminal the runs that are still pending."""
         talk, now = self._session.talk, time.monotonic()
         for run in self._runs:
             verdict = verdicts[run.uid]

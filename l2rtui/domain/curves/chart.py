@@ -10,7 +10,7 @@ from typing import Final
 
 from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
-from l2rtui.domain.curves.scale import Scale, position_scale, value_scale
+from l2rtui.domain.curves.scale import Scale, position_scale, usual_values, value_scale
 from l2rtui.domain.history.identity import Key, newest_by_seed, variants_of
 
 RETURN: Final = "return"
@@ -184,7 +184,7 @@ def figures_of(groups: Iterable[CurveGroup]) -> tuple[str, ...]:
 def chart(
     groups: Sequence[CurveGroup], figure: str, settings: ChartSettings, columns: int, ticks: tuple[int, int]
 ) -> Chart:
-    """Draw one figure of all groups.
+    """Draw one figure of all groups. Outliers lie beyond the limits of its scale.
 
     Args:
         columns: Number of columns of the grid on which runs are compared.
@@ -200,7 +200,7 @@ def chart(
         for part in (line.columns.means, *((line.columns.lows, line.columns.highs) if line.has_spread else ()))
         for value in part
     ]
-    return Chart(figure, grid, x, value_scale(values, ticks[1]), lines)
+    return Chart(figure, grid, x, value_scale(usual_values(values), ticks[1]), lines)
 
 
 def _limits(groups: Iterable[CurveGroup], settings: ChartSettings) -> tuple[float, float]:

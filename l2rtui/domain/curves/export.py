@@ -132,7 +132,7 @@ def _x(drawn: Chart, position: float) -> float:
 
 
 def _y(drawn: Chart, value: float) -> float:
-    share = drawn.y.share(value) if drawn.y is not None else 0.0
+    share = drawn.y.clipped_share(value) if drawn.y is not None else 0.0
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
 

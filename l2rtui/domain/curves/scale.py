@@ -13,7 +13,10 @@ _EQUAL: Final = 1e-9
 """Relative difference below which values count as equal: rounding errors of a mean are not a curve."""
 _FEW_TICKS: Final = 4
 _FEW_PARTS: Final = 50
-"""Precision of the labels of limits that are not round numbers: this fraction of the range."""
+"""Accuracy of the labels of limits that are no round numbers: such a part of what lies between them."""
+_OUTSIDE: Final = 0.02
+"""Share of the values at each end that do not decide what is usual."""
+_MANY_VALUES: Final = 12
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _SPANS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Seconds between two ticks of time, up to a day; longer ones are round numbers of days."""
@@ -32,6 +35,26 @@ class Scale:
     def share(self, value: float) -> float:
         """Return the relative position of a value between the limits: 0 for the lower, 1 for the upper one."""
         return (value - self.low) / (self.high - self.low)
+
+    def clipped_share(self, value: float) -> float:
+        """Return the same, with values beyond a limit on it; not a number stays so."""
+        share = self.share(value)
+        return share if math.isnan(share) else min(1.0, max(0.0, share))
+
+
+def usual_values(values: Sequence[float]) -> list[float]:
+    """Return the finite values without outliers, which would flatten a curve for ever.
+
+    A value is one if it lies further from the middle 96 % of all values than these are wide. The first record of a
+    learner that warms up is the usual case.
+    """
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if len(ordered) < _MANY_VALUES:
+        return ordered
+    skipped = max(1, round(_OUTSIDE * len(ordered)))
+    low, high = ordered[skipped], ordered[-1 - skipped]
+    width = high - low
+    return [value for value in ordered if low - width <= value <= high + width] if width > 0 else ordered
 
 
 def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:

@@ -14,11 +14,11 @@ from typing import Final
 
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.export import svg_text
-from l2rtui.domain.experiments.parallel_chart import parallel_chart
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome, SourceState
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.report.content import CHARTS, ExperimentReport, ReportedRun, ReturnSummary
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.sweeps.trial import short_names
 
 MAX_PATCH_LINES: Final = 2_000
 """Lines of a patch on the page: browsers render ten thousand lines slowly, and the history has all of them."""
@@ -33,7 +33,8 @@ pre { overflow-x: auto; padding: .7rem; background: #f6f6f6; font-size: 12px; }
 svg { max-width: 100%; height: auto; }
 @media print { body { margin: 0; max-width: none; } pre { white-space: pre-wrap; } }
 """
-_NUMBERS: Final = frozenset(("seed", "env steps", "best return", "last return"))
+_TRIAL_NUMBERS: Final = ("mean return", "low", "high", "best return", "runs")
+_NUMBERS: Final = frozenset(("seed", "env steps", "last return", *_TRIAL_NUMBERS))
 _COLUMNS: Final = ("run", "seed", "state", "started", "took", "env steps", "best return", "last return", "where")
 _ENDS: Final = ("run", "outcome", "receipt", "checkpoints and metrics", "note")
 
@@ -121,8 +122,21 @@ def _curves(report: ExperimentReport) -> Iterator[str]:
 
 
 def _sweep(report: ExperimentReport) -> Iterator[str]:
-    if trials := report.trials:
-        yield f'<div class="wide">{parallel_chart(report.title, trials)}</div>'
+    trials = report.trials
+    if not trials:
+        return
+    values = [result.trial.settings() for result in trials]
+    names = short_names(list(dict.fromkeys(path for settings in values for path in settings)))
+    rows = [
+        (
+            f"t{result.trial.number}",
+            *(settings.get(path, "") for path in names),
+            *map(_number, (result.mean_return, result.low, result.high, result.best_return)),
+            result.runs,
+        )
+        for result, settings in zip(trials, values, strict=True)
+    ]
+    yield f'<div class="wide">{_table(("trial", *names.values(), *_TRIAL_NUMBERS), rows)}</div>'
 
 
 def _runs(report: ExperimentReport) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Test of a run's alerts: a message to each target, sent by the run's learner, or from here before there is one."""
+"""Test of a run's alerts: a message to each target, sent by the run's learner, or from this machine before there is
+one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _SENTENCE = "test: alerts of this run arrive here"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Result of a test message: target in words, and the problem as a sentence; empty when it arrived."""
+    """Result of a test message: description of the target, and the problem as a sentence; empty on success."""
 
     target: str
     problem: str = ""
@@ -43,10 +45,10 @@ def _deliver(rule: AlertRule, spec: RunSpec, environ: Mapping[str, str]) -> Deli
 
 
 async def from_run(backend: Backend, snapshot: ClusterSnapshot, run: str) -> tuple[int, str]:
-    """Let a run's learner send a message to each of its targets; return the exit code and what it has printed.
+    """Let a run's learner send a message to each of its targets; return the exit code and the output.
 
     Raises:
-        L2RError: there is no learner that runs, or nothing can be run in its pod.
+        L2RError: the run has no running learner, or no command can be run in its pod.
     """
     learner = learner_of(snapshot, run)
     if not learner.ready:

@@ -1,4 +1,4 @@
-"""Experiments from what their runs show: states of learning and newest returns, read once for both.
+"""Experiments from the logs of their runs: states of learning and newest returns, read once for both.
 
-The figures themselves are computed in ``domain.experiments``; nothing here knows a screen or a command.
+The figures themselves are computed in ``domain.experiments``; this package does not depend on screens or commands.
 """

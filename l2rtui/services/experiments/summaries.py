@@ -1,4 +1,4 @@
-"""Summaries of experiments from looks at the logs of their learners."""
+"""Summaries of experiments from the logs of their learners."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from l2rtui.services.learning import LearningReader
 async def experiments(
     reader: LearningReader, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float
 ) -> tuple[ExperimentSummary, ...]:
-    """Return one summary for each experiment of these runs; a log that cannot be read is no error.
+    """Return one summary for each experiment of these runs; a log that cannot be read is not an error.
 
     Args:
-        reader: One that reads the logs of learners that are over, too: their last return is the result.
+        reader: A reader that also reads the logs of ended learners: their last return is the result.
         now: Seconds since the epoch.
     """
     learning = await reader.look(snapshot, runs, now)

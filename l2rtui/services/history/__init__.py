@@ -1,4 +1,4 @@
 """History of runs: one SQLite file in the state folder, written by every launch and destroy, read by all lists.
 
-``store`` is the file alone; what is recorded of a launch and of an end is gathered beside it.
+``store`` only handles the file; the other modules gather the facts of launches and ends.
 """

@@ -1,6 +1,6 @@
-"""Absence of the user: the time at which the app was last open, by context, and what has happened since.
+"""Absence of the user: the time at which the app was last open, by context, and events since then.
 
-The time is noted while the app is open and when it is left, so an app that was killed has a time as well.
+The time is noted while the app is open and when it exits, so a killed app has a time as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runtime.base.atomic_files import write_private
 
 MAX_EVICTED: Final = 1_000
 EVENT_SECONDS: Final = 5.0
-"""Time for which the events of the cluster are waited for: without them the rest is shown."""
+"""Longest wait for the events of the cluster; the rest is shown without them."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ class _DepartureFile(msgspec.Struct):
 
 
 def departure(backend: Backend) -> Departure | None:
-    """Return when the app was last open in the context of a backend; None for never, or where it is not known."""
+    """Return when the app was last open in the context of a backend; None for never, or if unknown."""
     try:
         file = bounded_json.decode(_path(backend).read_bytes(), _DepartureFile)
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def departure(backend: Backend) -> Departure | None:
 
 
 def note_departure(backend: Backend, snapshot: ClusterSnapshot, now: float) -> None:
-    """Write down that the app is open now; a file that cannot be written is logged, as nothing depends on it.
+    """Note that the app is open now; a failed write is only logged, as nothing depends on it.
 
     Args:
         now: Seconds since the epoch.
@@ -63,7 +63,7 @@ def note_departure(backend: Backend, snapshot: ClusterSnapshot, now: float) -> N
 
 
 async def since(backend: Backend, snapshot: ClusterSnapshot, left: Departure) -> tuple[Happening, ...]:
-    """Return what has happened to runs of the user since a departure; ends that nobody saw are recorded first.
+    """Return the events of the user's runs since a departure, after recording ends that were not recorded yet.
 
     Raises:
         HistoryError: the history cannot be read.
@@ -74,7 +74,7 @@ async def since(backend: Backend, snapshot: ClusterSnapshot, left: Departure) ->
 
 
 def entries_since(backend: Backend, left: float) -> list[HistoryEntry]:
-    """Return the runs of the user that started or ended since a time, and those that run.
+    """Return the runs of the user that started or ended since a time, and running ones.
 
     Raises:
         HistoryError: the history cannot be read.
@@ -100,11 +100,11 @@ async def _events(backend: Backend) -> Sequence[KubeEvent]:
     try:
         async with asyncio.timeout(EVENT_SECONDS):
             return await backend.inspector.events()
-    except (L2RError, TimeoutError):  # forbidden, or too many: what the pods themselves say is left
+    except (L2RError, TimeoutError):  # forbidden, or too many: the state of the pods is still available
         return ()
 
 
 def _path(backend: Backend) -> Path:
-    # The name of a context may be anything, and longer than a file name.
+    # The name of a context may be any text, and longer than a file name.
     digest = hashlib.blake2b(context_of(backend).encode(), digest_size=8).hexdigest()
     return state_dir() / "left" / f"{backend.name}-{digest}.json"

@@ -1,4 +1,4 @@
-"""A launch exactly as a recorded one: its spec, and findings on what cannot be had any more."""
+"""Exact relaunch of a recorded run: its spec, and findings about inputs that are no longer available."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITH_IMAGES = ("kubernetes", "docker")
 
 @dataclass(frozen=True, slots=True)
 class ExactLaunch:
-    """Spec of a recorded run, and what a launch of it would have otherwise than then."""
+    """Spec of a recorded run, and the differences that a launch of it would have."""
 
     spec: RunSpec
     notes: tuple[Finding, ...]
@@ -29,14 +29,14 @@ class ExactLaunch:
 def exact_launch(
     backend: Backend, record: HistoryRecord, *, is_inexact: bool = False, name: str = ""
 ) -> ExactLaunch:
-    """Return a launch with the spec, seed and settings of a record; runs git, so it belongs into a thread.
+    """Return a launch with the spec, seed and settings of a record; call it in a thread, since it runs git.
 
     Args:
-        is_inexact: What cannot be had any more is a warning and no refusal.
-        name: Of the new run; empty for that of the record.
+        is_inexact: Inputs that are no longer available are warnings, not refusals.
+        name: Name of the new run; empty for the record's.
 
     Raises:
-        RefusedError: the record has no spec that this version can launch. UsageError: the name is none.
+        RefusedError: the record has no spec that this version can launch. UsageError: the name is not valid.
     """
     spec = spec_of(record.launch.spec) if record.launch.spec != "{}" else None
     run = record.entry.run
@@ -60,7 +60,7 @@ def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Itera
     if backend.name != entry.backend:
         yield Finding(Severity.WARNING, entry.run, f"it ran on {entry.backend}, and this is {backend.name}")
     if backend.name in _WITH_IMAGES:
-        # The code is in the image: what lies in the source tree today means nothing there.
+        # The code is in the image: the current source tree has no effect there.
         yield _image_note(entry.image, severity, hint)
         return
     root = Path(record.launch.source.root or "/nowhere")
@@ -86,9 +86,9 @@ def _image_note(image: str, severity: Severity, hint: str) -> Finding:
 
 
 def _tree_differences(then: SourceState, now: SourceState) -> Iterator[tuple[bool, str]]:
-    """Yield whether the code is certainly another one, and a sentence."""
+    """Yield pairs: True if the code certainly differs, and a sentence."""
     if not then.revision:
-        # Our own programs need no tree: their version is among the versions.
+        # Our own programs need no source tree: the versions include theirs.
         yield False, "no source tree is recorded: it was launched outside of a git repository"
     elif not now.revision:
         yield True, f"its source tree {then.root} is not here any more"

@@ -1,4 +1,4 @@
-"""Completion of records: a run that ended by itself is recorded by whoever sees it next."""
+"""Completion of records: the next command that sees a run that ended unattended records its end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import ClusterSnapshot
 
 LOST_SECONDS: Final = 600.0
-"""Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
+"""Age from which a vanished run counts as lost: a launch in waves writes its record long before its runs."""
 CONTEXT_SECONDS: Final = 8.0
-"""Time for which one context of several is waited for."""
+"""Longest wait for one of several contexts."""
 _AT_ONCE: Final = 4
 _log = logging.getLogger(__name__)
 
 
 def has_open_runs() -> bool:
-    """Return whether the history believes that any run is running, wherever that may be."""
+    """Return True if the history lists a running run of any backend."""
     if not history_path().exists():
         return False
     with HistoryStore() as store:
@@ -37,11 +37,11 @@ def has_open_runs() -> bool:
 async def complete_ended(
     backend: Backend, snapshot: ClusterSnapshot | None = None, place_seconds: float | None = None
 ) -> int:
-    """Record the ends of runs that the history believes to run; return how many there were. Never fails.
+    """Record the ends of runs that the history lists as running; return their number. Never raises.
 
     Args:
-        snapshot: Of the backend; None takes one where some run is open. Of several contexts each takes its own.
-        place_seconds: Longest wait for the place for records; None for that of a command.
+        snapshot: Of the backend; None takes one if some run is open. Each of several contexts takes its own.
+        place_seconds: Longest wait for the place for records; None for a command's default.
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0
@@ -80,12 +80,12 @@ async def _complete_ended(backend: Backend, snapshot: ClusterSnapshot | None, pl
 async def _ends(
     backend: Backend, snapshot: ClusterSnapshot, open_runs: Collection[HistoryEntry]
 ) -> dict[str, Ending]:
-    # Curves and logs are read where a run has ended, which most lists of the history never see.
+    # Curves and logs are read only if a run has ended, which most lists of the history do not find.
     from l2rtui.services.history.endings import gather_ending, outcome_of
 
     limit = asyncio.Semaphore(_AT_ONCE)
     ends: dict[str, Ending] = {}
-    # Only where everything is seen, a run that is not seen is gone: a namespace may be hidden from us.
+    # A run that is not seen is deleted only if all runs are visible: a namespace may be hidden from us.
     sees_all = backend.location is None and not snapshot.problems and snapshot.silent_since is None
 
     async def end(entry: HistoryEntry) -> None:

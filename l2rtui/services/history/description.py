@@ -1,4 +1,4 @@
-"""A record in lines for people: facts, source tree, placement, last lines of pods, changes, spec."""
+"""A record as readable lines: facts, source tree, placement, last lines of pods, changes, spec."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _FIGURES: Final = {"env_steps": ",.0f", "best_return": ".6g", "final_return": ".
 
 
 def record_lines(record: HistoryRecord) -> Iterator[str]:
-    """Yield the lines of a record, harmless for a terminal; the spec last, so that it can be saved as it stands."""
+    """Yield the lines of a record, safe for a terminal; the spec is last, so that it can be saved unchanged."""
     yield from map(sanitize, _lines(record))
 
 
 def _lines(record: HistoryRecord) -> Iterator[str]:
-    import yaml  # 20 ms, which lists have no use for
+    import yaml  # 20 ms, not needed for lists
 
     entry, launch, ending = record.entry, record.launch, record.ending
     facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
-    facts |= {"started": rfc3339(entry.started), "ended": rfc3339(entry.ended)}
+    facts |= {"started": _time(entry.started), "ended": _time(entry.ended)}
     figures = ((name, getattr(entry, name), form) for name, form in _FIGURES.items())
     facts |= {name: format(value, form) for name, value, form in figures if value is not None}
     if ending is not None:
@@ -49,7 +49,12 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
 
 
 def _fact(name: str, value: str) -> str:
-    return f"{name + ':':<14}{value}"
+    return f"{name.replace('_', ' ') + ':':<14}{value}"
+
+
+def _time(seconds: float | None) -> str:
+    """Write a time in UTC to the second."""
+    return (rfc3339(seconds) or "").partition(".")[0].replace("T", " ")
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:

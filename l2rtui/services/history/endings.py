@@ -1,6 +1,7 @@
-"""End of a run, gathered where it still is: figures and curve of its learner, last log lines, place of checkpoints.
+"""End of a run, gathered before it is removed: figures and curve of its learner, last log lines, place of
+checkpoints.
 
-What cannot be read in time is left out with a sentence: a destroy does not wait for it.
+Data that cannot be read in time are left out with a sentence: a destroy does not wait for them.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ MAX_POINTS: Final = 256
 MAX_LINES: Final = 40
 MAX_LINE_CHARS: Final = 400
 MAX_PODS: Final = 32
-"""Pods whose last lines are recorded; those that failed come first."""
+"""Pods whose last lines are recorded; failed ones come first."""
 GATHER_SECONDS: Final = 4.0
-"""Time for which a destroy may wait for the record: of a run on this machine it takes some milliseconds."""
+"""Longest wait of a destroy for the record: for a run on this machine it takes some milliseconds."""
 _AT_ONCE: Final = 8
 _T = TypeVar("_T")
 
 
 def outcome_of(run: RunView, pods: Sequence[PodView]) -> RunOutcome | None:
-    """Return how a run has ended; None while it may still go on."""
+    """Return the outcome of a run; None while it may still continue."""
     if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
         return RunOutcome.DONE
     return RunOutcome.FAILED if lost_pod(run, pods) is not None else None
 
 
 async def gather_ending(backend: Backend, snapshot: ClusterSnapshot, run: RunView, outcome: RunOutcome) -> Ending:
-    """Read what is left of a run; never fails, and takes `GATHER_SECONDS` at most."""
+    """Read the data of a run; never raises, and takes `GATHER_SECONDS` at most."""
     problems: list[str] = []
     curve, logs, checkpoints = await asyncio.gather(
         _in_time(seed_curve(backend, snapshot, run), "its curve", problems),
@@ -67,21 +68,21 @@ async def gather_ending(backend: Backend, snapshot: ClusterSnapshot, run: RunVie
 
 
 async def _in_time(work: Awaitable[_T], what: str, problems: list[str]) -> _T | None:
-    """Return the result of a read; None when it fails or takes too long, with a sentence in ``problems``."""
+    """Return the result of a read; None if it fails or takes too long, with a sentence in ``problems``."""
     try:
         async with asyncio.timeout(GATHER_SECONDS):
             return await work
     except TimeoutError:
         problems.append(f"{what or 'a part'} could not be read within {GATHER_SECONDS:g} s")
     except L2RError as error:
-        if what:  # a run without a folder of checkpoints is no problem
+        if what:  # a run without a folder of checkpoints is not a problem
             problems.append(f"{what} could not be read: {error.message}")
     return None
 
 
 # --- curve -----------------------------------------------------------------------------------------------------
 def final_figures(curve: RunCurve) -> tuple[float | None, float | None, float | None]:
-    """Return env steps, best return and final return of a curve; None for each that no record has."""
+    """Return env steps, best return and final return of a curve; None for values without a record."""
     returns = [value for value in dict(curve_columns(curve)).get(RETURN, ()) if value is not None]
     return curve.last.get(Axis.ENV_STEPS), best_return(curve), returns[-1] if returns else None
 
@@ -112,7 +113,7 @@ def curve_columns(curve: RunCurve) -> tuple[tuple[str, tuple[float | None, ...]]
         means: list[float | None] = []
         for start in starts:
             count = sum(buckets.counts[start : start + size])
-            # Six digits, as the files of records have at most; a third of the bytes of a whole float.
+            # Six digits, as files of records have at most; a third of the bytes of a full float.
             mean = sum(buckets.sums[start : start + size]) / count if count else math.nan
             means.append(float(f"{mean:.6g}") if count else None)
         columns.append((figure, tuple(means)))
@@ -136,7 +137,7 @@ async def _lines_of(backend: Backend, pod: PodView) -> tuple[str, ...]:
     try:
         async with aclosing(backend.logs(pod, LogQuery(tail=MAX_LINES))) as lines:
             texts = [redact(sanitize(line.text[:MAX_LINE_CHARS])) async for line in lines if not line.is_seam]
-    except L2RError:  # a pod that never started, or is gone meanwhile, has no log
+    except L2RError:  # a pod that never started, or was deleted, has no log
         return ()
     # Some containers write several logs, each with that many lines.
     return tuple(texts[-MAX_LINES:])

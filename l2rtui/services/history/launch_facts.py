@@ -1,4 +1,4 @@
-"""Facts of a launch: its spec, placement, versions, command line and source tree, with secrets by name alone."""
+"""Facts of a launch: its spec, placement, versions, command line and source tree; secrets only by name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import RunView
 
 _PACKAGES: Final = ("torch", "numpy", "gymnasium")
-"""Packages whose versions decide what a run computes, where processes of this machine are launched."""
+"""Packages whose versions affect the results, if processes of this machine are launched."""
 
 
 def launch_records(backend: Backend, plan: LaunchPlan, source: str) -> list[HistoryRecord]:
-    """Return the records of all runs of a plan; runs git, so it belongs into a thread.
+    """Return the records of all runs of a plan; call it in a thread, since it runs git.
 
     Args:
-        source: Spec file, whose repository is described; empty for that of the present folder.
+        source: Spec file, whose repository is described; empty for the repository of the current folder.
     """
     tree = tree_of(source)
     command, versions, context = redact(shlex.join(sys.argv)), versions_of(backend), context_of(backend)
@@ -60,7 +60,7 @@ def launch_records(backend: Backend, plan: LaunchPlan, source: str) -> list[Hist
 
 
 def entry_of(backend: Backend, run: RunView) -> HistoryEntry:
-    """Return the row of a run of which no launch was recorded here: that of a colleague, or of an older version."""
+    """Return the row of a run whose launch was not recorded here: by another user, or by an older version."""
     return HistoryEntry(
         run.name,
         run.uid,
@@ -75,27 +75,29 @@ def entry_of(backend: Backend, run: RunView) -> HistoryEntry:
 
 
 def tree_of(source: str) -> SourceState:
-    """Return the state of the repository around a spec file, else of that around the present folder."""
+    """Return the state of the repository around a spec file, otherwise of the one around the current folder."""
     folder = Path(source).expanduser().parent if source not in ("", "-") else Path.cwd()
     tree = source_state(folder) if folder.is_dir() else SourceState()
-    # A spec that comes with the program lies in no repository: the folder where the user works may.
+    # A spec shipped with the program is in no repository; the user's current folder may be in one.
     return tree if tree.revision or folder == Path.cwd() else source_state(Path.cwd())
 
 
 def versions_of(backend: Backend) -> tuple[tuple[str, str], ...]:
-    """Return the versions of l2rtui, Python, and, for processes of this machine, of what they compute with."""
-    import platform  # for a launch alone
+    """Return the versions of l2rtui, Python and, for processes of this machine, of the packages they compute
+    with.
+    """
+    import platform  # only for a launch
 
     versions = [("l2rtui", __version__), ("python", platform.python_version())]
-    if backend.name == "local":  # elsewhere the image has its own, and its digest stands for them
+    if backend.name == "local":  # elsewhere the image has its own versions, identified by its digest
         versions += ((name, version) for name in _PACKAGES if (version := _installed(name)))
     return tuple(versions)
 
 
 def _installed(package: str) -> str:
-    from importlib import metadata  # for a launch alone
+    from importlib import metadata  # only for a launch
 
-    # By the metadata alone: importing torch takes seconds.
+    # Only from the metadata: importing torch takes seconds.
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -107,13 +109,13 @@ def _placement(run: RunPlan) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def spec_text(spec: RunSpec) -> str:
-    """Encode a spec as JSON without what looks like a secret."""
+    """Encode a spec as JSON without values that look like a secret."""
     document = msgspec.to_builtins(spec)
     return msgspec.json.encode(_redacted(document)).decode()
 
 
 def spec_of(text: str) -> RunSpec | None:
-    """Decode a spec; None where this version cannot read it."""
+    """Decode a spec; None if this version cannot read it."""
     try:
         return stored_spec.decode(text)
     except ValueError:
@@ -137,7 +139,7 @@ def _texts(value: object, path: str) -> Iterable[tuple[str, str]]:
 
 
 def _redacted(value: object) -> object:
-    """Return a document with its texts redacted; of a pair ``(name, value)`` the name tells a secret, too."""
+    """Return a document with its texts redacted; in a pair ``(name, value)`` the name can mark a secret, too."""
     if isinstance(value, dict):
         return {name: _redacted(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -151,7 +153,7 @@ def _redacted(value: object) -> object:
 def _redacted_text(text: str) -> str:
     if "\n" not in text:
         return redact_long(text)
-    # A program: `token = tokenizer(line)` is no secret, and a program with holes could never be launched again.
+    # A program: `token = tokenizer(line)` is not a secret, and a program with gaps could never be launched again.
     for pattern, _ in SECRET_FORMS:
         text = pattern.sub(HIDDEN_TEXT, text)
     return text

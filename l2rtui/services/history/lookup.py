@@ -1,4 +1,4 @@
-"""Records of the history by the words that people use: a run's name, its id or the beginning of it."""
+"""Lookup of history records by a run's name, its id or the start of the id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from l2rtui.domain.history.difference import Difference
 
 MIN_ID_CHARS: Final = 6
-"""Characters of an id that are enough to mean one run."""
+"""Minimum number of characters of an id that identify a run."""
 
 
 def bare_experiment(word: str) -> str:
-    """Return the name in ``experiment/NAME``; another word as it is."""
+    """Return the name in ``experiment/NAME``; another word unchanged."""
     head, slash, name = word.partition("/")
     return name if slash and head in EXPERIMENT_WORDS else word
 
@@ -27,13 +27,13 @@ def bare_experiment(word: str) -> str:
 def find_entry(
     store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
 ) -> HistoryEntry:
-    """Return the run that a word means: its id, the beginning of it, or the newest launch of that name.
+    """Return the run selected by a word: its id, the start of its id, or the newest launch of that name.
 
     Args:
-        is_here: Chooses the records by their place.
+        is_here: Selects the records by their place.
 
     Raises:
-        NotFoundError: there is none. UsageError: it is the name of an experiment with several runs.
+        NotFoundError: no such run. UsageError: it is the name of an experiment with several runs.
     """
     entries = [entry for entry in store.entries(HistoryFilter(names=(bare_experiment(word),))) if is_here(entry)]
     runs = [entry for entry in entries if word in (entry.run, entry.run_id)]
@@ -53,7 +53,7 @@ def find_entry(
 def find_record(
     store: HistoryStore, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
 ) -> HistoryRecord:
-    """Return the record of the run that a word means.
+    """Return the record of the run selected by a word.
 
     Raises:
         NotFoundError, UsageError: as for `find_entry`.
@@ -62,8 +62,8 @@ def find_record(
 
 
 def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
-    """Return the spec of a record as a spec file has it; as it was stored where this version cannot read it."""
-    # 20 ms, which a list has no use for.
+    """Return the spec of a record in the form of a spec file; as stored if this version cannot read it."""
+    # 20 ms, not needed for a list.
 
     from l2rtui.services.history.launch_facts import spec_of
     from l2rtui.services.spec.encode import to_document

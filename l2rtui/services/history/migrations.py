@@ -1,7 +1,7 @@
-"""Schema of the history file, and the steps that lead to it from each earlier one.
+"""Schema of the history file, and the migrations from each earlier one.
 
-``PRAGMA user_version`` counts the steps that a file has taken. A step is never edited after a release: files exist
-that have taken it.
+``PRAGMA user_version`` counts the steps applied to a file. A step is never edited after a release, since files
+exist that have applied it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-# Lists read the slim table alone; what is long lies in bodies, once for all runs that share it, such as the diff of
+# Lists read only the small table. Long values are in bodies, once for all runs that share them, such as the diff of
 # the source tree of all seeds of an experiment.
 STEPS: Final = (
     """
@@ -56,9 +56,9 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Take the steps that a file lacks; the caller has it locked against other processes that do the same.
+    """Apply the missing steps to a file; the caller has it locked against other processes that do the same.
 
-    A step and its number are one transaction: a process that is killed in between leaves the file as it was.
+    A step and its number are one transaction: if the process is killed in between, the file is unchanged.
     """
     for number in range(version_of(connection), SCHEMA):
         connection.executescript(f"BEGIN IMMEDIATE;{STEPS[number]};PRAGMA user_version = {number + 1};COMMIT")

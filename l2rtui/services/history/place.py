@@ -1,8 +1,8 @@
-"""Records that outlive their runs, in a folder or a bucket that colleagues share: the setting ``history_to``.
+"""Records that outlive their runs, in a folder or a bucket shared by several users: the setting ``history_to``.
 
-Of each run there is one object, ``ID.launched.json.gz``, and ``ID.ended.json.gz`` in its stead from its end on.
-All work is done in threads that nobody waits for longer than some moments: a place that hangs or fails costs a
-sentence, and the next look brings what is missing there.
+Each run has one object: ``ID.launched.json.gz``, replaced by ``ID.ended.json.gz`` after its end. All work is done
+in threads, with short waits: a place that hangs or fails costs a sentence, and the next look adds the missing
+records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runtime.base.object_store import ObjectStore, open_store
 PLACE_SECONDS: Final = 2.0
 """Longest time for which a launch, a destroy or a list waits for the place."""
 MAX_MISSING: Final = 32
-"""Own records that one look writes because the place lacks them."""
+"""Maximum number of own records that one look adds to the place."""
 _AT_ONCE: Final = 16
 _NAME: Final = re.compile(r"([0-9a-f]{32})\.(launched|ended)\.json\.gz")
 _OPEN_STATES: Final = (RunOutcome.RUNNING, RunOutcome.LOST)
@@ -45,7 +45,7 @@ async def leave(backend: Backend, records: Sequence[HistoryRecord], seconds: flo
     """Write records to the place of the backend's setting.
 
     Args:
-        seconds: Longest wait; None for that of a command.
+        seconds: Longest wait; None for a command's default.
 
     Raises:
         BackendError: the place does not answer in time, or refuses.
@@ -56,10 +56,10 @@ async def leave(backend: Backend, records: Sequence[HistoryRecord], seconds: flo
 
 
 async def collect(url: str, backends: Sequence[Backend]) -> int:
-    """Add what a place has and the own history lacks, and write there what it lacks of the own runs.
+    """Add the place's records that this history lacks, and write the own runs' records that the place lacks.
 
     Args:
-        backends: Those whose setting names the place: several contexts may share it.
+        backends: Backends whose setting names the place: several contexts may share it.
 
     Returns:
         Number of runs that are new or have ended.
@@ -92,7 +92,7 @@ async def _in_time(url: str, work: Callable[[], _T], seconds: float) -> _T:
             outcome = (None, error)
         try:
             loop.call_soon_threadsafe(settle, *outcome)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no caller waits for the result
             _log.info("history_to %s answered too late", url)
 
     threading.Thread(target=run, name="history-place", daemon=True).start()
@@ -124,7 +124,9 @@ def _put_all(store: ObjectStore, records: Iterable[HistoryRecord]) -> None:
 
 
 def _with_host(record: HistoryRecord) -> HistoryRecord:
-    """Name the machine of a run that has no context: elsewhere it must not pass for one of the reader's machine."""
+    """Add the machine's name to a run without a context: elsewhere it must not look like a run of the reader's
+    machine.
+    """
     if record.entry.context:
         return record
     return replace(record, entry=replace(record.entry, context=platform.node()))
@@ -160,7 +162,7 @@ def _exchanged(place: ObjectStore, contexts: Sequence[tuple[str, str]], until: f
 def _received(
     place: ObjectStore, history: HistoryStore, names: Sequence[str], present: set[str], until: float
 ) -> int:
-    """Store the records of these names, as many as can be read until then; the next look goes on."""
+    """Store the records of these names, as many as can be read in time; the next look continues."""
     number = 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(names), _AT_ONCE):
@@ -178,10 +180,10 @@ def _received(
 
 
 def _read(place: ObjectStore, name: str) -> HistoryRecord | None:
-    """Return a record; None for what is none, or is that of another run."""
+    """Return a record; None if it is invalid or belongs to another run."""
     try:
         record = decode(place.read(name, MAX_RECORD_BYTES + 1))
-    except FileNotFoundError:  # its end has just taken its place
+    except FileNotFoundError:  # its end has just replaced it
         return None
     return record if record is not None and record.entry.run_id == name.partition(".")[0] else None
 

@@ -1,6 +1,6 @@
-"""Recorder: launches and destroys write to the history, in a thread, and never wait long for it nor fail with it.
+"""Recorder: launches and destroys write to the history in a thread; they neither wait long for it nor fail with it.
 
-A history that cannot be written is one warning for each program, which the caller shows.
+A history that cannot be written causes one warning per program, which the caller shows.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import RunView
 
 WRITE_SECONDS: Final = 3.0
-"""Time for which a complete launch waits for its record; the thread goes on, and ends before the program."""
+"""Longest wait of a finished launch for its record; the thread continues, and ends before the program."""
 _UNRECORDED: Final = frozenset(("demo",))
-"""Backends whose runs are of no interest tomorrow."""
+"""Backends whose runs are not worth recording."""
 _log = logging.getLogger(__name__)
 _warnings: list[str] = []
 
 
 def take_warnings() -> list[str]:
-    """Return what could not be recorded since the last call, a sentence each; the same one once."""
+    """Return what could not be recorded since the last call, one sentence each, without duplicates."""
     warnings = list(dict.fromkeys(_warnings))
     _warnings.clear()
     return warnings
 
 
 def is_recorded(backend: Backend) -> bool:
-    """Return whether runs of this backend belong into the history."""
+    """Return True if runs of this backend are recorded in the history."""
     return backend.name not in _UNRECORDED
 
 
 def is_shared(backend: Backend) -> bool:
-    """Return whether others may have or get records of this backend's runs."""
+    """Return True if other users may have or get records of this backend's runs."""
     return any(part.records is not None or part.history_to for part in parts_of(backend))
 
 
 class LaunchRecording:
-    """Record of one launch: written from its first moment on, beside the launch itself.
+    """Record of one launch, written in parallel with the launch from its start.
 
     Args:
-        source: Spec file of the launch; empty where there is none.
+        source: Spec file of the launch; empty without one.
     """
 
     def __init__(self, backend: Backend, plan: LaunchPlan, source: str) -> None:
@@ -65,7 +65,7 @@ class LaunchRecording:
             )
 
     async def written(self) -> None:
-        """Wait until the record is written and travels with its run, for some moments at most."""
+        """Wait, a few moments at most, until the record is written and attached to its run."""
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
@@ -87,7 +87,7 @@ class LaunchRecording:
         await _left_in_place(self._backend, records)
 
     async def dropped(self) -> None:
-        """Remove the record: another launch was faster, and there never was a run."""
+        """Remove the record: another launch was faster, and the run never existed."""
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
@@ -95,15 +95,15 @@ class LaunchRecording:
 
 
 class DestroyRecording:
-    """Record of the end of one run: gathered before its first object goes, written with the receipt."""
+    """Record of the end of one run: gathered before its first object is deleted, written with the receipt."""
 
     def __init__(self, backend: Backend, run: RunView) -> None:
-        # In a view of several contexts the record is that of the run's own.
+        # In a view of several contexts the record is made in the run's own context.
         self._backend, self._run = owner_of(backend, run)
         self._ending: Ending | None = None
 
     async def gather(self) -> None:
-        """Read what the destroy will take away; a failure is a note in the record."""
+        """Read the data that the destroy will remove; a failure is a note in the record."""
         if is_recorded(self._backend):
             self._ending = await _quietly(self._gathered)
 
@@ -115,7 +115,7 @@ class DestroyRecording:
         return await gather_ending(self._backend, snapshot, self._run, outcome)
 
     async def written(self, receipt: Receipt) -> None:
-        """Write the end with its receipt, also of a run that somebody else has launched."""
+        """Write the end with its receipt, also for a run launched by another user."""
         if self._ending is None:
             return
         ending = replace(self._ending, receipt=receipt.sentence)
@@ -125,7 +125,7 @@ class DestroyRecording:
 
 
 async def _left_in_place(backend: Backend, records: list[HistoryRecord] | None) -> None:
-    """Leave the ends of runs that are gone in the place for records, if there is one."""
+    """Write the ends of deleted runs to the place for records, if there is one."""
     if records and backend.history_to:
         from l2rtui.services.history.place import leave
 
@@ -133,28 +133,28 @@ async def _left_in_place(backend: Backend, records: list[HistoryRecord] | None) 
 
 
 async def _quietly(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of a write; None where it fails, with a warning."""
+    """Return the result of a write; None if it fails, with a warning."""
     try:
         return await work()
     except L2RError as error:
         _warnings.append(str(error))
         _log.warning("history: %s", error)
     except Exception:  # noqa: BLE001
-        # Whatever it is, it must not end a launch or a destroy: the log has the traceback.
+        # No exception may end a launch or a destroy: the log has the traceback.
         _warnings.append("The history was not written: see the log file.")
         _log.exception("history: unexpected error")
     return None
 
 
 # --- in a thread -----------------------------------------------------------------------------------------------
-# Each function imports the store: SQLite is loaded when something is recorded, and not with the launcher.
+# Each function imports the store: SQLite is loaded when something is recorded, not with the launcher.
 def _put_launch(backend: Backend, plan: LaunchPlan, source: str) -> list[HistoryRecord]:
     from l2rtui.services.history.launch_facts import launch_records
     from l2rtui.services.history.store import HistoryStore
 
     records = launch_records(backend, plan, source)
     with HistoryStore() as store:
-        # The keeper of a queue starts a run under the same id again after a start that was taken back.
+        # The keeper of a queue starts a run under the same id again after a start that was undone.
         store.remove([record.entry.run_id for record in records])
         store.put(records)
     return records
@@ -177,7 +177,7 @@ def _remove(uids: list[str]) -> None:
 
 def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> HistoryRecord:
     if place or (backend.results is not None and "://" not in ending.checkpoints):
-        # Results that the destroy has moved or purged are no longer where they were.
+        # Results that the destroy has moved or purged are no longer at their old place.
         left = ending.checkpoints if ending.checkpoints and Path(ending.checkpoints).exists() else ""
         ending = replace(ending, checkpoints=place or left)
     from l2rtui.services.history.launch_facts import entry_of
@@ -185,7 +185,7 @@ def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> H
 
     with HistoryStore() as store:
         if not store.complete(run.uid, ending):
-            # Launched from another machine, or by a version without a history: what is seen of it is recorded.
+            # Launched from another machine, or by a version without a history: record what is visible of it.
             store.put([HistoryRecord(entry_of(backend, run))])
             store.complete(run.uid, ending)
         return store.get(run.uid)

@@ -1,4 +1,4 @@
-"""Report of an experiment from the history and from what runs now: records, curves, specs and their differences."""
+"""Report of an experiment from the history and from running runs: records, curves, specs and their differences."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from l2rtui.services.history.lookup import bare_experiment, find_entry, spec_doc
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 
 MAX_RUNS: Final = 256
-"""Launches in one report, the newest: a sweep of that size is a page of some megabytes."""
+"""Maximum number of launches in one report, the newest: a sweep of that size is a page of some megabytes."""
 LOOK_SECONDS: Final = 30.0
-"""Time for which a report waits for what runs now; the history alone makes a report as well."""
+"""Longest wait of a report for running runs; a report can be made from the history only."""
 _AT_ONCE: Final = 4
 _COMPARED: Final = frozenset(("spec", "code", "versions"))
 _OWN: Final = frozenset(("name", "seed"))
@@ -41,11 +41,11 @@ _OWN: Final = frozenset(("name", "seed"))
 async def experiment_report(
     backend: Backend, word: str, is_here: Callable[[HistoryEntry], bool] = lambda _: True
 ) -> ExperimentReport:
-    """Return the report of an experiment, or of one run by its name or the beginning of its id.
+    """Return the report of an experiment, or of one run by its name or the start of its id.
 
     Args:
-        word: The name of a run means that run alone; ``experiment/NAME`` the experiment in any case.
-        is_here: Chooses the records by their place.
+        word: The name of a run selects only that run; ``experiment/NAME`` always the experiment.
+        is_here: Selects the records by their place.
 
     Raises:
         NotFoundError: neither the history nor the backend has such a run. HistoryError: the history cannot be read.
@@ -67,7 +67,7 @@ async def experiment_report(
 
 
 def _report(word: str, runs: Sequence[ReportedRun], notes: Sequence[str]) -> ExperimentReport:
-    import yaml  # 20 ms that only a report needs
+    import yaml  # 20 ms, needed only for a report
 
     specs = [spec_document(run.record) for run in runs]
     compared = [replace(run, differences=_differences(runs[0].record, run.record, specs[0], spec))
@@ -112,7 +112,7 @@ def _records(word: str, is_here: Callable[[HistoryEntry], bool]) -> tuple[list[H
         entries = runs or [entry for entry in entries if entry.experiment == name] or entries
         if not entries:
             try:
-                entries = [find_entry(store, word, is_here)]  # by the beginning of an id
+                entries = [find_entry(store, word, is_here)]  # by the start of an id
             except NotFoundError:
                 return [], []
         notes = [store.problem] if store.problem else []
@@ -150,7 +150,7 @@ def stored_curve(ending: Ending) -> RunCurve:
             steps[:length],
             times[:length],
             array("d", [0.0]) * length,
-            # A file that a newer version or a hand has changed may have columns of other lengths.
+            # A file changed by a newer version or by hand may have columns of other lengths.
             {name: values for name, column in columns.items() if len(values := _column(column)) == length},
         )
     )
@@ -166,7 +166,7 @@ async def _live_runs(backend: Backend, word: str, records: Sequence[HistoryRecor
     snapshot = await backend.snapshot()
     by_id = {record.entry.run_id: record for record in records}
     uids = {run.uid for run in snapshot.runs_matching(word)}
-    if any(record.entry.run == word for record in records):  # then an experiment of that name is not meant
+    if any(record.entry.run == word for record in records):  # then the word means the run, not an experiment
         uids = {uid for uid in uids if snapshot.runs[uid].name == word}
     runs = [run for run in snapshot.runs.values() if run.uid in by_id or run.uid in uids]
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -184,10 +184,10 @@ async def _live_runs(backend: Backend, word: str, records: Sequence[HistoryRecor
 
 
 async def _unrecorded(backend: Backend, run: RunView) -> HistoryRecord:
-    """Return what is seen of a run that somebody else has launched."""
+    """Return the visible data of a run launched by another user."""
     try:
         text = spec_text(await backend.spec(run.name))
-    except L2RError:  # its spec may be hidden from us, and the rest is worth a page
+    except L2RError:  # its spec may be hidden from us; the other data are still useful
         text = "{}"
     return HistoryRecord(entry_of(backend, run), LaunchFacts(spec=text))
 

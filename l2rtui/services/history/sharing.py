@@ -1,7 +1,7 @@
-"""Records that travel with their runs: bounded, without secrets, and read into the history of whoever sees the run.
+"""Records attached to runs: bounded, without secrets, and read into the history of each user who sees the run.
 
-A record comes from outside when it is read: its size is bounded before it is decoded, it counts only for the run
-that it is attached to, and it never changes what this machine's own history knows.
+A record that is read is outside data: its size is checked before it is decoded, it is valid only for the run that
+it is attached to, and it never changes known entries of this machine's history.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from l2rtui.services.history.travelling import decode, encode
 
 SHARE_SECONDS: Final = 3.0
-"""Time for which a launch waits until its records travel."""
+"""Longest wait of a launch until its records are attached."""
 CONTEXT_SECONDS: Final = 4.0
-"""Time for which one context of several is waited for."""
+"""Longest wait for one of several contexts."""
 _AT_ONCE: Final = 8
 _log = logging.getLogger(__name__)
 
 
 # --- to the runs -----------------------------------------------------------------------------------------------
 async def share(backend: Backend, records: Sequence[HistoryRecord], place_seconds: float | None = None) -> None:
-    """Attach records to their runs, and leave them in the place for records at the same time.
+    """Attach records to their runs, and write them to the place for records at the same time.
 
-    Who may not write to the runs has the records in the own history.
+    A user without write access to the runs has the records only in the own history.
 
     Args:
-        place_seconds: Longest wait for the place; None for that of a command.
+        place_seconds: Longest wait for the place; None for a command's default.
 
     Raises:
         BackendError: the place for records does not answer in time, or refuses.
@@ -79,9 +79,9 @@ async def _attach(backend: Backend, records: Sequence[HistoryRecord]) -> None:
 
 # --- from the runs ---------------------------------------------------------------------------------------------
 async def receive(backend: Backend) -> int:
-    """Add the records of visible runs, then those of the places for records, and the ends that others have seen.
+    """Add the records of visible runs, then those in the places for records, and the ends seen by others.
 
-    Of several contexts each is asked, and one that does not answer keeps nothing of the others back.
+    Several contexts are asked in parallel, and a context that does not answer does not block the others.
 
     Returns:
         Number of runs that are new or have ended.
@@ -99,14 +99,14 @@ async def receive(backend: Backend) -> int:
     if places:
         from l2rtui.services.history.place import collect
 
-        # One after the other, after the runs: two that put the same run at once could undo its end.
+        # Sequentially, after the runs: two parallel writes of the same run could undo its end.
         for url, backends in places.items():
             results += await asyncio.gather(collect(url, backends), return_exceptions=True)
     return _total(results)
 
 
 def _total(results: Iterable[int | BaseException]) -> int:
-    """Return the sum; raise the first error where there is one."""
+    """Return the sum; raise the first error if there is one."""
     total = 0
     for result in results:
         if isinstance(result, BaseException):
@@ -134,7 +134,7 @@ async def _receive_visible(backend: Backend) -> int:
 
 
 def record_of(place: RunPlace, packed: bytes) -> HistoryRecord | None:
-    """Return the record of a run; None for what is none, is too large, or is that of another run."""
+    """Return the record of a run; None if it is invalid, too large, or belongs to another run."""
     record = decode(packed)
     if record is None or not place.run_id:
         return None
@@ -148,7 +148,7 @@ def _received(backend: str, context: str, packed: Mapping[RunPlace, bytes]) -> i
         unfinished = (place for place in packed if place.run_id not in present - open_runs)
         records = {place: record for place in unfinished if (record := record_of(place, packed[place]))}
         new = [
-            # Our name of the context: the colleague's may be another.
+            # Our name of the context: another user's may differ.
             replace(
                 record,
                 entry=replace(record.entry, backend=backend, context=context, namespace=place.namespace),

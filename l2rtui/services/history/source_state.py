@@ -1,6 +1,6 @@
 """State of the source tree of a launch: commit and changes of the git repository around a folder.
 
-Read by git itself, in a thread, with a limit on time and size; a folder outside of any repository is no failure.
+Read by git itself, in a thread, with a limit on time and size; a folder outside of any repository is not a failure.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from l2rtui.domain.redact import redact_long
 MAX_DIFF_BYTES: Final = 1 << 20
 MAX_UNTRACKED: Final = 100
 TIMEOUT_SECONDS: Final = 5.0
-"""Time for all of it: a repository on a slow file system is recorded without its diff."""
+"""Total time: a repository on a slow file system is recorded without its diff."""
 _OPTIONS: Final = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
 """Git writes no lock file, and starts no monitor that the repository's configuration names."""
 _DIFF: Final = (
     *("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
-    "--ignore-submodules=dirty",  # git would look into them with their own configuration
+    "--ignore-submodules=dirty",  # git would read them with their own configuration
 )
 _DRIVERS: Final = r"^filter\..*\.(clean|smudge|process|required)$"
 
 
 def source_state(folder: Path) -> SourceState:
-    """Return commit, branch and changes of the repository that a folder lies in; an empty state outside of any."""
+    """Return commit, branch and changes of the repository that contains a folder; an empty state outside of any."""
     try:
         return _Repository(folder).state()
     except FileNotFoundError:
@@ -50,10 +50,10 @@ class _Repository:
 
     def state(self) -> SourceState:
         places = self._git("rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if len(places) < 2:  # no repository, or one without a commit
+        if len(places) < 2:  # not a repository, or one without a commit
             return SourceState()
-        self._folder = Path(places[0])  # from the root: a diff of a folder alone would lack its siblings
-        # A filter is a program. A tree that was downloaded together with its .git would have it run here.
+        self._folder = Path(places[0])  # from the root: a diff of only this folder would lack its siblings
+        # A filter is a program. A tree downloaded together with its .git would run it here.
         drivers = self._git("config", "--includes", "--null", "--name-only", "--get-regexp", _DRIVERS)
         self._no_filters = [
             word
@@ -73,7 +73,7 @@ class _Repository:
         return SourceState(places[0], places[1], branch, redact_long(diff), untracked, "; ".join(problems))
 
     def _git(self, *arguments: str) -> str:
-        """Return the output of git; empty where it fails, as outside of a repository."""
+        """Return the output of git; empty if it fails, as outside of a repository."""
         done = subprocess.run(
             self._command(arguments),
             stdin=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ class _Repository:
         return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
     def _diff(self) -> tuple[str, bool]:
-        """Return the changes beyond the commit, and whether they were cut off."""
+        """Return the changes since the commit, and whether they were truncated."""
         with subprocess.Popen(
             self._command(_DIFF),
             stdin=subprocess.DEVNULL,
@@ -95,12 +95,12 @@ class _Repository:
             env=_environment(),
         ) as git:
             try:
-                # A megabyte is read at most, whatever a changed data file adds. git then ends by SIGPIPE.
+                # A megabyte is read at most, however large a changed data file is. git then ends by SIGPIPE.
                 data = _read(git, MAX_DIFF_BYTES + 1, self._left())
             finally:
                 git.kill()
         is_cut = len(data) > MAX_DIFF_BYTES
-        # Up to the last whole line: half a line could show half a token, which has no form of one any more.
+        # Up to the last full line: half a line could show half a token, which no longer matches a token's pattern.
         text = data[:MAX_DIFF_BYTES].rpartition(b"\n")[0] + b"\n" if is_cut else data
         return text.decode("utf-8", "replace"), is_cut
 
@@ -112,10 +112,10 @@ class _Repository:
 
 
 def _environment() -> dict[str, str]:
-    # A hook or a wrapper that set these would have us describe its repository.
+    # With these variables, set by a hook or a wrapper, git would describe another repository.
     foreign = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     ours = {name: value for name, value in os.environ.items() if name not in foreign}
-    # No protocol: a partial clone would fetch what it lacks, by the program that its configuration names.
+    # No protocol: a partial clone would fetch missing objects, by the program that its configuration names.
     no_fetch = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
     return {**ours, **no_fetch, "LC_ALL": "C"}
 
@@ -124,7 +124,7 @@ def _read(process: subprocess.Popen[bytes], limit: int, timeout_seconds: float) 
     """Read up to a number of bytes of a process' output.
 
     Raises:
-        subprocess.TimeoutExpired: it has not ended by then.
+        subprocess.TimeoutExpired: the process has not ended in time.
     """
     assert process.stdout is not None  # noqa: S101  (for the type checker)
     deadline = time.monotonic() + timeout_seconds

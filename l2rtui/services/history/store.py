@@ -1,8 +1,8 @@
 """The file of the history: ``history/runs.db`` in the state folder, an SQLite database in WAL mode.
 
-Several processes write at once: SQLite's own locks order them, and a writer waits for its turn. Each write is one
-transaction that is on the disk when it returns, so a crash loses at most the record that was being written. A file
-that is damaged is moved aside and never deleted; one of a newer version is read and not written.
+Several processes may write: SQLite's locks order them, and a writer waits for its turn. Each write is one
+transaction that is on the disk when it returns, so a crash loses at most the record that was being written. A
+damaged file is moved aside and never deleted; a file of a newer version is read and not written.
 
 Importing this costs 10 ms for SQLite: services import it when the first record is read or written.
 """
@@ -28,9 +28,9 @@ from runtime.base import bounded_json
 from runtime.base.file_lock import lock_folder
 
 BUSY_SECONDS: Final = 10.0
-"""Time for which a writer waits for others."""
+"""Longest wait of a writer for others."""
 MAX_BYTES: Final = 450 << 20
-"""Size beyond which the oldest diffs, curves and log lines are removed; the rows of their runs stay."""
+"""Size above which the oldest diffs, curves and log lines are removed; the rows of their runs stay."""
 FIRST_ROWS: Final = 100
 """Rows that a list gets before the others are read."""
 _DIFF: Final = "diff"
@@ -53,7 +53,7 @@ class HistoryFilter:
         names: Runs or experiments by name, or runs by id; any of them.
         states: Any of these. since: seconds since the epoch, of the start.
         touched_since: Start or end is later than that; runs without an end count as well.
-        limit: At most so many, the newest; 0 for all.
+        limit: Maximum number, the newest; 0 for all.
     """
 
     names: tuple[str, ...] = ()
@@ -79,11 +79,11 @@ class HistoryStore:
 
     Attributes:
         path: Its file.
-        problem: Sentence on why it cannot be written, or on what was moved aside; empty when all is well.
+        problem: Reason why it cannot be written, or a sentence about a file moved aside; otherwise empty.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the history, making it where there is none.
+        """Open the history, creating it if needed.
 
         Raises:
             HistoryError: it cannot be opened.
@@ -108,7 +108,7 @@ class HistoryStore:
 
     # --- writing ----------------------------------------------------------------------------------------------
     def put(self, records: Sequence[HistoryRecord]) -> None:
-        """Store records, each over an earlier one of its run, in one transaction.
+        """Store records, each replacing an earlier one of its run, in one transaction.
 
         Raises:
             HistoryError: they cannot be written; none of them was.
@@ -117,7 +117,7 @@ class HistoryStore:
             for record in records:
                 self._put_entry(record.entry)
                 facts = record.launch
-                # Apart from the rest: all seeds of an experiment share it, and it is stored once.
+                # Separate from the rest: all seeds of an experiment share it, and it is stored once.
                 self._put_part(record.entry.run_id, _DIFF, facts.source.diff)
                 bare = replace(facts, source=replace(facts.source, diff=""))
                 self._put_part(record.entry.run_id, _LAUNCH, bare)
@@ -125,10 +125,10 @@ class HistoryStore:
         self._shrink()
 
     def complete(self, run_id: str, ending: Ending) -> bool:
-        """Add the end of a run; return False where the history lacks the run.
+        """Add the end of a run; return False if the history lacks the run.
 
-        The first outcome stays: a run that was done is not destroyed because it is removed afterwards. Figures,
-        logs and the receipt of a later ending replace those that are empty.
+        The first outcome stays: a finished run does not become destroyed when it is removed later. Figures, logs
+        and the receipt of a later ending replace empty ones.
 
         Raises:
             HistoryError: it cannot be written.
@@ -153,7 +153,7 @@ class HistoryStore:
         return True
 
     def remove(self, run_ids: Sequence[str]) -> int:
-        """Remove runs from the history; return how many there were.
+        """Remove runs from the history; return how many it had.
 
         Raises:
             HistoryError: it cannot be written.
@@ -181,13 +181,13 @@ class HistoryStore:
         conditions, values = _conditions(selection)
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         limit = f"LIMIT {selection.limit:d}" if selection.limit else ""
-        # The text is made of this module's own names; every value is bound.
+        # The text consists of this module's own names; every value is bound.
         query = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY started DESC, run DESC {limit}"  # noqa: S608
         with self._guarded("read"):
             cursor = self._connection.execute(query, values)
             rows = cursor.fetchmany(FIRST_ROWS)
         yield from map(_entry_of, rows)
-        # The others at once: a reader who pages for hours must not hold up the writers' log.
+        # Fetch all others here: a reader who pages for hours must not block the writers' log.
         with self._guarded("read"):
             rows = cursor.fetchall()
         yield from map(_entry_of, rows)
@@ -196,7 +196,7 @@ class HistoryStore:
         """Return the record of a run by its id.
 
         Raises:
-            NotFoundError: there is none. HistoryError: the file cannot be read.
+            NotFoundError: no such run. HistoryError: the file cannot be read.
         """
         with self._guarded("read"):
             entry = self._entry(run_id)
@@ -208,14 +208,14 @@ class HistoryStore:
             return HistoryRecord(entry, facts, self._part(run_id, _ENDING, Ending))
 
     def by_id(self, beginning: str) -> list[HistoryEntry]:
-        """Return the runs whose id begins so, newest first."""
+        """Return the runs whose id starts with this text, newest first."""
         query = f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY started DESC"  # noqa: S608
         with self._guarded("read"):
-            # Ids are hexadecimal, so `g` comes after every one that begins so.
+            # Ids are hexadecimal, so `g` sorts after every id with this start.
             return [_entry_of(row) for row in self._connection.execute(query, (beginning, f"{beginning}g"))]
 
     def has(self, run_ids: Sequence[str]) -> set[str]:
-        """Return those ids that the history has."""
+        """Return the ids that the history has."""
         with self._guarded("read"):
             # By the primary key: a few lookups, however long the history is.
             rows = (self._connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (key,)) for key in run_ids)
@@ -225,7 +225,7 @@ class HistoryStore:
     def _opened(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)  # SQLite gives its other files the same rights
+            self.path.touch(mode=0o600)  # SQLite gives its other files the same permissions
             self._inode = self.path.stat().st_ino
             return self._connected()
         except OSError as error:
@@ -247,7 +247,7 @@ class HistoryStore:
         connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             if version_of(connection) != SCHEMA:
-                # Two processes that begin at once: the change to WAL does not wait for the busy timeout.
+                # Two processes may start together: the change to WAL does not wait for the busy timeout.
                 with lock_folder(self.path.parent, BUSY_SECONDS):
                     connection.execute("PRAGMA journal_mode = WAL")
                     migrate(connection)
@@ -258,7 +258,7 @@ class HistoryStore:
                     f"The history {self.path} was written by a newer l2rtui (schema {version}, this one writes "
                     f"{SCHEMA}): it is read and not written."
                 )
-            # A record survives the loss of power, too; one write for each launch and destroy is no burden.
+            # A record survives a power failure; one write for each launch and destroy is cheap.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
@@ -270,7 +270,7 @@ class HistoryStore:
         """Move a damaged file and its log aside, unless another process has just done so."""
         aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
         with lock_folder(self.path.parent, BUSY_SECONDS):
-            # The damage may lie deep, so an open that succeeds proves nothing: another file does.
+            # The damage may be inside the file, so a successful open proves nothing; another inode does.
             if self.path.exists() and self.path.stat().st_ino == self._inode:
                 for suffix in ("-wal", "-shm", ""):
                     with suppress(FileNotFoundError):
@@ -311,7 +311,7 @@ class HistoryStore:
     def _put_entry(self, entry: HistoryEntry) -> None:
         names = ", ".join(_COLUMNS)
         marks = ", ".join("?" * len(_COLUMNS))
-        # An upsert and no REPLACE, which would delete the row and its parts with it.
+        # An upsert, not REPLACE, which would delete the row and its parts with it.
         changes = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
         query = f"INSERT INTO runs ({names}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE SET {changes}"  # noqa: S608
         self._connection.execute(query, [getattr(entry, name) for name in _COLUMNS])
@@ -319,7 +319,7 @@ class HistoryStore:
     def _put_part(self, run_id: str, name: str, value: object) -> None:
         if not value:
             return
-        import msgspec  # lists have no use for it
+        import msgspec  # not needed for lists
 
         body = msgspec.json.encode(value)
         digest = hashlib.sha256(body).digest()
@@ -347,7 +347,7 @@ class HistoryStore:
             raise HistoryError(f"The history {self.path} cannot be read: {error}.") from error
 
     def _shrink(self) -> None:
-        """Remove what is long of the oldest runs while the file is too large; one tenth of them at a time."""
+        """Remove long parts of the oldest runs while the file is too large, one tenth of the runs at a time."""
         if self._used_bytes() <= MAX_BYTES:
             return
         with self._writing():
@@ -404,7 +404,7 @@ def _entry_of(row: Sequence[Any]) -> HistoryEntry:
     values = dict(zip(_COLUMNS, row, strict=True))
     try:
         values["state"] = RunOutcome(values["state"])
-    except ValueError:  # of a newer version
+    except ValueError:  # written by a newer version
         values["state"] = RunOutcome.LOST
     dirty = values["is_dirty"]
     values["is_dirty"] = None if dirty is None else bool(dirty)
@@ -412,6 +412,6 @@ def _entry_of(row: Sequence[Any]) -> HistoryEntry:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """Return True for a file that is damaged or none of SQLite's; not for a full disk or a lock."""
+    """Return True for a file that is damaged or not an SQLite file; False for a full disk or a lock."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

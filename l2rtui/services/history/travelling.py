@@ -1,4 +1,4 @@
-"""Form in which a record travels: gzipped JSON, bounded; a size is checked before anything is decoded."""
+"""Transfer format of a record: gzipped JSON with a size limit, checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from l2rtui.domain.history.record import HistoryRecord
 from runtime.base import bounded_json
 
 MAX_RECORD_BYTES: Final = 64 << 10
-"""Compressed size of a travelling record: beside the spec, far from the 1 MiB of a ConfigMap."""
+"""Compressed size of a transferred record: together with the spec, far below the 1 MiB of a ConfigMap."""
 MAX_DECODED_BYTES: Final = 4 << 20
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def encode(record: HistoryRecord) -> bytes:
-    """Return a record as gzipped JSON of at most `MAX_RECORD_BYTES`; what is longest goes first, with a sentence.
+    """Return a record as gzipped JSON of at most `MAX_RECORD_BYTES`; the longest parts are dropped first, with a
+    sentence.
 
     Returns:
-        Empty where even the rest is too large.
+        Empty if even the rest is too large.
     """
     for smaller in _smaller(record):
         packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
@@ -46,7 +47,7 @@ def _smaller(record: HistoryRecord) -> Iterable[HistoryRecord]:
 
 
 def decode(packed: bytes) -> HistoryRecord | None:
-    """Return a record; None for what is none or is too large. Whose it is, is for the caller to check."""
+    """Return a record; None if it is invalid or too large. The caller must check which run it belongs to."""
     if len(packed) > MAX_RECORD_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Runs whose ends the keeper of their queue writes to the place for records, with nothing else open."""
+"""Runs whose ends the keeper of their queue writes to the place for records, without any app or command running."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from collections.abc import Sequence
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile
 from l2rtui.backends.queued.keeper_process import ensure_keeper
-from l2rtui.backends.queued.store import QueueFile
 
 
 async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
-    """Let the keeper record the ends of these runs, where the settings name a place for records.
+    """Let the keeper record the ends of these runs, if the settings name a place for records.
 
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.
     """
-    store = queue_of(backend)
+    store = backend.queue
     if store is None or not backend.history_to or not run_ids:
         return
 

@@ -1,4 +1,5 @@
-"""Owners: what commands need beside one snapshot: earlier looks at idle GPUs, and GPU-hours of the history.
+"""Owners: data that commands need in addition to a snapshot: earlier looks at idle GPUs, and GPU-hours of the
+history.
 
-What each owner holds is computed in ``domain.owners``.
+The slots and GPUs of each owner are computed in ``domain.owners``.
 """

@@ -11,14 +11,14 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 
 DAYS: Final = 30
-"""Runs that were launched in so many days count."""
+"""Number of days in which a run must have been launched to count."""
 
 
 def gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[str, float]:
-    """Return the GPU-hours of each owner whose runs are in the history; empty without one.
+    """Return the GPU-hours of each owner whose runs are in the history; empty without a history.
 
-    A GPU counts in full for each run on it, from the launch to the end, or to now while the run is there. A run
-    whose end nobody has seen does not count.
+    A GPU counts in full for each run on it, from the launch to the end, or until now while the run exists. A run
+    whose end is unknown does not count.
 
     Args:
         backend: Name of the backend whose runs count.
@@ -27,7 +27,7 @@ def gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[st
     Raises:
         HistoryError: the file cannot be read.
     """
-    if not history_path().is_file():  # opening it would make one
+    if not history_path().is_file():  # opening it would create one
         return {}
     cpus = {(node.name, gpu.index) for node in snapshot.nodes.values() for gpu in node.devices if gpu.is_cpu}
     there = {run.name for run in snapshot.runs.values()}
@@ -48,13 +48,13 @@ def _seconds(entry: HistoryEntry, there: Collection[str], now: float) -> float:
 
 
 def _num_gpus(launch: LaunchFacts, cpus: Collection[tuple[str, int]]) -> int:
-    """Return the number of GPUs of a run; a device of a node that is no longer listed is taken for a GPU."""
+    """Return the number of GPUs of a run; a device of a node that is no longer listed counts as a GPU."""
     devices: set[tuple[str, int]] = set()
     for _, slots in launch.placement:
         for text in slots:
             try:
                 slot = SlotId.parse(text)
-            except ValueError:  # of a later version, or edited by hand
+            except ValueError:  # written by a later version, or edited by hand
                 continue
             devices.add((slot.node, slot.gpu))
     return sum(index != CPU and (node, index) not in cpus for node, index in devices)

@@ -1,7 +1,6 @@
-"""Earlier looks at idle GPUs, in ``gpu-idle.json``: one command sees a moment, two that follow each other a span.
+"""Earlier looks at idle GPUs, in ``gpu-idle.json``: one command sees a moment, two in sequence a span.
 
-Never in the way: a file that is missing, unreadable or garbage is as good as none, and one that cannot be written
-is not written.
+Errors are ignored: a file that is missing, unreadable or invalid counts as empty, and a failed write is skipped.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MAX_GAP_SECONDS: Final = 900.0
-"""Time between two looks, beyond which nothing is known of what was between: ``cron`` looks every few minutes."""
+"""Longest gap between two looks that counts as continuous: ``cron`` looks every few minutes."""
 MAX_BYTES: Final = 8 << 20
 _MAX_PLACES: Final = 32
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """One idle GPU, the uids of the pods on it, and since when."""
+    """One idle GPU, the uids of the pods on it, and the start time."""
 
     node: str
     gpu: int
@@ -42,7 +41,7 @@ _Looks = Annotated[dict[str, _Look], msgspec.Meta(max_length=_MAX_PLACES)]
 
 
 def idle_gpus(place: str, now: float) -> IdleGpus:
-    """Return a tracker that goes on from the last look at a place, unless that is too long ago.
+    """Return a tracker that continues from the last look at a place, unless that is too old.
 
     Args:
         place: Backend or context.
@@ -58,14 +57,14 @@ def idle_gpus(place: str, now: float) -> IdleGpus:
 
 
 def remember(place: str, idle: IdleGpus, now: float) -> None:
-    """Save a look, for the next one to go on from; without a word where that is impossible."""
+    """Save a look for the next one; errors are ignored."""
     spans = [_Span(*key, sorted(span.holders), span.since, span.is_least) for key, span in idle.spans.items()]
     looks = {name: look for name, look in _read().items() if now - look.time <= MAX_GAP_SECONDS}
     looks.pop(place, None)
     newest = dict(sorted(looks.items(), key=lambda item: -item[1].time)[: _MAX_PLACES - 1])
     text = msgspec.json.encode({**newest, place: _Look(now, spans)}).decode()
     try:
-        # Two commands at once: the later look stays, and each is complete.
+        # With two parallel commands the later look stays, and each is complete.
         write_private(state_dir() / "gpu-idle.json", text)
     except OSError:
         return

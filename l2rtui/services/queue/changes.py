@@ -1,11 +1,11 @@
-"""Changes of a queue by its people: cancel a run that waits, move it among one's own."""
+"""Changes of a queue by users: cancel a waiting run, move it among the user's own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from l2rtui.backends.queued.store import QueueStore
+from l2rtui.backends.queue_store import QueueStore
 from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState, finish, move
 from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, RefusedError
@@ -14,7 +14,8 @@ from l2rtui.services.ownership import refuse_owners
 
 
 def tickets_named(queue: RunQueue, names: Sequence[str]) -> tuple[Ticket, ...]:
-    """Return the tickets of runs, and of the runs of ``experiment/NAME`` or of a name that no run has, each once.
+    """Return the tickets of runs, of the runs of ``experiment/NAME``, or of an experiment whose name no run has,
+    each once.
 
     Raises:
         NotFoundError: a name has none.
@@ -33,10 +34,10 @@ def tickets_named(queue: RunQueue, names: Sequence[str]) -> tuple[Ticket, ...]:
 
 
 async def cancel(store: QueueStore, names: Sequence[str], *, is_admin: bool = False) -> tuple[Ticket, ...]:
-    """Take runs out of the queue; all of them or none.
+    """Remove runs from the queue; all of them or none.
 
     Raises:
-        NotFoundError: a name has none. RefusedError: a run is another's, or is being started.
+        NotFoundError: a name matches nothing. RefusedError: a run is another user's, or is being started.
     """
     cancelled: tuple[Ticket, ...] = ()
 
@@ -57,7 +58,7 @@ async def move_to(store: QueueStore, name: str, position: int, *, is_admin: bool
     """Move a run among those of its owner; position 1 is the first.
 
     Raises:
-        NotFoundError: no run of that name waits. RefusedError: it is another's, or is being started.
+        NotFoundError: no run of that name is queued. RefusedError: it is another user's, or is being started.
     """
     moved: list[Ticket] = []
 

@@ -1,4 +1,4 @@
-"""Ends of runs, written by the keeper as any command would write them that looks at the history."""
+"""Ends of runs, written by the keeper in the same way as by any command that reads the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.domain.history.record import RunOutcome
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
@@ -21,16 +21,16 @@ from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from l2rtui.services.monitor import Monitor
 
 LOOK_SECONDS: Final = 1.0
-"""Period at which the rows of the watch are looked at."""
+"""Period at which the rows of the watch are checked."""
 PLACE_SECONDS: Final = 60.0
-"""Longest wait for the place for records: nobody waits for the keeper."""
+"""Longest wait for the place for records: the keeper delays no user."""
 _PAUSE_SECONDS: Final = 30.0
-"""Time after which an end is tried again that could not be recorded."""
+"""Time after which a failed recording of an end is tried again."""
 _log = logging.getLogger(__name__)
 
 
 class EndRecords:
-    """Records the ends of the runs that a queue's file names, and takes them out of it."""
+    """Records the ends of the runs listed in a queue's file, and removes them from it."""
 
     def __init__(self, store: QueueStore, backend: Backend, monitor: Monitor) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class EndRecords:
         self._paused_until = 0.0
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check repeatedly, until cancelled."""
         while True:
             try:
                 if time.monotonic() >= self._paused_until:
@@ -54,7 +54,7 @@ class EndRecords:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Record what has ended.
+        """Record the ends of runs that have ended.
 
         Raises:
             L2RError: the history or the queue cannot be read or written.
@@ -73,7 +73,8 @@ class EndRecords:
         lost = {uid for uid, since in self._missing_since.items() if now - since > LOST_SECONDS}
         if over or lost:
             await complete_ended(self._backend, place_seconds=PLACE_SECONDS)
-        # Of what is gone a destroy has written the end; a run that never came has no record, or is lost at last.
+        # A destroy has written the ends of the runs it deleted; a run that never appeared has no record, or is
+        # finally lost.
         unfinished = await asyncio.to_thread(_unfinished, gone | over)
         if over & unfinished:
             self._paused_until = now + _PAUSE_SECONDS
@@ -94,7 +95,7 @@ def _is_over(snapshot: ClusterSnapshot, uid: str) -> bool:
 
 
 def _unfinished(uids: Collection[str]) -> set[str]:
-    """Return those ids whose runs the own history believes to run."""
+    """Return the ids of runs that the own history lists as running."""
     with HistoryStore() as history:
         selection = HistoryFilter(names=tuple(uids), states=(RunOutcome.RUNNING,))
         return {entry.run_id for entry in history.entries(selection)}

@@ -1,10 +1,10 @@
 """The keeper of one queue: ``python -m l2rtui.services.queue.keeper FOLDER``.
 
-One small process in a session of its own, which outlives the command that queued the first run. It starts whole
-runs as slots become free, in the order of ``domain.queue``, by the launcher that every command uses, stops the
+One small process in a separate session, which outlives the command that queued the first run. It starts whole runs
+as slots become free, in the order of ``domain.queue``, by the launcher that every command uses. It also stops the
 worst trials of sweeps (``sweep_halving``), and records the ends of runs (``end_records``). The lock file allows one
-keeper at a time, and the kernel releases it with its process. It keeps nothing in memory that its successor could
-not read again, but pauses after failed starts. No decision looks at the wall clock, which may jump.
+keeper at a time, and the kernel releases it with its process. Its successor can read all of its state again, except
+the pauses after failed starts. No decision uses the wall clock, which may jump.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Final
 
 from l2rtui import log
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import unqueued
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import load_settings
 from l2rtui.domain.preflight import refusals
@@ -47,16 +46,16 @@ EXIT_ALREADY_KEPT: Final = 3
 _LOCK_TRIES: Final = 50
 _LOCK_SECONDS: Final = 0.02
 _LOOK_SECONDS: Final = 0.25
-"""Period at which the file of the queue is looked at: a stat."""
+"""Period at which the file of the queue is checked: a stat."""
 _ROUND_SECONDS: Final = 15.0
-"""Longest time without a decision, whatever has not been noticed."""
+"""Longest time without a decision, even if no change was noticed."""
 _FIRST_PAUSE_SECONDS: Final = 5.0
 _LAST_PAUSE_SECONDS: Final = 300.0
 """Pauses after a failed start; doubled from the first to the last."""
 _RACE_SECONDS: Final = 0.5
 """Pause after another launch was faster."""
 _COMPLETE_SECONDS: Final = 60.0
-"""Time that the pods of an interrupted launch have to appear before it is taken back and done again."""
+"""Time for the pods of an interrupted launch to appear before it is undone and repeated."""
 
 
 class Keeper:
@@ -78,7 +77,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Keep the queue until it is empty."""
-        # Beside the starts, which may take seconds: a trial computes on until it is stopped.
+        # In parallel with the starts, which may take seconds: a trial continues to compute until it is stopped.
         tasks = [asyncio.create_task(work) for work in (self._monitor.run(), self._halving.run(), self._ends.run())]
         try:
             await self._until_settled()
@@ -87,7 +86,7 @@ class Keeper:
                 try:
                     is_started = await self._start_next()
                 except L2RError as error:
-                    # The backend is away: nothing is decided without a look at it, and nothing is lost meanwhile.
+                    # The backend is unreachable: no decision is made without it, and nothing is lost.
                     _log.warning("%s", error)
                     is_started = False
                 if not is_started:
@@ -106,7 +105,7 @@ class Keeper:
         if not queue.tickets:
             return not file.needs_keeper
         snapshot = await self._backend.snapshot()
-        await adopt_lost(self._backend, snapshot)  # nobody else would see that the slots of these runs are free
+        await adopt_lost(self._backend, snapshot)  # otherwise their free slots would go unnoticed
         now = time.monotonic()
         due = [
             replace(ticket, problem="") if now >= self._paused_until.get(ticket.uid, 0.0) else ticket
@@ -134,7 +133,7 @@ class Keeper:
                 )
                 if refused := refusals(prepared.findings):
                     if prepared.plan.conflicts:
-                        return False  # the slots went to somebody else between two looks
+                        return False  # another launch took the slots between two looks
                     await self._postpone(ticket, "; ".join(finding.sentence for finding in refused))
                     return True
                 queue = await self._change(lambda queue: transitions.begin(queue, uid))
@@ -142,7 +141,7 @@ class Keeper:
                     return True  # it was cancelled
                 async for _ in launcher.launch(self._backend, prepared):
                     pass
-            except RefusedError as error:  # another launch took a slot first: nothing was made, it stays first
+            except RefusedError as error:  # another launch took a slot: nothing was made, the ticket stays first
                 _log.info("%s: %s", name, error)
                 await self._change(lambda queue: transitions.postpone(queue, uid))
                 await asyncio.sleep(_RACE_SECONDS)
@@ -155,7 +154,7 @@ class Keeper:
         return True
 
     async def _postpone(self, ticket: Ticket, problem: str) -> None:
-        """Let a run wait whose start failed; those behind it go on meanwhile."""
+        """Let a run wait after a failed start; the runs after it are started in the meantime."""
         failures = self._failures[ticket.uid] = self._failures.get(ticket.uid, 0) + 1
         pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LAST_PAUSE_SECONDS)
         self._paused_until[ticket.uid] = time.monotonic() + pause
@@ -164,7 +163,7 @@ class Keeper:
 
     # --- after a crash -----------------------------------------------------------------------------------------
     async def _until_settled(self) -> None:
-        """Settle the starts that an earlier keeper has announced, as soon as the backend answers."""
+        """Resolve the starts that an earlier keeper has announced, as soon as the backend answers."""
         while True:
             try:
                 await self._settle()
@@ -181,7 +180,7 @@ class Keeper:
                 continue
             run = (await self._backend.snapshot()).runs.get(ticket.uid)
             if run is not None and not await self._is_complete(run):
-                # Half a run: as any launch that was interrupted it is taken back, and starts anew at its place.
+                # An incomplete run is undone like any interrupted launch, and started again in its place.
                 items = self._backend.destroy(run, grace_seconds=0.0, purge=True)
                 async for _ in items:
                     pass
@@ -190,9 +189,9 @@ class Keeper:
         await self._change(lambda queue: transitions.reconcile(queue, launched))
 
     async def _is_complete(self, run: RunView) -> bool:
-        """Return True once all replicas of a run have started; see to its supervisor where it has one."""
+        """Return True once all replicas of a run have started; restart its supervisor if needed."""
         if self._backend.adopt is not None:
-            # Its record was published as a whole: what may be missing is the supervisor that carries it out.
+            # Its record was published as a whole: only the supervisor that executes it may be missing.
             if not _has_started(await self._backend.snapshot(), run):
                 await self._backend.adopt(run.name)
             return True
@@ -205,10 +204,10 @@ class Keeper:
 
     # --- waiting -----------------------------------------------------------------------------------------------
     def _situation(self) -> tuple[object, ...]:
-        """Return what decisions depend on; they are made anew when it differs."""
+        """Return the inputs of decisions; a difference triggers new decisions."""
         snapshot = self._monitor.snapshot
         file, error = self._store.read(), self._monitor.error
-        if not file.queue.tickets:  # of a large cluster the ledger is not made anew for nobody
+        if not file.queue.tickets:  # without tickets, do not compute the ledger of a large cluster
             return file, error
         lost = tuple(uid for uid, run in snapshot.runs.items() if run.reason == UNSUPERVISED)
         return file, snapshot.ledger.free(), lost, error
@@ -221,9 +220,9 @@ class Keeper:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _retire(self) -> bool:
-        """Release the lock of an empty queue; return True if that was done.
+        """Release the lock of an empty queue; return True on success.
 
-        Under the lock of the file: whoever queues a run after this sees no keeper and starts another.
+        Under the lock of the file: a command that queues a run after this sees no keeper and starts another.
         """
         if self._store.read().needs_keeper:
             return False
@@ -244,15 +243,15 @@ class Keeper:
 
     @contextlib.contextmanager
     def _as_submitted(self, ticket: Ticket) -> Iterator[None]:
-        """Stand where the command stood that queued a run: its folder, its environment."""
-        # Both belong to the process: starts come one at a time.
+        """Use the folder and the environment of the command that queued a run."""
+        # Both are process-wide: starts are done one at a time.
         submission = self._store.read().submissions.get(ticket.submission)
         environ, folder = dict(os.environ), "/"
         try:
             if submission is not None:
-                # What looked like a secret was not stored: of those the keeper's own hold.
+                # Values that looked like a secret were not stored: for those, the keeper's own apply.
                 os.environ.update(submission.environ)
-                with contextlib.suppress(OSError):  # removed meanwhile: as for a command without a folder
+                with contextlib.suppress(OSError):  # removed since: as for a command without a folder
                     os.chdir(submission.cwd)
             yield
         finally:
@@ -268,7 +267,7 @@ def _has_started(snapshot: ClusterSnapshot, run: RunView) -> bool:
 
 
 def _detach(log_file: Path) -> None:
-    """Leave the terminal and the session of the command that started this."""
+    """Detach from the terminal and the session of the command that started this."""
     os.setsid()
     output = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -277,9 +276,9 @@ def _detach(log_file: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Return the descriptor of the locked lock file; None while another keeper lives."""
+    """Return the descriptor of the locked lock file; None while another keeper is running."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    # Tried for a moment: whoever looks for a keeper holds a shared lock for some microseconds.
+    # Tried for a moment: a process that looks for a keeper holds a shared lock for some microseconds.
     for _ in range(_LOCK_TRIES):
         if try_lock(descriptor):
             return descriptor
@@ -289,7 +288,7 @@ def _locked(path: Path) -> int | None:
 
 
 def main(argv: list[str]) -> int:
-    """Lock the queue, go on in the background, and return; or return a code with a reason on stderr."""
+    """Lock the queue, continue in the background, and return; or return a code with a reason on stderr."""
     store = QueueStore(Path(argv[1]))
     try:
         place = store.read().place
@@ -302,13 +301,13 @@ def main(argv: list[str]) -> int:
     if lock is None:
         return EXIT_ALREADY_KEPT
     if os.fork():
-        return 0  # the child has the lock: the caller waits for this process alone, and has nobody to reap
+        return 0  # the child has the lock: the caller waits only for this process, and has no child to reap
     _detach(store.keeper_log)
     log.configure(is_verbose=False, is_debug=False)
     try:
-        backend = unqueued(make_backend(place.flags.get("backend", ""), settings))
+        backend = make_backend(place.flags.get("backend", ""), settings, is_queued=False)
         asyncio.run(Keeper(store, backend, lock).run())
-    except BaseException:  # nobody could show it: it must reach the log
+    except BaseException:  # no process could show it: it must reach the log
         _log.exception("the keeper of %s has failed", store.folder)
         raise
     return 0

@@ -1,4 +1,4 @@
-"""Rows of a queue for lists: the position of each run, why it waits, and when it may start."""
+"""Rows of a queue for lists: the position of each run, its reason for waiting, and its expected start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
 from l2rtui.domain.quantity import age
 from l2rtui.domain.queue.admission import admit, fair_order, held_slots
 from l2rtui.domain.queue.forecast import forecast
@@ -24,7 +23,7 @@ class QueueRow:
 
     Attributes:
         position: From 1, in the order of service.
-        waits_for: Cause of its waiting and the forecast of its start, for people.
+        waits_for: Reason for waiting and expected start, as text.
     """
 
     run: str
@@ -37,7 +36,7 @@ class QueueRow:
 
 async def queue_rows(backend: Backend, snapshot: ClusterSnapshot) -> tuple[QueueRow, ...]:
     """Return the queued runs in the order of service; none where runs cannot wait."""
-    store = queue_of(backend)
+    store = backend.queue
     tickets = store.read().queue.tickets if store is not None else ()
     if not tickets:
         return ()
@@ -76,7 +75,7 @@ def _wall(spec: RunSpec) -> float | None:
 
 
 async def _ends(backend: Backend, snapshot: ClusterSnapshot) -> dict[str, float]:
-    """Return the seconds until each run that holds slots has reached its limit, where it has one."""
+    """Return the seconds until each run that holds slots reaches its time limit, if it has one."""
     holders = {slot.run for slot in snapshot.ledger.slots.values() if slot.run}
     ends = await asyncio.gather(*(_end(backend, snapshot, run) for run in sorted(holders)))
     return {run: seconds for run, seconds in ends if seconds is not None}
@@ -85,10 +84,10 @@ async def _ends(backend: Backend, snapshot: ClusterSnapshot) -> dict[str, float]
 async def _end(backend: Backend, snapshot: ClusterSnapshot, run: str) -> tuple[str, float | None]:
     try:
         wall = _wall(await backend.spec(run))
-    except L2RError:  # another's, or one that is just ending: when it ends is unknown
+    except L2RError:  # another user's, or one that is just ending: its end is unknown
         wall = None
     started = _first(pod.started for pod in snapshot.pods_of(run))
-    # Without a start the whole duration is still ahead.
+    # Before the start the full duration remains.
     return run, None if wall is None else max(0.0, wall - (max(0.0, time.time() - started) if started else 0.0))
 
 

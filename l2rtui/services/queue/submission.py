@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile, QueueStore, Submission
 from l2rtui.backends.queued.keeper_process import ensure_keeper, is_tag
-from l2rtui.backends.queued.store import QueueFile, QueueStore, Submission
 from l2rtui.config import user_name
 from l2rtui.domain.preflight import Finding, refusals
 from l2rtui.domain.quantity import counted
@@ -33,9 +32,9 @@ class Submissions:
     """A launch of which a part waits.
 
     Attributes:
-        start: Checked plan of the runs that start now; None when none does.
+        start: Checked plan of the runs that start now; None if none do.
         waiting: Tickets of the others, not numbered yet.
-        ahead: Number of runs that wait already.
+        ahead: Number of runs that are already waiting.
     """
 
     start: CheckedPlan | None
@@ -54,13 +53,13 @@ class Submissions:
 
 def may_wait(backend: Backend, prepared: CheckedPlan) -> bool:
     """Return True when a plan is refused for want of room alone, on a backend where runs can wait."""
-    return queue_of(backend) is not None and bool(prepared.plan.conflicts) and not other_refusals(prepared)
+    return backend.queue is not None and bool(prepared.plan.conflicts) and not other_refusals(prepared)
 
 
 async def divide(backend: Backend, prepared: CheckedPlan) -> Submissions:
     """Divide the runs of a plan into those that start now and those that wait. Nothing is created.
 
-    Runs that wait already come first: then all of these wait too, and start when it is their turn.
+    Runs that are already waiting come first: then all of these wait too, and start in turn.
 
     Raises:
         RefusedError: runs cannot wait here, would never fit, or are refused for another reason than room.
@@ -107,17 +106,17 @@ async def divide(backend: Backend, prepared: CheckedPlan) -> Submissions:
 
 
 async def submit(backend: Backend, submissions: Submissions, environ: Mapping[str, str] | None = None) -> RunQueue:
-    """Put the waiting runs into the queue, on the disk, and see to its keeper.
+    """Write the waiting runs to the queue on disk, and start its keeper if needed.
 
     Args:
-        environ: Environment that the runs get; None takes that of this process.
+        environ: Environment that the runs get; None takes this process's.
 
     Raises:
-        RefusedError: a run of one of the names waits already; none was queued.
+        RefusedError: a run of one of the names is already waiting; none was queued.
     """
     store = _store(backend)
     variables = os.environ if environ is None else environ
-    # On disk no secret that has a telling name: a spec names secrets, see `l2rtui secret`.
+    # Secrets with a recognisable name are not stored on disk: a spec names secrets, see `l2rtui secret`.
     submitted = Submission(
         _working_folder(),
         {name: value for name, value in variables.items() if not is_secret_variable(name) and not is_tag(name)},
@@ -144,7 +143,7 @@ async def submit(backend: Backend, submissions: Submissions, environ: Mapping[st
 
 
 async def _refuse_faulty(backend: Backend, waiting: tuple[Ticket, ...]) -> None:
-    """Refuse runs that could not start even with room: whoever queues them is still there to mend them."""
+    """Refuse runs that could not start even with room, while the user is still there to correct them."""
     if not waiting:
         return
     first = waiting[0]
@@ -156,13 +155,13 @@ async def _refuse_faulty(backend: Backend, waiting: tuple[Ticket, ...]) -> None:
 
 
 def other_refusals(prepared: CheckedPlan) -> list[Finding]:
-    """Return the refusals that are not for want of room."""
+    """Return the refusals for reasons other than lack of room."""
     conflicts = {conflict.partition(": ")[2] or conflict for conflict in prepared.plan.conflicts}
     return [finding for finding in refusals(prepared.findings) if finding.sentence not in conflicts]
 
 
 def _store(backend: Backend) -> QueueStore:
-    store = queue_of(backend)
+    store = backend.queue
     if store is None:
         raise RefusedError(
             f"Runs cannot wait on the {backend.name} backend: it has no queue.", "Leave out --queue."

@@ -1,4 +1,4 @@
-"""Halving of sweeps by the keeper: reads the records of their runs, and destroys trials that are not worth more."""
+"""Halving of sweeps by the keeper: reads the records of their runs, and destroys trials that are not promising."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.store import QueueFile, QueueStore
+from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.queue.tickets import finish
@@ -27,29 +27,29 @@ from l2rtui.services.sweeps import asha
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""Period at which records are read: what a trial computes in it beyond its rung is lost when it is stopped."""
+"""Period at which records are read: work that a trial does in it beyond its rung is lost when it is stopped."""
 _LAUNCH_SECONDS: Final = 120.0
-"""Time after which a run that has never been there is not on its way any more: its launch was taken back."""
+"""Time after which a run that never appeared is no longer expected: its launch was undone."""
 
 
 class SweepHalving:
-    """Stops the worst trials of the sweeps in a queue's file; all that a successor needs is in that file."""
+    """Stops the worst trials of the sweeps in a queue's file; the file has all state that a successor needs."""
 
     def __init__(self, store: QueueStore, backend: Backend) -> None:
         self._store = store
         self._backend = backend
         self._seen: set[str] = set()
-        """Ids of runs that were there at some look; one that is gone has been destroyed."""
+        """Ids of runs that have been seen; if one is now missing, it was destroyed."""
         self._missing_since: dict[str, float] = {}
         self._final: dict[str, Points] = {}
-        """Records of runs that are over, which need not be read again."""
+        """Records of ended runs, which need not be read again."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check repeatedly, until cancelled."""
         while True:
             try:
                 await self.look()
-            except L2RError as error:  # nothing is decided without a look, and nothing is lost meanwhile
+            except L2RError as error:  # no decision is made without data, and nothing is lost
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001  (a task that ended unseen would let every trial go on)
                 _log.exception("the trials of sweeps could not be looked at")
@@ -76,7 +76,7 @@ class SweepHalving:
         stopped = watch.stopped
         if len(reports) > len(watch.reports):
             stopped = tuple(sorted(await asyncio.to_thread(asha.pruned_trials, watch.halving, reports)))
-            # On the disk before anything is destroyed: a successor carries it out.
+            # On the disk before anything is destroyed: a successor completes it.
             await self._put(replace(watch, reports=reports, stopped=stopped))
         uids = watch.runs_of(stopped)
         await self._cancel(uids)
@@ -85,7 +85,7 @@ class SweepHalving:
             await self._forget(watch.experiment)
 
     def _has_gone(self, uid: str) -> bool:
-        """Return True for a run that is not there any more, rather than not there yet: a sweep is watched first."""
+        """Return True for a run that was deleted, not one that has not appeared yet: a sweep is watched first."""
         since = self._missing_since.setdefault(uid, time.monotonic())
         return uid in self._seen or time.monotonic() - since > _LAUNCH_SECONDS
 
@@ -111,7 +111,7 @@ class SweepHalving:
     # --- file --------------------------------------------------------------------------------------------------
     async def _put(self, watch: SweepWatch) -> None:
         def changed(file: QueueFile) -> QueueFile:
-            # Its runs may have become more meanwhile.
+            # It may have got more runs in the meantime.
             sweeps = (
                 replace(item, reports=watch.reports, stopped=watch.stopped)
                 if item.experiment == watch.experiment
@@ -123,7 +123,7 @@ class SweepHalving:
         await asyncio.to_thread(self._store.change, changed)
 
     async def _cancel(self, uids: Collection[str]) -> None:
-        """Take further seeds of stopped trials out of the queue."""
+        """Remove further seeds of stopped trials from the queue."""
         if any(ticket.uid in uids for ticket in self._store.read().queue.tickets):
             await asyncio.to_thread(self._store.change_queue, lambda queue: finish(queue, uids))
 

@@ -1,1 +1,1 @@
-"""Reservations of slots, as the app and the commands make and end them. The rules are in the domain."""
+"""Reservations of slots: made and ended by the app and the commands. The rules are in the domain."""

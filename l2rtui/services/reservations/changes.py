@@ -1,4 +1,4 @@
-"""Reserve slots, and release what is reserved."""
+"""Reserve slots, and release reservations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from l2rtui.services.ownership import refuse_owners
 
 
 def store_of(backend: Backend) -> Reservations:
-    """Return the reservations of a backend. Raises UsageError where there are none."""
+    """Return the reservations of a backend. Raises UsageError if it has none."""
     store = backend.reservations
     if store is None:
         place = "one context" if backend.contexts is not None else "a backend whose slots are its own"
@@ -39,7 +39,7 @@ async def reserve(backend: Backend, slots: Sequence[SlotId], now: float, seconds
 
     Raises:
         UsageError: the time is too short or too long, or nothing can be reserved here.
-        RefusedError: somebody else has reserved or uses one of the slots.
+        RefusedError: another user has reserved or uses one of the slots.
     """
     if problem := rules.span_problem(seconds):
         raise UsageError(f"{problem[0].upper()}{problem[1:]}.", "Write --for 30m, 4h or 2d.")
@@ -52,10 +52,10 @@ async def reserve(backend: Backend, slots: Sequence[SlotId], now: float, seconds
 async def unreserve(
     backend: Backend, snapshot: ClusterSnapshot, slots: Sequence[SlotId], *, is_admin: bool = False
 ) -> Sequence[tuple[SlotId, SlotReservation]]:
-    """End the reservations of slots; return those that were there.
+    """End the reservations of slots; return the ended ones.
 
     Raises:
-        NotFoundError: none of the slots is reserved. RefusedError: one is reserved by somebody else.
+        NotFoundError: none of the slots is reserved. RefusedError: one is reserved by another user.
     """
     reserved = rules.reserved(slots, snapshot.ledger)
     if not reserved:

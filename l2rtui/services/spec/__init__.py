@@ -1,4 +1,4 @@
-"""Spec files: schema, decoding with the line of each mistake, encoding, import of Kubernetes YAML and Helm values.
+"""Spec files: schema, decoding with the line of each error, encoding, import of Kubernetes YAML and Helm values.
 
-No I/O but reading the file that was named.
+The only I/O is reading the named file.
 """

@@ -76,13 +76,14 @@ def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
 
 
 def train_of(form: schema.SpecForm) -> dict[str, Any]:
-    """Return the training settings of a form; without workers a learner of ours collects by itself where it can."""
+    """Return the training settings of a form; without workers, a learner of ours collects itself if it can."""
     train = dict(form.train)
     if not isinstance(form, schema.LearnerWorkersForm) or form.workers != [] or "collect" in train:
         return train
     if not _takes_workers(train):
         return train
-    # A learner of the user's own may not know the setting; ours without a device form waits for workers elsewhere.
+    # Another learner may not know the setting; ours, for an environment without a device form, waits for workers
+    # elsewhere.
     is_ours = form.learner.command == schema.LearnerForm().command
     if is_ours and train.get("environment", environments.DEFAULT) in environments.COLLECTED_ON_DEVICE:
         train["collect"] = "device"
@@ -90,14 +91,14 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
 
 
 def _worker_forms(form: schema.LearnerWorkersForm) -> list[schema.WorkersForm]:
-    """Return the worker sets; where none are written, one of one worker, unless the learner collects by itself."""
+    """Return the worker sets; by default one set with one worker, unless the learner itself collects."""
     if form.workers is None:
         return [schema.WorkersForm()] if _takes_workers(form.train) else []
     return form.workers
 
 
 def _takes_workers(train: Mapping[str, Any]) -> bool:
-    """Return false where a learner collects by itself, or reads a dataset as algorithm bc always does."""
+    """Return False if a learner itself collects, or reads a dataset as algorithm bc always does."""
     default = "dataset" if train.get("algorithm") == "bc" else "workers"
     return bool(train.get("collect", default) not in ("device", "dataset"))
 
@@ -112,7 +113,7 @@ def _elastic(
 ) -> tuple[SetSpec, SetSpec]:
     """Return the set of the rendezvous process and the set of nodes."""
     max_nodes = nodes.replicas if nodes.max is None else nodes.max
-    # The schema bounds each number alone; that they fit together is checked here.
+    # The schema checks each number separately; their combination is checked here.
     if not nodes.min <= nodes.replicas <= max_nodes:
         raise ValueError(f"{name}: {nodes.replicas} replicas are not within min {nodes.min} and max {max_nodes}")
     set_spec = _set_with_program(nodes, name, Role.WORKER, run, folder)
@@ -142,8 +143,8 @@ def _rendezvous_set(form: schema.RendezvousForm, pod: PodSettings, name: str) ->
 
 
 def _steps(steps: list[schema.StepForm], run: schema.PodForm, folder: Path) -> Iterable[SetSpec]:
-    """Yield the sets of all steps; each waits for those before it."""
-    # A step can only wait for one above it, so the order of the file is an order of execution without cycles.
+    """Yield the sets of all steps; each waits for the previous ones."""
+    # A step can only wait for an earlier one, so the order of the file is an order of execution without cycles.
     before: list[str] = []
     for form in steps:
         after = tuple(before[-1:] if form.after is None else form.after)
@@ -177,14 +178,14 @@ def _elastic_step(
 
 
 def _set_with_program(form: schema.SetForm, name: str, role: Role, run: schema.PodForm, folder: Path) -> SetSpec:
-    """Return a set of a kind whose processes end: they may have a program of their own."""
+    """Return a set of a kind whose processes end: these may have their own program."""
     file: Program | None = script_source.load(getattr(form, "program", ""), folder, name)
     set_spec = _set_spec(form, name, role, run)
     # A Job allows OnFailure and Never only; a plain task may be a server, which becomes a ReplicaSet.
     if set_spec.restart is RestartPolicy.ALWAYS and not isinstance(form, schema.TaskForm):
         raise ValueError(f"{name}: restart Always would start processes again that have finished: write OnFailure")
     command = list(form.command)
-    # The default command trains l2rtui's own example; with a program it would be run with that as well.
+    # The default command trains l2rtui's own example; with a program it would be passed that as well.
     if file and isinstance(form, schema.NodesForm | schema.ServersForm | schema.PsWorkersForm):
         command = [] if command == type(form)().command else command
     return replace(set_spec, command=script_source.command_of(command, file, name), program=file)
@@ -230,13 +231,13 @@ def _workers_per_pod(form: schema.SetForm, name: str) -> int:
 
 
 def _gpus(form: schema.SetForm, name: str) -> tuple[int, schema.GpuForm]:
-    """Return the whole GPUs of each replica, 0 where it takes slots, and the GPUs that suit it."""
+    """Return the whole GPUs of each replica, 0 if it takes slots, and the GPUs that suit it."""
     is_wish = isinstance(form.gpu, schema.GpuForm)
     wish = form.gpu if isinstance(form.gpu, schema.GpuForm) else schema.GpuForm(count=0)
     count = form.gpu if isinstance(form.gpu, int) else wish.count
     written = {"gpus": form.gpus or 0, "gpu": count, "resources.gpu": form.resources.gpu or 0}
     numbers = {field: number for field, number in written.items() if number}
-    # A mapping without a count says which GPUs, and another field how many.
+    # A mapping without a count selects GPUs, and another field gives their number.
     if is_wish and count == 1 and len(numbers) > 1:
         del numbers["gpu"]
     if len(set(numbers.values())) > 1:
@@ -249,7 +250,7 @@ def _gpus(form: schema.SetForm, name: str) -> tuple[int, schema.GpuForm]:
 
 
 def _named(parse: Callable[[str | float], _Number], value: str | float, field: str) -> _Number:
-    """Return a parsed quantity; a mistake names its field."""
+    """Return a parsed quantity; an error names its field."""
     try:
         return parse(value)
     except ValueError as error:

@@ -18,7 +18,7 @@ from runtime.base import bounded_json
 def to_document(spec: RunSpec) -> dict[str, Any]:
     """Return a RunSpec as the document of a spec file, without empty fields; loading it gives the same RunSpec.
 
-    Runs that were imported from Kubernetes YAML have no such form. Of a program only the name is written.
+    Runs imported from Kubernetes YAML have no such form. Of a program only the name is written.
     """
     common: dict[str, Any] = {
         "name": spec.name,
@@ -40,7 +40,7 @@ def _queue_form(spec: RunSpec) -> schema.QueueForm | bool | None:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return plain values; an empty field is left out where its default is empty too."""
+    """Return plain values; an empty field is left out if its default is empty too."""
     if isinstance(value, list):
         return [_without_empty(field_value) for field_value in value]
     if not isinstance(value, msgspec.Struct):
@@ -80,7 +80,7 @@ def _form(spec: RunSpec, common: dict[str, Any]) -> schema.SpecForm:
                 ),
                 **common,
             )
-        # Jobs and steps are the same kind; only the wrapped command tells that there are steps.
+        # Jobs and steps are the same kind; only the wrapped command shows that there are steps.
         case Kind.JOB if runtime_commands.read_step(_step_command(spec)):
             return schema.JobForm(steps=_step_forms(spec), **common)
         case Kind.JOB:

@@ -1,13 +1,13 @@
 """Import of a values file of a Helm chart ``distributed-tensorflow`` as a run of parameter servers.
 
-The run does what the chart did, with two differences: the chart's StatefulSets restarted finished workers for ever,
-and Helm knows no slots. A finding tells each difference.
+The run does the same as the chart, with two differences: the chart's StatefulSets restarted finished workers
+forever, and Helm has no slots. A finding reports each difference.
 
 Two charts of that name are public (helm/charts, incubator and later stable; Dysproz/distributed-tensorflow-helm).
-Both run ``python train_distributed.py`` in an image of their own with hyper-parameters as flags, each only where it
-is set: learning rate and batch size, and those of the second chart, which also has ``limit`` for each side. Its
-worker takes some of its limits from ``ps.limit``; here each side has its own. Besides the charts' values, these
-fields of a spec file may be added, or given by ``--set``: name, image, command, seed, env, placement, pod.
+Both run ``python train_distributed.py`` in their own image with hyper-parameters as flags, each only if it is set:
+learning rate and batch size, and those of the second chart, which also has ``limit`` for each side. Its worker
+takes some of its limits from ``ps.limit``; here each side has its own. Besides the charts' values, these fields of
+a spec file may be added, or given by ``--set``: name, image, command, seed, env, placement, pod.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Values(Struct):
 
 
 def is_values(data: Any) -> bool:
-    """Return whether a file holds the chart's values: no kind, but numbers of workers and of servers."""
+    """Return True for a file with the chart's values: no kind, but numbers of workers and of servers."""
     return (
         isinstance(data, Mapping)
         and "kind" not in data
@@ -118,10 +118,10 @@ def is_values(data: Any) -> bool:
 
 
 def form_of(values: Values, data: Mapping[str, Any]) -> tuple[ParameterServerForm, tuple[Finding, ...]]:
-    """Return the form of the run, and findings on what is different from the chart.
+    """Return the form of the run, and findings about the differences from the chart.
 
     Args:
-        data: The same values before decoding; fields that are not used are reported.
+        data: The same values before decoding; unused fields are reported.
 
     Raises:
         ValueError: a volume is of a kind that a run cannot mount.
@@ -168,11 +168,11 @@ def _side(values: Values, side: SideValues, mounts: list[MountForm], own: str, s
     if not values.image:
         pod |= {"image": _image(side), "pull_policy": side.image.pullPolicy or None}
     if side.privileged or (not values.image and not values.pod.security):
-        # The chart knows nothing of Pod Security, and its images run as root.
+        # The chart has no Pod Security settings, and its images run as root.
         pod["security"] = "privileged" if side.privileged else "baseline"
         say(own, f"its pods keep Pod Security {pod['security']}, as the chart's do", Severity.WARNING)
     if side.gpuCount:
-        # The chart requested GPUs of the plugin and pinned nothing; slots of l2rtui would change what it did.
+        # The chart requested GPUs from the plugin and pinned nothing; slots of l2rtui would change its behaviour.
         pod["binding"] = "device-plugin"
         say(own, f"{side.gpuCount} GPU of each pod comes from the device plugin, as in the chart")
     # Requests win over limits, as the scheduler counts them.
@@ -182,7 +182,7 @@ def _side(values: Values, side: SideValues, mounts: list[MountForm], own: str, s
         **side.resources.get("limits", {}),
         **side.resources.get("requests", {}),
     }
-    if side.limit.cpu is not None:  # a run limits no CPU by itself
+    if side.limit.cpu is not None:  # by default a run has no CPU limit
         limits = {"limits": {"cpu": str(side.limit.cpu)}}
         pod["template"] = {"spec": {"containers": [{"name": "main", "resources": limits}]}}
     return {
@@ -219,7 +219,7 @@ def _image(side: SideValues) -> str:
 
 def _train(values: Values, writable: list[str]) -> dict[str, Any]:
     """Return hyper-parameters by our names; logs go to the only writable volume unless ``logdir`` is set."""
-    # The chart wrote its logs to the mounted volume, whose path is in the mount alone.
+    # The chart wrote its logs to the mounted volume, whose path is only in the mount.
     settings = {ours: getattr(values.hyperparams, theirs) for theirs, ours in _SETTINGS.items()}
     if settings["log_dir"] is None and len(writable) == 1:
         settings["log_dir"] = writable[0]

@@ -1,7 +1,7 @@
 """Import of files with Kubernetes objects: their encoding, placeholders, YAML or JSON documents, and ``--set``.
 
-They are read as kubectl reads them: YAML in any style, JSON, several documents, UTF-8 with or without a byte order
-mark, UTF-16 with one.
+They are read in the same way as by kubectl: YAML in any style, JSON, several documents, UTF-8 with or without a
+byte order mark, UTF-16 with one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ENCODINGS: Final = (
 )
 
 Converted = tuple[dict[str, Any], tuple[Finding, ...]]
-"""Data of a spec file that an operator's job becomes, and findings."""
+"""Data of a spec file made from an operator's job, and findings."""
 
 
 def holds_objects(raw: bytes) -> bool:
     """Return True for a file of Kubernetes objects: its first document has an apiVersion.
 
-    A file with one in the first column is such a file even where it is no YAML, so that the mistake is named.
+    A file with one in the first column counts even if it is not valid YAML, so that the error is reported.
     """
     if b"a\0p\0i\0V" not in raw and b"\0a\0p\0i\0V" not in raw and b"apiVersion" not in raw:
         return False
@@ -68,11 +68,11 @@ def load_objects(
         SpecError: not YAML, no workload, or a placeholder without a value.
     """
     values = dict(_override(override) for override in overrides)
-    # Marks are numbered, since one placeholder may stand several times and inside longer words.
+    # Marks are numbered, since one placeholder may occur several times and inside longer words.
     names: list[str] = []
     documents = [document for path, raw in files for document in _documents(raw, path, names)]
     path = files[0][0]
-    # After parsing, so that a value is text whatever it contains: it cannot add YAML of its own.
+    # After parsing, so that a value is text whatever it contains: it cannot add YAML.
     documents = [_unmarked(document, names, values) for document in documents]
     _refuse_unused(path, values, set(names))
     # A plan fills in the rest later, when slots and seeds are known; a spec file has no placeholders.
@@ -129,7 +129,7 @@ def _parsed(text: str, names: list[str]) -> list[Any]:
 
 
 def _json_objects(text: str) -> list[Any] | None:
-    """Return the objects of a JSON text, one after the other as kubectl takes them; None where it is no JSON.
+    """Return the objects of a JSON text, one after the other as in kubectl; None if it is not JSON.
 
     PyYAML reads most JSON, but no tabs between values, and no second object without ``---``.
     """
@@ -141,7 +141,7 @@ def _json_objects(text: str) -> list[Any] | None:
                 continue
             value, at = decoder.raw_decode(text, at)
             objects.append(value)
-        for value in objects:  # within the bounds of YAML, too
+        for value in objects:  # within the limits of YAML, too
             bounded_yaml.check(json.dumps(value), yaml.SafeLoader, max_values=MAX_VALUES)
     except (ValueError, RecursionError):
         return None
@@ -164,11 +164,11 @@ def _refuse_unused(path: str, values: dict[str, str], names: set[str]) -> None:
 
 
 def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
-    """Return parsed values with each mark replaced by its value, or by the placeholder where it has none."""
+    """Return parsed values with each mark replaced by its value, or by the placeholder if it has none."""
     if isinstance(value, str):
 
         def text_of(match: re.Match[str]) -> str:
-            if int(match[1]) >= len(names):  # no mark of ours, only a text that looks like one
+            if int(match[1]) >= len(names):  # not a mark of ours, only a similar text
                 return match[0]
             name = names[int(match[1])]
             return values.get(name, f"{{{{{name}}}}}")
@@ -187,7 +187,7 @@ def _set_everywhere(document: Any, values: dict[str, str]) -> None:
     if not isinstance(spec, dict):
         return
     if "replicas" in values and document.get("kind") != "Pod":
-        # Still text here: the import checks that it is a number, and names the object if it is not.
+        # Still text here: the import checks that it is a number, and otherwise names the object.
         spec["parallelism" if document.get("kind") == "Job" else "replicas"] = values["replicas"]
     if "replicas" in values and document.get("kind") in ("ElasticJob", "PyTorchJob", "TFJob"):
         for part in spec.values():

@@ -1,8 +1,8 @@
 """Jobs of training operators as runs: ElasticJob, PyTorchJob, TrainJob as elastic, TFJob as parameter-server.
 
-The result is the data of a spec file, so that a run of it is like any other. Fields of the pod template go into
-``pod.template``, which is merged as kubectl merges a patch. Every field that a run sets itself or does not have is
-named in a finding.
+The result is the data of a spec file, so that its run is like any other. Fields of the pod template become
+``pod.template``, which is merged in the same way as kubectl merges a patch. A finding names every field that a run
+sets itself or does not have.
 
 Sources: pytorch/elastic (elastic.pytorch.org/v1alpha1), kubeflow/training-operator (kubeflow.org/v1),
 kubeflow/trainer (trainer.kubeflow.org/v1alpha1).
@@ -54,7 +54,7 @@ _RECOMMENDED: Final = "app.kubernetes.io/"
 
 
 class _Reading:
-    """Findings of one job, and the fields of it that are read."""
+    """Findings about one job, and its fields that were read."""
 
     def __init__(self, document: Mapping[str, Any], path: str) -> None:
         self.kind, self.path = str(document["kind"]), path
@@ -92,7 +92,7 @@ def is_operator_job(document: Any) -> bool:
 
 
 def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Return the data of a spec file for the job in a file, and findings on every difference.
+    """Return the data of a spec file for the job in a file, and findings about every difference.
 
     Raises:
         SpecError: the file has other objects too, or the job has no pod, command or image.
@@ -131,7 +131,7 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
 
 
 def _rendezvous_objects(documents: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the Services of etcd beside a job, and the workloads that they select."""
+    """Return the Services of etcd in the same file as a job, and the workloads that they select."""
     objects = [item for item in documents if isinstance(item, dict) and not is_operator_job(item)]
     services = [
         item
@@ -238,7 +238,7 @@ def _elastic(reading: _Reading, nodes: dict[str, Any], replicas: int, low: Any, 
 
 
 def _processes(reading: _Reading, nodes: dict[str, Any], value: Any, field: str) -> None:
-    """Take the number of processes of a node; words such as ``auto`` leave it to the node."""
+    """Read the number of processes of a node; words such as ``auto`` leave it to the node."""
     if value is None:
         return
     if str(value).isdigit():
@@ -319,7 +319,8 @@ def _container(reading: _Reading, main: dict[str, Any], data: dict[str, Any], pa
         pod["pull_policy"] = pull
     command, args = ([str(word) for word in main.pop(key, None) or ()] for key in ("command", "args"))
     if not command and args:
-        # The images of the operators' examples have a launcher as their entrypoint, and the words are its own.
+        # The images of the operators' examples have a launcher as their entrypoint, and the arguments are the
+        # launcher's.
         reading.report("args without a command: the entrypoint of the image is not run, they are", Severity.WARNING)
         command = ["torchrun"] if launcher and (args[0].startswith("-") or args[0].endswith(".py")) else []
     words = [*command, *args]
@@ -343,7 +344,7 @@ def _container(reading: _Reading, main: dict[str, Any], data: dict[str, Any], pa
 
 
 def _devices(reading: _Reading, pod_spec: dict[str, Any], data: dict[str, Any]) -> None:
-    """Take what asks for devices out of all containers of a pod: a set asks for them by its slots."""
+    """Remove device requests from all containers of a pod: a set requests them by its slots."""
     devices = import_fields.device_requests(pod_spec)
     data["slots"] = 0
     for container in import_fields.containers(pod_spec):
@@ -387,7 +388,7 @@ def _pod(
     others: list[dict[str, Any]],
     data: dict[str, Any],
 ) -> None:
-    """Move what a spec has fields for into a set, and what is left of the pod into its ``pod.template``."""
+    """Move fields that a spec has into a set, and the rest of the pod into its ``pod.template``."""
     pod = data["pod"]
     if grace := pod_spec.pop("terminationGracePeriodSeconds", None):
         data["grace_seconds"] = grace
@@ -418,7 +419,9 @@ def _pod(
 
 
 def _program(reading: _Reading, words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the program behind a launcher of torch, and its processes per node: nodes launch torch themselves."""
+    """Return the program started by a launcher of torch, and its processes per node: nodes launch torch
+    themselves.
+    """
     launcher = next((prefix for prefix in _LAUNCHERS if _begins(words, prefix)), None)
     if launcher is None:
         return words, {}

@@ -1,4 +1,4 @@
-"""Messages for mistakes in a spec file: an error of msgspec as a sentence with file, line and field."""
+"""Messages for errors in a spec file: an error of msgspec as a sentence with file, line and field."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def explain_mistake(
     Args:
         data: Contents of the file.
         under: Path of the part that was decoded; empty for all of it.
-        form: Form of that part; None for that of a spec.
+        form: Form of that part; None for a full spec.
     """
-    # msgspec gives the path and the kind of a mistake only in its message; the patterns above read them from it.
+    # msgspec gives the path and the kind of an error only in its message; the patterns above parse it.
     text = str(error)
     at = _AT.search(text)
     keys = (*under, *_keys(at["path"])) if at else under

@@ -1,4 +1,4 @@
-"""Check of a class of one's own, ``module:Class``, from the text of its file alone: nothing of it is run."""
+"""Check of a user's class, ``module:Class``, only from the text of its file: its code is not run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ NEEDED: Final = {
     "network": ("forward",),
     "environment": ("start", "observe", "step"),
 }
-"""What a class must have, by the setting that names it; ``runtime.rl.algos`` says the same of the class itself."""
+"""Required members of a class, by the setting that names it; ``runtime.rl.algos`` documents the same."""
 _OPEN_BASES: Final = ("Algorithm", "Module")
-"""Classes of others that leave exactly these methods open."""
+"""Classes of others that leave exactly these methods abstract."""
 
 
 def class_problem(setting: str, name: str, file: str, text: str) -> str:
-    """Return what is wrong with the class ``module:Class`` in a file, as a sentence; empty if nothing is seen.
+    """Return the problem of the class ``module:Class`` in a file, as a sentence; empty if none is found.
 
     Args:
-        setting: ``algorithm``, ``network`` or ``environment``. name: As it has it. Names of other modules, and
-            built-in methods, are not judged.
-        file: Name of the file that travels with the run. text: its contents; empty where it is fetched later.
+        setting: ``algorithm``, ``network`` or ``environment``. name: its value. Names of other modules, and
+            built-in methods, are not checked.
+        file: Name of the file that is sent with the run. text: its contents; empty if it is fetched later.
     """
     module, colon, class_name = name.partition(":")
     if not colon or not text or f"{module}.py" != file:
@@ -40,7 +40,7 @@ def class_problem(setting: str, name: str, file: str, text: str) -> str:
 
 
 def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str] | None:
-    """Return the names that a class of the file defines or inherits; None where a base may define more."""
+    """Return the names that a class of the file defines or inherits; None if a base may define more."""
     names = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
     names |= {
         target.id

@@ -37,7 +37,7 @@ def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
     shm, device = value_of("shm"), _device(value_of("device"), where)
     binding = Binding(value_of("binding") or _DEFAULT.binding)
     settings = PodSettings(
-        # Variables are the way of NVIDIA's runtime alone; the plugin hands out whatever else there is.
+        # Only NVIDIA's runtime uses variables; device plugins provide all other devices.
         binding=Binding.DEVICE_PLUGIN if device and binding is Binding.ENV else binding,
         pull_secrets=_joined(run.pull_secrets, set_form.pull_secrets),
         secrets=_joined(run.secrets, set_form.secrets),
@@ -59,7 +59,7 @@ def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
 
 
 def pod_form(settings: PodSettings) -> PodForm:
-    """Return the form of these settings, without values that are the default."""
+    """Return the form of these settings, without default values."""
 
     def unless_default(name: str) -> Any:
         value = getattr(settings, name)
@@ -83,7 +83,7 @@ def pod_form(settings: PodSettings) -> PodForm:
 
 
 def _templates(form: PodForm, where: str) -> tuple[str, ...]:
-    """Return the patches of a form as JSON; those of the run come first, so that a set's own win."""
+    """Return the patches of a form as JSON; the run's come first, so that the set's own win."""
     if not form.template:
         return ()
     # Few specs have one, and the check belongs to the manifests of Kubernetes.
@@ -125,7 +125,7 @@ def _device(name: str | None, where: str) -> str:
 
 
 def _joined(*parts: Any) -> tuple[Any, ...]:
-    # Lists add up; a value in both stands once, at its first place.
+    # Lists are joined; a value in both appears once, at its first position.
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 

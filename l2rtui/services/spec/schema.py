@@ -1,7 +1,7 @@
 """Schema of a spec file: every field with its type, bounds, default and meaning.
 
-One definition serves decoding, the messages for mistakes, and the published JSON Schema (``l2rtui schema``), in
-which the docstrings are descriptions.
+One definition serves decoding, the messages for errors, and the published JSON Schema (``l2rtui schema``), in which
+the docstrings are descriptions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from l2rtui.domain.sweeps.grid import MAX_TRIALS
 from l2rtui.domain.workload import MAX_NAME, MAX_SEED, MAX_SET_NAME
 from runtime.base.contract import PS_PORT
 
-# RFC 1123 label, but with a letter first: names become names of Services, which RFC 1035 rules.
+# RFC 1123 label, but with a letter first: names become names of Services, which follow RFC 1035.
 _LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_NAME, description="letters, digits and '-'")]
 SetName = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_SET_NAME, description="letters, digits and '-'")]
@@ -58,7 +58,7 @@ class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class MountForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A folder in the container; without claim and host_path an empty one that goes with the pod."""
+    """A folder in the container; without claim and host_path an empty one that is removed with the pod."""
 
     path: Annotated[str, Meta(description="where it appears: /data", pattern="^/")]
     claim: Annotated[str, Meta(description="name of a PersistentVolumeClaim")] = ""
@@ -73,7 +73,7 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Settings of containers. Those of the run hold for each set; a set's own value wins; lists add up."""
+    """Settings of containers. The run's apply to each set; a set's own value wins; lists are joined."""
 
     binding: Literal["env", "device-plugin", "shared", "hami", "dra", "cpu"] | None = None
     image: str | None = None
@@ -172,7 +172,7 @@ class TaskForm(_ProcessesForm, kw_only=True):
 
 
 class NodesForm(_ProcessesForm, kw_only=True):
-    """The nodes of an elastic job: each starts equal processes of one program, which come and go together."""
+    """The nodes of an elastic job: each starts equal processes of one program, which start and end together."""
 
     name: SetName = "nodes"
     replicas: Count = 1
@@ -196,7 +196,7 @@ class NodesForm(_ProcessesForm, kw_only=True):
 
 
 class RendezvousForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Rendezvous of an elastic job: a small process at which its nodes find each other."""
+    """Rendezvous of an elastic job: a small process through which its nodes find each other."""
 
     backend: Literal["c10d", "etcd-v2"] = "c10d"
     image: Annotated[str, Meta(description="another image for it, with etcd in it; empty: the run's")] = ""
@@ -238,7 +238,7 @@ class StepForm(_ProcessesForm, kw_only=True):
 
 
 class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Placement of replicas unless the command line gives one."""
+    """Placement of replicas, unless given on the command line."""
 
     policy: Annotated[
         Literal["pack", "spread", "free-memory", "least-busy"],
@@ -268,7 +268,7 @@ class LimitsForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class AlertForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Word that the run's learner sends, once for each state."""
+    """Message that the run's learner sends, once for each state."""
 
     when: Annotated[list[str], Meta(description="stalled, diverged, failed, done, limit, learned=VALUE")]
     to: Literal["webhook", "mail", "command"]
@@ -290,7 +290,7 @@ class RangeForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class RandomForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Random trials in place of a grid."""
+    """Random trials instead of a grid."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)]
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED, description="the same seed draws the same trials")] = 0
@@ -349,7 +349,7 @@ class ElasticForm(_RunForm, tag_field="kind", tag="elastic", kw_only=True):
 
 
 class ParameterServerForm(_RunForm, tag_field="kind", tag="parameter-server", kw_only=True):
-    """Parameter servers and their workers, each with a name and a port of its own."""
+    """Parameter servers and their workers, each with its own name and port."""
 
     servers: ServersForm = field(default_factory=ServersForm)
     workers: PsWorkersForm = field(default_factory=PsWorkersForm)

@@ -1,7 +1,7 @@
 """Load a spec file, a Helm values file or Kubernetes YAML as a launch request.
 
-msgspec checks values and names the path of a wrong one; ``yaml_lines`` knows the line of that path, and
-``mistakes`` makes a sentence of both.
+msgspec checks values and names the path of a wrong one; ``yaml_lines`` has the line of that path, and ``mistakes``
+makes a sentence of both.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from runtime.base.limits import Limits
 
 NO_LIMITS = Limits()
 _NO_PROGRAMS = ("env", "train")
-"""Fields of a spec below which `program` is a name of the user's own."""
+"""Fields of a spec below which `program` is a user-defined name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """A launch as a spec file describes it.
+    """A launch as described by a spec file.
 
     Attributes:
-        spec: The run without its seeds; of a sweep, without the values of any trial.
+        spec: The run without its seeds; for a sweep, without the values of any trial.
         source: The file, for messages.
-        notes: Findings on what an import has changed; they are shown with the plan.
+        notes: Findings about changes made by an import; they are shown with the plan.
         trials: One run for each trial of a sweep, before its seeds; empty without a sweep.
-        seeds: Seeds of its runs, unless the launch names others; empty for that of the spec.
+        seeds: Seeds of its runs, unless the launch names others; empty for the spec's own.
     """
 
     spec: RunSpec
@@ -59,13 +59,13 @@ class LaunchRequest:
         """Return the specs of all runs: each trial with each seed.
 
         Args:
-            seeds: In place of those of the file.
+            seeds: Replace the seeds of the file.
         """
         specs = self.trials or (self.spec,)
         return tuple(run for spec in specs for run in with_seeds(spec, seeds or self.seeds))
 
     def free_name(self, seeds: tuple[int, ...], used: AbstractSet[str]) -> str:
-        """Return the first of NAME, NAME-2, NAME-3 … that is not used, and under which no run has a used name."""
+        """Return the first of NAME, NAME-2, NAME-3 … that is unused, and with which no run has a used name."""
 
         def is_free(name: str) -> bool:
             return name not in used and used.isdisjoint(run.name for run in self.named(name).runs(seeds))
@@ -96,10 +96,10 @@ def load(
     Args:
         path: ``-`` reads the standard input.
         more: Further files, whose Kubernetes objects belong to the same run.
-        overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
+        overrides: ``field.field=value`` in the form of ``--set``; list items by number, the value is YAML.
         name: Replaces the file's ``name``.
-        binding: Binding mode where the file names none.
-        limits: Limits where the file names none.
+        binding: Binding mode if the file names none.
+        limits: Limits if the file names none.
         allows_outside: The file may name programs outside of its own folder.
 
     Raises:
@@ -123,7 +123,7 @@ def load(
     sweep = sweep_in(data, locations)
     if sweep is None:
         return _loaded(data, locations, binding, limits)
-    # The spec itself is checked first: a mistake that all trials share is not one of the first of them.
+    # The spec itself is checked first: an error that all trials share must not be reported for the first trial.
     base = {field: value for field, value in data.items() if field != "sweep"}
     request = _loaded(base, locations, binding, limits)
     trials = []
@@ -142,8 +142,8 @@ def _objects_request(
     limits: Limits,
     more: Sequence[str],
 ) -> LaunchRequest | None:
-    """Return the request of files with Kubernetes objects; None where the first is a spec file."""
-    if b"apiVersion" in raw.replace(b"\0", b""):  # the import takes a moment, and few files have one
+    """Return the request of files with Kubernetes objects; None if the first is a spec file."""
+    if b"apiVersion" in raw.replace(b"\0", b""):  # this import takes a moment, and few files need it
         from l2rtui.services.spec import import_kubernetes
 
         if import_kubernetes.holds_objects(raw):
@@ -176,7 +176,7 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     unbound = unbound_sets(form)
-    # The setting is weaker than the file: a spec that names a mode was tried with that mode.
+    # The file wins over the setting: a spec that names a mode was tested with that mode.
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
     request = _request_of(form, locations, limits)
@@ -184,7 +184,7 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
 
 
 def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
-    """Return the spec with the sets marked that placement may bind to the CPU, because they compute on no GPU."""
+    """Return the spec with marks on the sets that placement may bind to the CPU, because they need no GPU."""
     sets = (
         replace(
             part,
@@ -199,7 +199,9 @@ def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
 
 
 def _refuse_secrets(data: Any, locations: Locations) -> None:
-    """Refuse a spec with a secret in it: specs are stored and shown. The message names the field, not the value."""
+    """Refuse a spec that contains a secret: specs are stored and shown. The message names the field, not the
+    value.
+    """
     for keys, what in find_secrets(data):
         place = locations.of(keys)
         # The text of a --set would repeat the secret.
@@ -209,7 +211,9 @@ def _refuse_secrets(data: Any, locations: Locations) -> None:
 
 
 def _refuse_outside(data: Any, locations: Locations, keys: Keys = ()) -> None:
-    """Refuse a program outside of the spec's folder: its text goes with the run, and a spec may be a stranger's."""
+    """Refuse a program outside of the spec's folder: its text is sent with the run, and the spec may be another
+    user's.
+    """
     if isinstance(data, list):
         for number, value in enumerate(data):
             _refuse_outside(value, locations, (*keys, number))
@@ -229,7 +233,7 @@ def _refuse_outside(data: Any, locations: Locations, keys: Keys = ()) -> None:
 def _is_below(source: str, folder: Path) -> bool:
     try:
         return "://" in source or (folder / source).resolve().is_relative_to(folder)
-    except (OSError, ValueError, RuntimeError):  # a circle of links, a null byte: reading the file says so
+    except (OSError, ValueError, RuntimeError):  # a cycle of links, a null byte: reading the file reports it
         return True
 
 
@@ -243,14 +247,14 @@ def _kind(data: Any) -> str:
 
 
 def _queue_of(form: QueueForm | bool | None) -> tuple[Queue | None, bool]:
-    """Return the queue of a cluster that a spec names, and True where it may wait in that of l2rtui."""
+    """Return the queue of a cluster named by a spec, and True if the run may wait in l2rtui's queue."""
     if form is None or isinstance(form, bool):
         return None, bool(form)
     return Queue(QueueSystem(form.by), form.name, form.scheduler), False
 
 
 def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchRequest:
-    """Turn a decoded form into a request; checks what a schema cannot express."""
+    """Turn a decoded form into a request; checks constraints that a schema cannot express."""
     path = locations.path
     try:
         sets = sets_of(form, Path(path).parent)

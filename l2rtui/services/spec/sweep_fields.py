@@ -1,7 +1,7 @@
 """Sweep of a spec file: from lists and ranges to the trials and their specs.
 
 The values of a trial are written into the data of the file before it is decoded, so that every field of a spec can
-be swept and each value is checked as if it stood in the file.
+be swept and each value is checked as if it were in the file.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _FIXED: Final = {
     "seed": "write seeds: 0-4 in the sweep",
     SWEEP: "a sweep is no part of itself",
 }
-"""Fields that no trial can have for itself, and why."""
+"""Fields that cannot differ between trials, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Trials of a spec file, and the seeds of each; without seeds that of the spec."""
+    """Trials of a spec file, and the seeds of each; empty for the spec's own seed."""
 
     trials: tuple[Trial, ...]
     seeds: tuple[int, ...] = ()
 
 
 def sweep_in(data: Mapping[str, Any], locations: Locations) -> Sweep | None:
-    """Return the sweep of a spec; None where it has none.
+    """Return the sweep of a spec; None if it has none.
 
     Raises:
         SpecError: a field of it is wrong; names it.
@@ -79,7 +79,7 @@ def with_values(data: Mapping[str, Any], trial: Trial, locations: Locations) -> 
     """Return the data of a spec with the values of a trial and no sweep, and the locations of its fields.
 
     Raises:
-        SpecError: a path leads through a plain value, or to a list item that is not there.
+        SpecError: a path leads through a plain value, or to a list item that does not exist.
     """
     changed = copy.deepcopy({name: value for name, value in data.items() if name != SWEEP})
     places = replace(locations, by_keys=dict(locations.by_keys))

@@ -1,4 +1,4 @@
-"""Templates: spec files with a name in the user's own folder, ``templates/NAME.yaml`` beside the settings file."""
+"""Templates: named spec files in the user's folder, ``templates/NAME.yaml`` next to the settings file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Template:
 
 
 def templates() -> tuple[Template, ...]:
-    """Return the templates by name; none where the folder is not there or cannot be read."""
+    """Return the templates by name; empty if the folder is missing or cannot be read."""
     return tuple(Template(path.stem, path, about_of(head_of(path))) for path in sorted(_paths()))
 
 
@@ -42,7 +42,7 @@ def template_path(name: str) -> Path:
     """Return the file of a template.
 
     Raises:
-        NotFoundError: there is none of this name; names those that there are.
+        NotFoundError: unknown name; names the existing ones.
     """
     paths = {path.stem: path for path in _paths()}
     if name not in paths:
@@ -53,17 +53,18 @@ def template_path(name: str) -> Path:
 
 
 def template_named(text: str) -> Path | None:
-    """Return the file of the template that a text names; None where it is the path of a file, or names nothing."""
+    """Return the file of the template that a text names; None if it is the path of a file, or names nothing."""
     if "/" in text or text.endswith(_SUFFIXES):
         return None
     return next((path for path in _paths() if path.stem == text), None)
 
 
 def save(name: str, source: str, *, replaces: bool = False) -> Path:
-    """Copy a spec file into the folder of templates, once it has been read without a mistake.
+    """Copy a spec file into the folder of templates, after reading it without an error.
 
     Raises:
-        UsageError: the name is not one of a run. SpecError: the file is wrong, or is another spec in that folder.
+        UsageError: the name is not valid for a run. SpecError: the file is wrong, or is another spec in that
+            folder.
         RefusedError: the name is taken. BackendError: it cannot be written.
     """
     from l2rtui.services.spec import spec_file
@@ -78,7 +79,7 @@ def save(name: str, source: str, *, replaces: bool = False) -> Path:
     draft = path.with_name(f".{path.name}")
     try:
         write_private(draft, Path(source).read_text("utf-8"))
-        # Files that a spec names beside itself are not there: a template must not differ from its source.
+        # Files that a spec names in its own folder are missing there: a template must not differ from its source.
         if not _is_same(draft, request):
             sentence = f"{source} names files or folders beside itself, which a template has not."
             raise SpecError(sentence, "Write whole paths there.")
@@ -94,10 +95,10 @@ def save(name: str, source: str, *, replaces: bool = False) -> Path:
 
 
 def delete(name: str) -> Path:
-    """Remove a template and return what was its file.
+    """Remove a template and return its old path.
 
     Raises:
-        NotFoundError: there is none of this name. BackendError: it cannot be removed.
+        NotFoundError: unknown name. BackendError: it cannot be removed.
     """
     path = template_path(name)
     try:
@@ -108,7 +109,7 @@ def delete(name: str) -> Path:
 
 
 def head_of(path: Path) -> str:
-    """Return the beginning of a file; empty where it cannot be read."""
+    """Return the beginning of a file; empty if it cannot be read."""
     with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         return file.read(_ABOUT_CHARACTERS)
     return ""

@@ -1,4 +1,4 @@
-"""Limits and alerts of a spec file: from what people write to values, and back."""
+"""Limits and alerts of a spec file: from text to values, and back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from runtime.base.alert_rules import AlertRule
-from runtime.base.limits import Limits, limits_of, parse_duration
+from runtime.base.durations import parse_duration
+from runtime.base.limits import Limits, limits_of
 
 if TYPE_CHECKING:
-    from l2rtui.services.spec.yaml_lines import Locations  # with the parser of YAML, which a comparison needs not
+    from l2rtui.services.spec.yaml_lines import Locations  # with PyYAML, which a comparison does not need
 
 
 def limits_in(form: schema.SpecForm, locations: Locations, defaults: Limits) -> Limits | None:
-    """Return the limits of a run, with those of the context where it names none. Raises SpecError."""
+    """Return the limits of a run, by default those of the context. Raises SpecError."""
     written = {} if form.limits is None else msgspec.structs.asdict(form.limits)
     try:
         limits = limits_of({name: value for name, value in written.items() if value is not None})
@@ -39,7 +40,7 @@ def limits_in(form: schema.SpecForm, locations: Locations, defaults: Limits) -> 
 
 
 def alerts_in(form: schema.SpecForm, locations: Locations) -> tuple[AlertRule, ...]:
-    """Return the rules of a run's alerts. Raises SpecError, which shows no text that may be a secret."""
+    """Return the rules of a run's alerts. Raises SpecError, whose text never contains a possible secret."""
     rules = []
     for number, item in enumerate(form.alerts):
         place = locations.of(("alerts", number))
@@ -74,7 +75,7 @@ def _alert_form(rule: AlertRule) -> schema.AlertForm:
 
 
 def _duration(seconds: float) -> str | float:
-    """Write seconds in the largest unit of which they are a multiple."""
+    """Write seconds in the largest unit that divides them."""
     for unit, size in (("h", 3600), ("m", 60)):
         if seconds % size == 0:
             return f"{int(seconds // size)}{unit}"

@@ -17,7 +17,7 @@ from l2rtui.errors import SpecError
 
 MAX_FILE_BYTES = 1_048_576
 MAX_VALUES = 20_000
-"""Values in one file with every alias expanded: more is no spec but an attempt to fill the memory."""
+"""Values in one file with every alias expanded: more is an attempt to fill the memory."""
 _MAX_DEPTH = 40
 _TOO_MUCH = "too many or too deeply nested values for a spec."
 
@@ -46,7 +46,7 @@ class Locations:
         return self.by_keys.get(keys, self.path)
 
     def set_by_flag(self, keys: Keys, flag: str) -> None:
-        """Record that a flag has set a value; lines of what it replaces are forgotten."""
+        """Record that a flag has set a value; lines of the replaced values are dropped."""
         self.by_keys = {other: place for other, place in self.by_keys.items() if other[: len(keys)] != keys}
         self.by_keys[keys] = flag
 
@@ -78,7 +78,7 @@ def read_bytes(path: str) -> bytes:
         SpecError: it is missing, unreadable or too large.
     """
     try:
-        # The standard input stays open: a question comes later, and finds its end.
+        # The standard input stays open: a later question must find its end.
         with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
     """Parse one YAML document; return its value, and the location of each value in it.
 
     Raises:
-        SpecError: it is not YAML, has a key twice, or holds too much.
+        SpecError: it is not YAML, has a key twice, or is too large.
     """
     try:
         bounded_yaml.check(raw, _Loader, max_values=MAX_VALUES)
@@ -126,13 +126,13 @@ _NO_NAMES: Final = {
     "tag:yaml.org,2002:seq": "a list",
     "tag:yaml.org,2002:map": "a mapping",
 }
-"""Keys that YAML has and JSON, in which specs are stored, does not. An anchor before a name makes it empty."""
+"""Keys that YAML has, but not JSON, in which specs are stored. An anchor before a name makes it empty."""
 
 
 def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
     """Record the location of every value; refuse what PyYAML accepts: duplicate keys and nested aliases."""
     path, places = locations.path, locations.by_keys
-    # Counted with aliases expanded ("billion laughs"): a few bytes of YAML can stand for gigabytes of values.
+    # Counted with aliases expanded ("billion laughs"): a few bytes of YAML can expand to gigabytes of values.
     if len(places) > MAX_VALUES or len(keys) > _MAX_DEPTH:
         raise SpecError(f"{path}: {_TOO_MUCH}")
     places[keys] = f"{path}:{node.start_mark.line + 1}"
@@ -145,7 +145,7 @@ def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
                 sentence = f"{path}:{key.start_mark.line + 1}: the name of a field is {_NO_NAMES[key.tag]}."
                 raise SpecError(sentence, "Put it in quotes, if it is meant.")
             inner = (*keys, str(key.value))
-            # "<<" may stand several times: each merges another mapping (YAML 1.1 merge keys).
+            # "<<" may occur several times: each merges another mapping (YAML 1.1 merge keys).
             if inner in places and key.value != "<<":
                 raise SpecError(f"{path}:{key.start_mark.line + 1}: {dotted(inner)} is written twice.")
             _walk(value, inner, locations)
@@ -157,7 +157,7 @@ def apply_override(data: dict[str, Any], override: str) -> Keys:
     """Write one ``--set FIELD.FIELD=VALUE`` into the data; return the path of the value.
 
     Raises:
-        SpecError: there is no such list item, or the path leads through a plain value.
+        SpecError: the list item does not exist, or the path leads through a plain value.
     """
     where, equals, text = override.partition("=")
     keys = where.strip().split(".")
@@ -168,7 +168,7 @@ def apply_override(data: dict[str, Any], override: str) -> Keys:
     except bounded_yaml.TooMuchError:
         raise SpecError(f"--set {where}: {_TOO_MUCH}") from None
     except yaml.YAMLError:
-        value = text  # such as ``image=a:b: c``: what is not YAML is meant as text
+        value = text  # such as ``image=a:b: c``: not YAML, so meant as text
     if isinstance(value, dict | list):
         node = yaml.compose(text, _Loader)
         assert node is not None  # noqa: S101  (it has just been loaded as a list or an object)
@@ -180,10 +180,10 @@ def write_value(data: dict[str, Any], keys: Sequence[str], value: Any, where: st
     """Write a value into the data; return its path, with list items by number.
 
     Args:
-        where: Beginning of a message on the path.
+        where: Start of a message about the path.
 
     Raises:
-        SpecError: there is no such list item, or the path leads through a plain value.
+        SpecError: the list item does not exist, or the path leads through a plain value.
     """
     target: Any = data
     written: list[str | int] = []
@@ -217,5 +217,5 @@ def _item(target: list[Any], key: str, where: str) -> int:
 
 
 def dotted(keys: Keys) -> str:
-    """Return a path as people write it: ``workers[0].replicas``."""
+    """Return a path in the form ``workers[0].replicas``."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")

@@ -1,4 +1,4 @@
-"""Sweeps that run, or have run: the results of their trials.
+"""Results of the trials of current and past sweeps.
 
-Trials and their choice are in ``domain.sweeps``, how a spec file writes them in ``services.spec.sweep_fields``.
+Trials and their choice are in ``domain.sweeps``, their form in a spec file in ``services.spec.sweep_fields``.
 """

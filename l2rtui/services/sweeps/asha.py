@@ -1,4 +1,4 @@
-"""Decisions of successive halving, by Optuna: an optional library, imported where a sweep asks for it alone."""
+"""Decisions of successive halving, by Optuna: an optional library, imported only for a sweep that needs it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from l2rtui.domain.sweeps.trial import Halving
 
 
 def is_installed() -> bool:
-    """Return True where Optuna can be imported."""
+    """Return True if Optuna can be imported."""
     return find_spec("optuna") is not None
 
 
 def pruned_trials(halving: Halving, reports: Iterable[RungReport]) -> frozenset[int]:
-    """Return the trials that stop, by the reports of all in the order of their arrival.
+    """Return the trials that stop, from the reports of all in the order of their arrival.
 
-    The reports are replayed in a study of their own: its state need not be stored.
+    The reports are replayed in a new study, so that its state need not be stored.
     """
     import optuna
 

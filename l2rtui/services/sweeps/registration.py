@@ -1,4 +1,4 @@
-"""Registration of sweeps with halving: from their launch on the keeper of the queue watches them."""
+"""Registration of sweeps with halving: the keeper of the queue watches them from their launch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queued.backend import queue_of
+from l2rtui.backends.queue_store import QueueFile
 from l2rtui.backends.queued.keeper_process import ensure_keeper
-from l2rtui.backends.queued.store import QueueFile
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.sweeps.halving import SweepWatch, registered
 from l2rtui.domain.workload import RunSpec
@@ -18,25 +17,25 @@ from l2rtui.services.sweeps import asha
 
 
 def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Finding]:
-    """Yield why sweeps cannot be halved here; nothing where they can, or where none asks for it."""
+    """Yield the reasons why sweeps cannot be halved here; empty if they can, or if none asks for it."""
     names = dict.fromkeys(spec.experiment for spec in specs if spec.trial is not None and spec.trial.halving)
     for name in names:
         if not asha.is_installed():
             hint = "Install it (pip install 'l2rtui[sweeps]'), or leave out halving."
             yield Finding(Severity.REFUSAL, name, "halving needs Optuna, which is not installed here", hint)
         # The keeper of a queue decides, and a place without a queue has none.
-        elif queue_of(backend) is None:
+        elif backend.queue is None:
             hint = "Leave out halving."
             yield Finding(Severity.REFUSAL, name, f"the {backend.name} backend has no queue to halve a sweep", hint)
 
 
 async def watch_sweeps(backend: Backend, runs: Sequence[tuple[str, RunSpec]]) -> None:
-    """Let the keeper watch the sweeps of these runs (id and spec) that are to be halved.
+    """Let the keeper watch the sweeps of these runs (id and spec) that use halving.
 
     Raises:
         BackendError: the queue cannot be written, or its keeper did not start.
     """
-    store = queue_of(backend)
+    store = backend.queue
     watches = _watches(runs)
     if store is None or not watches:
         return

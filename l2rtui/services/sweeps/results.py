@@ -1,4 +1,4 @@
-"""Results of a sweep: of runs that are over from the history, of those that are there from their records."""
+"""Results of a sweep: of ended runs from the history, of existing runs from their records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _QUEUED: Final = "queued"
 
 
 async def sweep_results(backend: Backend, snapshot: ClusterSnapshot, experiment: str) -> tuple[TrialResult, ...]:
-    """Return the results of the trials of an experiment, the best first; of each run the newest launch counts.
+    """Return the results of the trials of an experiment, best first; the newest launch of each run counts.
 
     Raises:
-        NotFoundError: there is no such experiment. UsageError: it is no sweep. HistoryError: it cannot be read.
+        NotFoundError: the experiment does not exist. UsageError: it is not a sweep. HistoryError: it cannot be
+            read.
     """
     views = {run.name: run for run in snapshot.runs.values() if run.experiment == experiment}
     past = await asyncio.to_thread(_past_runs, experiment)
@@ -64,7 +65,7 @@ def _past_runs(experiment: str) -> dict[str, tuple[HistoryEntry, Trial]]:
 
 
 def _is_present(view: RunView | None, entry: HistoryEntry) -> bool:
-    """Return True where a run that is there tells more than its record: it goes on, or is a later launch."""
+    """Return True if an existing run has more data than its record: it is running, or is a later launch."""
     return view is not None and (view.uid != entry.run_id or entry.state is RunOutcome.RUNNING)
 
 

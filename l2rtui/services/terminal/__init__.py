@@ -1,1 +1,1 @@
-"""The caller's own terminal while it belongs to a process of a run. Screens of the app are in ``ui``."""
+"""The caller's terminal while a process of a run uses it. Screens of the app are in ``ui``."""

@@ -1,6 +1,7 @@
-"""Attachment of the caller's terminal to the standard streams of a pod's own process, until it ends or is left.
+"""Attachment of the caller's terminal to the standard streams of a pod's process, until it ends or the user
+detaches.
 
-A process with a terminal of its own draws on ours, as a shell does. Lines of one without are sanitised first.
+A process that has a terminal draws on ours, like a shell. Lines of a process without one are sanitised first.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ if TYPE_CHECKING:
 _DETACH: Final = b"\x10\x11"
 _INTERRUPT: Final = b"\x03"
 RESTORE: Final = (
-    b"\x1b[?1049l"  # the screen that was there before
-    b"\x1b[?25h\x1b[0m"  # the cursor, plain colours
-    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l"  # no mouse
-    b"\x1b[?2004l\x1b[?1004l\x1b[<u"  # no bracketed paste, no focus reports, plain keys
+    b"\x1b[?1049l"  # the original screen
+    b"\x1b[?25h\x1b[0m"  # show the cursor, plain colours
+    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l"  # no mouse reports
+    b"\x1b[?2004l\x1b[?1004l\x1b[<u"  # no bracketed paste, no focus reports, normal key encoding
 )
-"""Undoes what a process that was left in the middle of a screen has set."""
+"""Resets the modes set by a full-screen process from which the user detached."""
 
 
 def leave_text(*, has_terminal: bool) -> str:
-    """Return how to leave a process without ending it, for people."""
+    """Return the hint how to detach without ending the process."""
     keys = "ctrl+p ctrl+q" if has_terminal else "ctrl+p ctrl+q, or ctrl+c,"
     return f"{keys} leaves it running"
 
 
 class DetachKeys:
-    """Search for the keys that leave a process, in what is typed.
+    """Search for the detach keys in typed input.
 
     Args:
-        is_interrupt: ctrl+c leaves too: a process without a terminal gets no signal from a key.
+        is_interrupt: ctrl+c detaches too: a process without a terminal gets no signal from a key.
     """
 
     def __init__(self, *, is_interrupt: bool) -> None:
@@ -46,7 +47,9 @@ class DetachKeys:
         self._held = b""
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
-        """Return what the process gets, and True once the keys came; a ctrl+p waits for what follows it."""
+        """Return the input for the process, and True once the detach keys were typed; a ctrl+p waits for the next
+        key.
+        """
         typed, self._held = self._held + typed, b""
         ends = [typed.find(_DETACH), typed.find(_INTERRUPT) if self._is_interrupt else -1]
         first = min((end for end in ends if end >= 0), default=-1)
@@ -58,7 +61,7 @@ class DetachKeys:
 
 
 class _Cleaner:
-    """Output of a process without a terminal, as text that ours only displays."""
+    """Output of a process without a terminal, sanitised for display."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -69,9 +72,9 @@ class _Cleaner:
 
 
 async def carry(process: AttachedProcess) -> bool:
-    """Carry our standard streams to a process and back; True when it was left, False when its output has ended.
+    """Forward our standard streams to a process and back; True after a detach, False when its output has ended.
 
-    Only a terminal has keys that leave; the end of piped input closes the input of the process.
+    Only a terminal has detach keys; the end of piped input closes the input of the process.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with contextlib.ExitStack() as stack:
@@ -102,14 +105,14 @@ async def _write_output(process: AttachedProcess) -> None:
         async for is_error, block in blocks:
             stream = sys.stderr if is_error else sys.stdout
             is_safe = process.has_terminal or not stream.isatty()
-            # In a thread: our stdout may be a pipe whose reader is slow, and the connection must still be served.
+            # In a thread: our stdout may be a pipe with a slow reader, and the connection must still be served.
             await asyncio.to_thread(
                 write_all, stream.fileno(), block if is_safe else cleaners[is_error].clean(block)
             )
 
 
 async def _send_input(process: AttachedProcess, keys: DetachKeys | None) -> bool:
-    """Send what is typed or piped; True where it held the keys that leave."""
+    """Send typed or piped input; True if it contained the detach keys."""
     async with contextlib.aclosing(stdin_blocks()) as blocks:
         async for block in blocks:
             content, is_left = (block, False) if keys is None else keys.feed(block)

@@ -1,7 +1,8 @@
 """Command lines that l2rtui shows: "same as" of dialogs, copied lines, hints.
 
-A line is pasted into another shell, or into a script, and must act there on what the dialog showed. So `write`
-alone writes them, with every option that differs from a bare start: context, namespace, backend, user and files.
+A line may be pasted into another shell, or into a script, and must act there on the objects that the dialog showed.
+So only `write` composes them, with every option that differs from a start without options: context, namespace,
+backend, user and files.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ Words = Sequence[str]
 """A verb and its arguments."""
 
 PLACELESS: Final = frozenset({"image", "template", "config", "schema", "completion", "cluster", "serve"})
-"""Verbs whose hints name no run and no cluster: the options of a place would mean nothing there."""
+"""Verbs whose hints name no run and no cluster: options for a place would be useless there."""
 _HINT: Final = re.compile(r"`l2rtui ([a-z][a-z-]*)((?: [^`]*)?)`")
 _PLACEHOLDER: Final = re.compile(r"(?:^|[ /:=.\[])[A-Z][A-Z]+(?:$|[ /:=.,…\]])|(?:^| )N$")
-"""Word that stands for another, as in ``scale RUN/SET N``: such a line shows a form, and nobody pastes it."""
+"""Placeholder, as in ``scale RUN/SET N``: such a line shows a form, and is not pasted."""
 
 
 def write(commands: Iterable[Words], flags: Words = (), prefix: str = "") -> str:
-    """Return the line of one or several commands, quoted for a shell; what looks like a secret is hidden.
+    """Return the line of one or several commands, quoted for a shell; possible secrets are hidden.
 
     Args:
-        flags: Options that stand before each verb, as `flags_of` returns them.
-        prefix: Name of a context before the names of its rows, where several are shown.
+        flags: Options placed before each verb, as returned by `flags_of`.
+        prefix: Name of a context before the names of its rows, if several are shown.
     """
     return " && ".join(shlex.join(["l2rtui", *flags, *_own_words(words, prefix)]) for words in commands)
 
@@ -39,30 +40,30 @@ def write(commands: Iterable[Words], flags: Words = (), prefix: str = "") -> str
 def _own_words(words: Words, prefix: str) -> Iterable[str]:
     is_of_program = False
     for word in words:
-        is_of_program = is_of_program or word == "--"  # behind it stands the program's own command
+        is_of_program = is_of_program or word == "--"  # the program's own command follows it
         yield redact_long(word if is_of_program else word.removeprefix(prefix))
 
 
 def flags_of(
     settings: Settings, files: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Return the options by which a start with these settings differs from a bare one.
+    """Return the options that distinguish a start with these settings from one without options.
 
     Args:
-        files: Files that were named at the start, by option: ``--kubeconfig``, ``--config``.
-        environ: Environment of the bare start; None for that of another shell, which lacks our own variables.
+        files: Files named at the start, by option: ``--kubeconfig``, ``--config``.
+        environ: Environment of the start without options; None for another shell's, which lacks our variables.
     """
     files = {option: path for option, path in (files or {}).items() if path}
     if environ is None:
-        # A variable of this shell is not there where the line is pasted; which files to read is a matter of the
-        # login, as KUBECONFIG is.
+        # The other shell lacks the variables of this one, except the choice of the settings file: like KUBECONFIG,
+        # it is usually set at login.
         own = f"{PREFIX}CONFIG"
         environ = {name: value for name, value in os.environ.items() if name == own or not name.startswith(PREFIX)}
     if config := files.get("--config", ""):
         environ = {**environ, f"{PREFIX}CONFIG": config}
     flags = [part for option, path in files.items() for part in (option, path)]
     bare = _settings({}, environ)
-    # A context or a namespace is a cluster's: then no backend needs to be named.
+    # A context or a namespace implies a cluster: then no backend needs to be named.
     is_implied = settings.backend == "kubernetes" and not bare.backend and (settings.context or settings.namespaces)
     if settings.backend != bare.backend and not is_implied:
         flags += ["--backend", settings.backend or "kubernetes"]
@@ -89,7 +90,9 @@ def _settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settin
 
 
 def with_flags(text: str, flags: Words) -> str:
-    """Return a sentence whose command lines in backquotes act where this process acts; forms stay as they are."""
+    """Return a sentence whose command lines in backquotes act on the context of this process; forms stay
+    unchanged.
+    """
     if not flags or "`l2rtui " not in text:
         return text
     options = shlex.join(flags)

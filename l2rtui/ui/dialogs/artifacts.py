@@ -1,7 +1,6 @@
 """Dialog of the checkpoints in a bucket or a folder: list, compare, download, resume training.
 
-The root is the selected run's own, or one that is typed. A marked checkpoint is compared with the one under the
-cursor.
+The root is that of the selected run, or a typed one. A marked checkpoint is compared with the one under the cursor.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _PLACE: Final = "Look in which place: s3://BUCKET/PREFIX, a folder, or a run?   
 _DOWNLOAD: Final = "Download to which folder of this machine?   enter begin   esc back"
 _RESUME: Final = "Train on from it as a run of which name?   enter plan   esc back"
 _DIFFERENCES: Final = 8
-"""Maximum number of differences; the command line shows all."""
+"""Maximum number of differences shown; the command line shows all."""
 
 
 class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
-    """Answers with the names of the runs that were launched from a checkpoint; an empty root asks for one."""
+    """Returns the names of the runs launched from a checkpoint; an empty root asks for one."""
 
     KEY_CONTEXT = KeyContext.ARTIFACT
     BINDINGS = bindings(KEY_CONTEXT)
@@ -80,7 +79,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
         return f"the checkpoints of {self._root}"
 
     def action_again(self) -> None:
-        """List the root again, where there is one."""
+        """List the root again, if there is one."""
         if self._root:
             super().action_again()
 
@@ -106,7 +105,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
 
     @property
     def _other(self) -> str:
-        """Key of the only other marked checkpoint; empty where none or several are marked."""
+        """Key of the only other marked checkpoint; empty if none or several are marked."""
         marked = self._table.marked - {self._table.cursor_key}
         return next(iter(marked)) if len(marked) == 1 else ""
 
@@ -179,7 +178,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
             with self._ctx.background.busy(f"fetching {artifact.name}"):
                 data = await store.fetch(artifact, folder, Counter(report, artifact.bytes).add)
         finally:
-            # After the reports that threads have scheduled already, or the last of them would stay.
+            # Scheduled after the reports of threads; otherwise the last report would stay on the screen.
             loop.call_soon(self._show_progress, "")
         self._ctx.background.say(f"{data} is whole; `--set train.resume_from={folder}` begins from it.")
 
@@ -195,7 +194,9 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
         show_plan(self, self._ctx, prepared, command)
 
     def action_close(self) -> None:
-        """Close the input field first, then the dialog; at once where no root was ever named."""
+        """Close the input field if it is open, otherwise the dialog; before a root was given, close the dialog
+        directly.
+        """
         if self._prompt == _PLACE and not self._root:
             self.dismiss(None)
         else:
@@ -224,7 +225,7 @@ def _row(key: str, artifact: Artifact, now: float) -> Row:
 
 
 def _compared(first: Artifact, second: Artifact) -> list[Line]:
-    """Return the differences: value of the marked checkpoint, then of that under the cursor."""
+    """Return the differences: value of the marked checkpoint, then value of the one under the cursor."""
     rows = [
         row for row in artifacts.differences(first, second) if row[1] != row[2] and row[0] not in {"name", "time"}
     ]

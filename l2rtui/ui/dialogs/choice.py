@@ -22,10 +22,10 @@ PRESENT: Final = "●"
 
 
 class ChoiceScreen(Dialog[str | None]):
-    """List that answers with the chosen name; the present names are marked, and the cursor begins there.
+    """List that returns the chosen name; current names are marked, and the cursor starts at the first of them.
 
     Args:
-        notes: Texts behind names.
+        notes: Texts shown after names.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Confirmation before something changes: what is removed, what that frees; for grave changes a typed name."""
+"""Confirmation of a change: lists what is removed and what becomes free; a serious change needs a typed name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Question:
     """Question of a confirmation.
 
     Attributes:
-        title: Verb and object. lines: what is removed, and what that frees.
+        title: Verb and object. lines: what is removed, and what becomes free.
         yes: Label of the button that confirms.
-        typed: Text that must be typed first, in a protected context its name; empty for a single key.
-        is_grave: It cannot be undone: the focus is on Cancel, so that enter alone does nothing.
+        typed: Text to type first, the context's name in a protected context; empty for a single key.
+        is_grave: It cannot be undone: the focus is on Cancel, so that enter does nothing.
         command: Equivalent command line; c copies it.
     """
 
@@ -47,7 +47,7 @@ class ConfirmScreen(Dialog[bool]):
         question = self._question
         with Vertical(classes="dialog grave" if question.is_grave else "dialog"):
             yield Static(id="title")
-            # Without focus: tab goes between the field and the buttons alone, and arrows scroll all the same.
+            # Cannot be focused: tab moves only between the field and the buttons; arrows still scroll (on_key).
             with DialogBody(id="body", classes=REST, can_focus=False):
                 yield Static(id="lines")
             if question.command:
@@ -75,7 +75,7 @@ class ConfirmScreen(Dialog[bool]):
             self.query_one("#no" if question.is_grave else "#yes").focus()
 
     def on_resize(self) -> None:
-        """Break the lines anew, once the widgets have their new widths."""
+        """Wrap the lines again, once the widgets have their new widths."""
         self.call_after_refresh(self._break_lines)
 
     def _break_lines(self) -> None:
@@ -83,7 +83,7 @@ class ConfirmScreen(Dialog[bool]):
         self.show("lines", [row for line in self._question.lines for row in hanging(line, width)])
 
     def on_key(self, event: events.Key) -> None:
-        """Scroll what does not fit."""
+        """Scroll lines that do not fit."""
         body = self.query_one(DialogBody)
         page = max(1, body.size.height - 1)
         lines = {"up": -1, "down": 1, "pageup": -page, "pagedown": page}.get(event.key)
@@ -111,8 +111,8 @@ class ConfirmScreen(Dialog[bool]):
         self.app.notify("copied the command line", timeout=3)
 
     def action_accept(self) -> None:
-        """Confirm, unless a name is still to be typed."""
-        # Also for keys and a submitted field: the button's state alone would stop mouse clicks only.
+        """Confirm, unless a name must still be typed."""
+        # Checked for keys and a submitted field too: disabling the button stops only mouse clicks.
         if not self.query_one("#yes", Button).disabled:
             self.dismiss(True)
 

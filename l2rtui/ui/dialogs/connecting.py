@@ -1,4 +1,4 @@
-"""Dialog over the home screen while another context is connected to."""
+"""Dialog over the home screen while another context is being opened."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from l2rtui.ui.text import Span, TextStyle
 
 
 class ConnectingScreen(Dialog[bool]):
-    """Notice that answers True at the end of the attempt, and None when the user gives it up.
+    """Notice that returns True at the end of the attempt, and None when the user cancels it.
 
-    It is modal for a reason: a question that is opened meanwhile would name one context and act on the other.
+    It is modal because a question opened during the attempt would name one context and act on the other.
     """
 
     def __init__(self, where: str) -> None:
@@ -22,12 +22,12 @@ class ConnectingScreen(Dialog[bool]):
         self._where = where
 
     def compose(self) -> ComposeResult:
-        """Yield the title and what esc does."""
+        """Yield the title and a line about esc."""
         with Vertical(classes="dialog"):
             yield Static(id="title")
             yield Static(id="hint")
 
     def on_mount(self) -> None:
-        """Show where it goes."""
+        """Show the name of the context."""
         self.show("title", [(Span("◌ ", TextStyle.WAIT), Span(f"Connecting to {sanitize(self._where)}."))])
         self.show("hint", [(Span("The present view stays until it answers.   esc gives up", TextStyle.DIM),)])

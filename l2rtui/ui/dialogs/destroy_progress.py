@@ -1,4 +1,4 @@
-"""Progress of destroying runs: the objects that are left, and at the end the receipt of each run."""
+"""Progress of destroying runs: the objects that still exist, and at the end the receipt of each run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from l2rtui.ui.text import Line, Span, TextStyle
 
 
 class ReceiptScreen(Dialog[None]):
-    """Dialog that stays until it is closed. The work goes on without it; the receipt is then a notification."""
+    """Dialog that stays until it is closed. Closing it does not stop the work; the receipt is then a
+    notification.
+    """
 
     def __init__(self, ctx: AppContext, runs: Sequence[RunView]) -> None:
         super().__init__("receipt")

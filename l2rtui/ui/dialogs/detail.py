@@ -1,4 +1,4 @@
-"""A scrolling text on a screen of its own: a description, a spec, the selection, the keys."""
+"""Scrollable text on a separate screen: a description, a spec, the selection, the keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
 class DetailScreen(Dialog[None]):
-    """Lines about one thing, as they were when the screen was opened."""
+    """Lines about one object, as they were when the screen was opened."""
 
     def __init__(self, lines: Sequence[Line], title: str = "Selection", *, name: str = "description") -> None:
         super().__init__(name)
@@ -35,16 +35,16 @@ class DetailScreen(Dialog[None]):
         self.query_one("#body").focus()
 
     def on_resize(self) -> None:
-        """Break the lines anew, once the widgets have their new widths."""
+        """Wrap the lines again, once the widgets have their new widths."""
         self.call_after_refresh(self._break_lines)
 
     def _break_lines(self) -> None:
-        # It may come after the screen was closed, whose widgets are gone.
+        # This may be called after the screen was closed and its widgets were removed.
         if self.query("#lines"):
             self.show("lines", self._rows)
 
     @property
     def _rows(self) -> list[Line]:
-        """The lines broken to the present width."""
+        """The lines wrapped to the current width."""
         width = self.query_one("#lines").size.width or self.app.size.width
         return [row for line in self._lines for row in hanging(line, width)]

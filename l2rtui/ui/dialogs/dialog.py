@@ -1,7 +1,7 @@
 """Base of all dialogs: a frame in the middle of the screen, esc to close, keys from the table.
 
 Keys may come faster than screens: a dialog may be opened again while it is still being removed, and answered before
-it is mounted. Both are handled here.
+it is mounted. Both cases are handled here.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Dialog(ModalScreen[Answer]):
     AUTO_FOCUS = None
 
     def __init__(self, name: str) -> None:
-        """Set the name for the style sheet: a class and no id, since for a moment two of a kind may exist."""
+        """Set the style sheet's name as a class, not an id, since two dialogs of a kind may exist for a moment."""
         super().__init__(classes=name)
 
     @on(events.Mount)
     def _keep_clear_of_toasts(self) -> None:
-        """Keep the toasts off the text, also those that come later, and when there is more of it."""
+        """Keep the toasts off the text: later toasts too, and after the text has grown."""
         self.screen_layout_refresh_signal.subscribe(self, make_room, immediate=True)
 
     def dismiss(self, result: Answer | None = None) -> AwaitComplete:
-        """Answer and close, once; an answer before the dialog is mounted is given as soon as it is."""
+        """Answer and close, once; an answer given before the dialog is mounted is applied after mounting."""
         if not self.is_mounted:
             self.call_later(self._answer, result)
-        # A second answer, from a key that was pressed twice, finds the dialog gone and is dropped.
+        # A second answer, from a key pressed twice, arrives after the dialog was removed and is dropped.
         elif self in self.app.screen_stack:
             return super().dismiss(result)
         return AwaitComplete()
@@ -52,14 +52,16 @@ class Dialog(ModalScreen[Answer]):
         self.dismiss(result)  # not awaited: a screen cannot wait for its own removal
 
     def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
-        """Display lines in the Static with this id; nothing in a dialog that closes, whose widgets go before it."""
+        """Display lines in the Static with this id; does nothing while the dialog closes, as its widgets are
+        removed first.
+        """
         if not self.is_current and not self.query(f"#{id}"):
             return
         self.query_one(f"#{id}", Static).update(to_text(self.app, lines))
         self.call_after_refresh(self._fit)
 
     def _fit(self) -> None:
-        """Bound the part that scrolls anew: a text beside it may have got another number of lines."""
+        """Limit the scrolling part again: another text may now have more or fewer lines."""
         for part in self.query(f".{REST}"):
             take_rest(part)
 

@@ -1,7 +1,7 @@
-"""Editing of a run's spec in the user's own editor: the difference is shown, confirmed and carried out.
+"""Editing of a run's spec in the user's editor: the difference is shown, confirmed and applied.
 
-Where only numbers of replicas differ, the sets are scaled and all processes go on. Any other change needs new
-processes, so the run is launched again.
+If only replica counts differ, the sets are scaled and all processes continue. Any other change needs new processes,
+so the run is launched again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _TONES: Final = {"+": TextStyle.OK, "-": TextStyle.BAD, "@": TextStyle.DIM}
 
 
 async def edit(screen: Screen[None], ctx: AppContext, run: RunView, newest: Callable[[], ClusterSnapshot]) -> None:
-    """Open the spec of a run in the editor until it can be read, and ask for confirmation of the difference."""
-    # The snapshot of the question is read after the editor, which may be open for long, hence a function.
+    """Open the spec of a run in the editor until it is valid, and ask for confirmation of the difference."""
+    # `newest` is a function: the editor may be open for long, and the question needs the snapshot afterwards.
     before = await ctx.backend.spec(run.name)
     text = await asyncio.to_thread(as_yaml, before)
     draft = text
-    # The draft survives a mistake: the editor opens again on what was typed and not on the old spec.
+    # The draft survives an error: the editor opens again with the typed text, not with the old spec.
     while (changed := await _in_editor(screen, ctx, run.name, draft)) not in (None, text):
         draft = str(changed)
         try:
@@ -72,7 +72,7 @@ def difference(before: str, after: str) -> tuple[Line, ...]:
 
 
 def scaled(before: RunSpec, after: RunSpec) -> dict[str, int] | None:
-    """Return new numbers of replicas by set where nothing else differs; None where something does."""
+    """Return the new replica counts by set if nothing else differs, otherwise None."""
     replicas: dict[str, int] = {}
     spec = before
     for old in before.sets:
@@ -80,7 +80,7 @@ def scaled(before: RunSpec, after: RunSpec) -> dict[str, int] | None:
         if new is not None and new.replicas != old.replicas:
             replicas[old.name] = new.replicas
             spec = spec.with_replicas(old.name, new.replicas)
-    # The old spec with the new numbers must be the new spec: compared as YAML, where defaults are written out.
+    # The old spec with the new counts must equal the new spec: compared as YAML, where defaults are written out.
     return replicas if as_yaml(spec) == as_yaml(after) else None
 
 
@@ -115,15 +115,15 @@ def _ask_scale(
 
 
 async def _in_editor(screen: Screen[None], ctx: AppContext, name: str, text: str) -> str | None:
-    """Return the text after the editor; None where this terminal cannot be lent to it."""
-    # VISUAL before EDITOR, and vi without both, as Unix programs do.
+    """Return the text after editing; None if this terminal cannot be used for an editor."""
+    # VISUAL before EDITOR, and vi if neither is set, as in Unix programs.
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    # mkstemp makes the file readable by its owner alone: variables of a spec concern nobody else.
+    # mkstemp makes the file readable only by its owner: a spec may contain private variables.
     descriptor, path = tempfile.mkstemp(prefix=f"l2rtui-{name[:40]}-", suffix=".yaml")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        # Nothing is drawn while the editor has the terminal; the watch goes on.
+        # Nothing is drawn while the editor uses the terminal; the watch continues.
         with screen.app.batch_update(), screen.app.suspend(), ctx.lent():
             process = await asyncio.create_subprocess_exec(*editor, path)
             code = await process.wait()
@@ -154,16 +154,16 @@ def _read(text: str, name: str) -> RunSpec:
     """Decode the edited text.
 
     Raises:
-        SpecError: it is no valid spec, or the name differs.
+        SpecError: the spec is not valid, or the name differs.
     """
     from l2rtui.services.spec import spec_file
 
-    # load() reads files, as its messages name the file and the line.
+    # load() reads files, since its messages name the file and the line.
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         spec = spec_file.load(file.name).spec
-    # A new name would be a new run, and the old one would go on beside it.
+    # A new name would start a new run, and the old one would keep running.
     if spec.name != name:
         raise SpecError(f"The run is named {name}, and that stays.", "`:launch FILE` starts another.")
     return spec

@@ -26,14 +26,14 @@ FILTERS_HEADING: Final = "Filters"
 
 
 class HelpScreen(DetailScreen):
-    """Every key and what it does; it opens at one of its headings, a ``KeyContext`` or one of those above."""
+    """All keys with their actions; opens at a heading: a ``KeyContext`` or one of the headings above."""
 
     def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "", start: str = "") -> None:
         super().__init__(help_lines(keys, may), "Keys", name="help")
         self._start = start
 
     def on_mount(self) -> None:
-        """Scroll to the heading; what else there is stands above and below it."""
+        """Scroll to the heading."""
         super().on_mount()
         if self._start:
             self.call_after_refresh(self._scroll_to_start)
@@ -44,7 +44,7 @@ class HelpScreen(DetailScreen):
 
 
 def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
-    """Format the tables of keys and commands as lines; ``may`` returns the reason why an action is off, or ""."""
+    """Format the tables of keys and commands as lines; ``may`` returns why an action is unavailable, or ""."""
     lines: list[Line] = []
     for context in KeyContext:
         lines.append((Span(f"{'' if not lines else chr(10)}{context}", TextStyle.ACCENT),))

@@ -1,6 +1,7 @@
 """Dialog of images built here: build one from the source tree, push one to a registry, with progress by layer.
 
-Closing the dialog stops nothing: the end of a build or push is notified, and quitting asks while one runs.
+Closing the dialog stops nothing: a notification reports the end of a build or push, and quitting asks while one is
+running.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PUSH: Final = "Push under which name, its registry first?   enter begin   esc b
 _MAX_STEPS: Final = 10
 _MIN_STEPS: Final = 3
 _ROWS_A_STEP: Final = 8
-"""One line of progress for so many rows of the terminal: the input field and the hint need room below."""
+"""Terminal rows per line of progress: the input field and the hint need the space below."""
 
 
 class ImagesScreen(ListDialog[None]):
@@ -78,7 +79,7 @@ class ImagesScreen(ListDialog[None]):
         self._ctx.background.start(self._build(), group="image", what="the build")
 
     async def _build(self) -> None:
-        # A connection of its own: the list may be refreshed, and closes its Engine, while the build goes on.
+        # Uses a separate connection: refreshing the list closes its own, and a build may still be running.
         source = await images.find_source()
         image = images.node_image(source)
         engine = ImageEngine()
@@ -112,7 +113,7 @@ class ImagesScreen(ListDialog[None]):
         await engine.open()
         try:
             source = await engine.find(chosen)
-            # The Engine pushes by name: another name is a tag of the same image.
+            # The Engine pushes by name: for another name, tag the same image.
             if source is not None and chosen != str(image):
                 await engine.tag(source.id, image)
             with self._ctx.background.busy(f"pushing {image}"):
@@ -128,7 +129,7 @@ class ImagesScreen(ListDialog[None]):
             await engine.close()
 
     def _progress(self, text: str, *, is_step: bool) -> None:
-        """Show a step on a line of its own; an update of numbers takes the last line until the next report."""
+        """Show a step on a separate line; an update of numbers replaces the last line until the next report."""
         if is_step:
             self._steps.append(text)
         if self.is_attached:
@@ -145,7 +146,7 @@ class ImagesScreen(ListDialog[None]):
 
 
 def _seconds(created: str) -> float:
-    """Return a time of the Engine in seconds since the epoch; 0 for one that it does not know."""
+    """Return a time of the Engine in seconds since the epoch; 0 for an unknown time."""
     try:
         return max(0.0, datetime.fromisoformat(created).timestamp())
     except (ValueError, OverflowError):

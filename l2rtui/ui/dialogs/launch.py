@@ -1,4 +1,4 @@
-"""Launch form: a spec file or template, and overrides of its name, seeds and slots. Creates nothing by itself."""
+"""Launch form: a spec file or template, and overrides of name, seeds and slots. It only makes the plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Decoded fields; ``command`` has the words of the command that does the same."""
+    """Decoded fields; ``command`` has the words of the equivalent command."""
 
     path: str
     name: str
@@ -52,10 +52,10 @@ class _Choice:
 
 
 class Examples(DialogChoices):
-    """List of spec files; typing or pasting begins another path in the field below."""
+    """List of spec files; typing or pasting starts another path in the field below."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)
-        """Claim letters: as keys, one would close the form and the next act on the screen below."""
+        """Claim letters: otherwise one letter would close the form and the next would act on the screen below."""
         return character is not None and character.isprintable()
 
     def on_key(self, event: events.Key) -> None:
@@ -100,7 +100,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         spec.value = self._path
         self.set_focus(spec if self._path else examples)
         specs = await asyncio.to_thread(example_specs)
-        # A path that is longer than half of the screen pushes its own description alone.
+        # A path longer than half of the screen shifts only its own description.
         most = self.app.size.width // 2
         width = max((len(path) for path, _ in specs if len(path) <= most), default=0)
         for path, about in specs:
@@ -113,15 +113,15 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             examples.highlighted = 0
 
     def type_path(self, text: str) -> None:
-        """Replace the path by this text and focus its field."""
+        """Replace the path with this text and focus its field."""
         field = self.query_one("#spec", Input)
-        field.select_on_focus = False  # the text is there before the focus event, which would select it
+        field.select_on_focus = False  # set before the focus event, which would select the text
         field.value, field.cursor_position = text, len(text)
         self.set_focus(field)
 
     @on(OptionList.OptionHighlighted)
     def _pointed(self, event: OptionList.OptionHighlighted) -> None:
-        # The list also highlights its first entry when it is filled, and must not replace a path that was typed.
+        # The list also highlights its first entry when it is filled; that must not replace a typed path.
         if isinstance(self.focused, Examples):
             self.query_one("#spec", Input).value = event.option.id or ""
 
@@ -131,7 +131,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         self.action_accept()
 
     def action_accept(self) -> None:
-        """Plan the launch as the form describes it."""
+        """Plan the launch that the form describes."""
         self._fail("")
         self._ctx.background.start(self._plan(), group="plan", what="the plan", is_exclusive=True)
 
@@ -167,12 +167,12 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
     @staticmethod
     def _read(values: Sequence[str]) -> _Choice:
-        """Decode the fields, and compose the equivalent command line; looks for the template.
+        """Decode the fields, find the template, and compose the equivalent command line.
 
         Raises:
-            UsageError: a field cannot be read; the sentence shows the right form.
+            UsageError: a field is invalid; the sentence shows the right form.
         """
-        # An empty field leaves the value of the spec file.
+        # An empty field keeps the value of the spec file.
         path, name, seeds, chosen, on, wave = values
         if not path:
             raise UsageError("No spec file is named.", "Choose an example, or type the path of a YAML file.")

@@ -1,4 +1,4 @@
-"""Base of the dialogs with rows: layout, loading, keys of their own, the equivalent command, one input field."""
+"""Base of the dialogs with rows: layout, loading, dialog keys, the equivalent command, one input field."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 class ListDialog(Dialog[Answer]):
-    """Rows under a title; under the rows texts, a ``#command``, an input field while it is open, and a ``#hint``.
+    """Rows under a title; below the rows texts, a ``#command``, an input field while it is open, and a ``#hint``.
 
-    A subclass gives the title, the subject, the command line, and loads the rows.
+    A subclass gives the title, the subject and the command line, and loads the rows.
 
     Args:
         name: Class in the style sheet, and the group of its background work.
     """
 
     KEY_CONTEXT: ClassVar[KeyContext]
-    """Context of its own keys in the key table."""
+    """Context of the dialog's keys in the key table."""
     ROW_HINTS: ClassVar[tuple[str, ...]] = ()
-    """Keys of its rows that the hint names before its own keys."""
+    """Keys of the rows that the hint names before the keys of the dialog."""
     ROW_ACTIONS: ClassVar[frozenset[str]] = frozenset()
-    """Actions of its own that need a row under the cursor."""
+    """Actions of the dialog that need a row under the cursor."""
     PANELS: ClassVar[tuple[str, ...]] = ("progress",)
     """Ids of the texts between the rows and the command line."""
 
@@ -52,9 +52,9 @@ class ListDialog(Dialog[Answer]):
         self._ctx = ctx
         self._group = name
         self._field = field
-        # Question below the open input field; empty while it is closed, or where its placeholder asks.
+        # Question below the open input field; empty while it is closed, or if its placeholder asks.
         self._prompt = ""
-        # The table that has the focus while nothing is typed; a subclass may change it.
+        # Table that has the focus while nothing is typed; a subclass may change it.
         self._table = VirtualTable(columns, empty="Asking.", clock=ctx.clock, id=table_id)
 
     def compose(self) -> ComposeResult:
@@ -71,8 +71,8 @@ class ListDialog(Dialog[Answer]):
             yield Static(id="hint")
 
     def on_mount(self) -> None:
-        """Begin when everything is there."""
-        # Not overridden: Textual calls the on_mount of every class of the MRO by itself.
+        """Load once all widgets exist."""
+        # Not overridden: Textual calls on_mount of every class in the MRO.
         self._table.focus()
         self._begin()
         self._update_texts()
@@ -90,7 +90,7 @@ class ListDialog(Dialog[Answer]):
 
     @property
     def _subject(self) -> str:
-        """Begins the sentence of a failure to load: ``the images``."""
+        """Start of the sentence about a failure to load: ``the images``."""
         raise NotImplementedError
 
     async def _load(self) -> None:
@@ -99,7 +99,7 @@ class ListDialog(Dialog[Answer]):
 
     @property
     def _command_line(self) -> str:
-        """The equivalent command; empty where there is none."""
+        """The equivalent command; empty if there is no such command."""
         return ""
 
     def action_again(self) -> None:
@@ -111,7 +111,7 @@ class ListDialog(Dialog[Answer]):
         self._table.set_rows(rows)
 
     def _show_error(self, error: L2RError) -> None:
-        """Say in place of rows why there are none; rows that were loaded before stay."""
+        """Show the error in place of rows; rows loaded earlier stay."""
         self._table.empty_text = sanitize(f"{error.message} {error.hint}".strip())
 
     @on(VirtualTable.CursorMoved)
@@ -121,44 +121,44 @@ class ListDialog(Dialog[Answer]):
         self._update_texts()
 
     def _update_texts(self) -> None:
-        """Show what depends on the row under the cursor: title, command, and the question or else the keys."""
+        """Show what depends on the row under the cursor: title, command, and either the question or the keys."""
         self.show("title", [self._title])
         self.show_command(self._command_line)
         keys_here = self._ctx.keys.of(self.KEY_CONTEXT)
         hints = [f"{key.face} {key.label}" for key in keys_here if self._is_offered(key.action)]
         hints[:0] = self.ROW_HINTS if self._table.cursor_key is not None else ()
-        # Before the first layout there is no width: then the whole terminal's, until on_resize.
+        # Before the first layout there is no width: use the terminal's until on_resize.
         width = self.query_one("#hint").size.width or self.app.size.width
         keys = flow([*hints, "c copy", "esc close"], width)
         question: list[Line] = [(Span(self._prompt),)]
         self.show("hint", question if self._prompt else [(Span(line, TextStyle.DIM),) for line in keys])
 
     def _is_offered(self, action: str) -> bool:
-        """Return True where a key of the dialog can do something now; the hint names no other."""
+        """Return True if a key of the dialog can act now; the hint names only such keys."""
         return self._table.cursor_key is not None or action not in self.ROW_ACTIONS
 
     def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
-        """Display lines in the Static with this id; a panel without any takes no room."""
+        """Display lines in the Static with this id; an empty panel takes no space."""
         super().show(id, lines)
         if id in self.PANELS:
             for panel in self.query(f"#{id}"):
                 panel.display = bool(lines)
 
     def on_resize(self) -> None:
-        """Break the line of keys anew, once the widgets have their new widths."""
+        """Wrap the line of keys again, once the widgets have their new widths."""
         self.call_after_refresh(self._update_texts)
 
     def _show_progress(self, text: str, *, is_step: bool = True) -> None:  # noqa: ARG002  (a screen shows each)
-        # Transfers outlive the dialog, and report to it as long as it is there.
+        # Transfers outlive the dialog, and report to it only while it is attached.
         if self.is_attached:
             self.show("progress", [(Span(sanitize(text), TextStyle.ACCENT),)] if text else [])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` or missing rights forbid."""
+        """Disable actions that ``--readonly`` or missing permissions forbid."""
         return None if self._ctx.forbidden(action) else True
 
     def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
+        """Show why a disabled key does nothing."""
         key = self._ctx.keys.pressed(event.key, self.KEY_CONTEXT)
         if key is not None and not self._field.display and (reason := self._ctx.forbidden(key.action)):
             self._ctx.background.say(f"{key.face} ({key.label}) is off: {reason}.")
@@ -181,7 +181,7 @@ class ListDialog(Dialog[Answer]):
         self._update_texts()
 
     def action_close(self) -> None:
-        """Close the input field first, then the dialog."""
+        """Close the input field if it is open, otherwise the dialog."""
         if self._field.display:
             self._close_field()
         else:

@@ -21,19 +21,19 @@ from l2rtui.ui.widgets.span_renderer import to_text
 
 _MOVES: Final = ("view.menu", "view.command", "view.back", "view.older", "view.newer", "view.toggle")
 _WIDE: Final = 100
-"""Columns of a terminal from which there is room for notes beside the entries."""
+"""Terminal width from which notes are shown on the same line as entries."""
 _BESIDE: Final = 80
-"""Columns of a row beside its command line: key, text and frame."""
+"""Columns of a row other than its command line: key, text and frame."""
 
 
 class MenuScreen(Dialog[str | None]):
-    """Menu that answers with the chosen action; ``command_line`` returns the equivalent command of one, or ""."""
+    """Menu that returns the chosen action; ``command_line`` returns its equivalent command, or ""."""
 
     def __init__(self, ctx: AppContext, command_line: Callable[[str], str]) -> None:
         super().__init__("menu")
         self._ctx = ctx
         self._command_line = command_line
-        # Everything that acts: what the key bar has no room for is looked for here.
+        # All actions, including those that do not fit in the key bar.
         self._keys: tuple[Key, ...] = tuple(
             key
             for key in ctx.keys.of(KeyContext.CLUSTER)
@@ -57,13 +57,13 @@ class MenuScreen(Dialog[str | None]):
             note = f"off: {reason}" if reason else self._command_line(key.action)
             text = key.tooltip
             if not has_notes:
-                # A command cut after three letters says nothing; why a key is off must be read all the same.
+                # A command cut to three letters is useless, but the reason for a disabled key must be readable.
                 text, note = f"{key.name} is {note}" if reason else text, ""
             line = (
                 Span(f"{key.face:<8}", TextStyle.DIM if reason else TextStyle.ACCENT),
                 Span(f"{sanitize(text):<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
             )
-            # A long line stands below: cut, it would not say where it acts.
+            # A long note goes on a separate line: a cut one would not name the object.
             lines: list[Line] = [(*line, Span(sanitize(note), TextStyle.DIM))]
             if len(note) > self.app.size.width - _BESIDE:
                 lines = [line, (Span(f"{'':<8}{sanitize(note)}", TextStyle.DIM),)]

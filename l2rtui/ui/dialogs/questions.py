@@ -1,10 +1,10 @@
 """Questions before kill, scale and destroy, and the work that a yes starts.
 
-Each question lists what goes and what that frees, and shows the command line that does the same. A yes to what
-cannot be taken back begins some seconds later, and can be undone until then (``ui.state.undo_window``).
+Each question lists what is removed and what becomes free, and shows the equivalent command line. An action that
+cannot be reverted starts some seconds after the yes, and can be cancelled until then (``ui.state.undo_window``).
 
-Other people's runs are left alone, as the CLI leaves them, until ``:admin`` was typed; then their names must be
-typed. In a protected context its own name must be typed before anything changes.
+Like the CLI, the app refuses to change other people's runs until ``:admin`` was typed; then their names must be
+typed. In a protected context, the context's name must be typed before any change.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, plural, slot_ranges
 
 LARGE_PODS: Final = 10
-"""More pods than this require a typed name."""
+"""Number of pods above which a name must be typed."""
 _MAX_LISTED: Final = 12
 
 
 class Questions:
-    """Questions of one screen about runs and pods."""
+    """Questions about runs and pods on one screen."""
 
     def __init__(self, screen: Screen[Any], ctx: AppContext, newest: Callable[[], ClusterSnapshot]) -> None:
         self._screen = screen
@@ -41,7 +41,7 @@ class Questions:
         self._newest = newest
 
     def ask_kill(self, pods: Sequence[PodView], target: str = "") -> None:
-        """Ask before pods are killed, and kill them; ``target`` names them all, as a set does."""
+        """Ask before pods are killed, and kill them; ``target`` names all of them, e.g. a set."""
         if not may_touch(self._ctx, "kill", pods):
             return
         names = target or ", ".join(pod.name for pod in pods)
@@ -94,7 +94,7 @@ class Questions:
 
             with self._ctx.background.busy(f"scaling {name}"):
                 for run in runs:
-                    # By the backend of its context: new replicas are placed among the slots of that cluster.
+                    # Uses the backend of the run's context: new replicas are placed on the slots of that cluster.
                     member = self._ctx.member_of(run)
                     backend = member.backend if member is not None else self._ctx.backend
                     own = member.original(run) if member is not None else run
@@ -104,7 +104,7 @@ class Questions:
         def begin() -> None:
             self._ctx.background.start(scale(), group="scale", what=f"scaling {name}")
 
-        # New replicas destroy nothing, so there is nothing to undo.
+        # Adding replicas destroys nothing, so it needs no undo window.
         ask(self._screen, self._ctx, question, f"scaling {name}", begin, is_urgent=after > before)
 
 
@@ -128,7 +128,7 @@ def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: 
 def kill_question(
     ctx: AppContext, pods: Sequence[PodView], snapshot: ClusterSnapshot, target: str = ""
 ) -> Question:
-    """Return the question before pods are killed; ``target`` is what was typed or selected for them."""
+    """Return the question before pods are killed; ``target`` is the typed or selected target."""
     is_admin, number = is_acting_for(pods), plural(len(pods), "pod")
 
     def commands(of_place: Sequence[PodView]) -> Sequence[Words]:
@@ -199,12 +199,13 @@ def scale_question(ctx: AppContext, runs: Sequence[RunView], set_name: str, repl
 
 
 def pod_targets(ctx: AppContext, snapshot: ClusterSnapshot, pods: Sequence[PodView], target: str = "") -> list[str]:
-    """Return targets that select exactly these pods of one place; none where a pod cannot be named alone.
+    """Return targets that select exactly these pods of one place; empty if some pod cannot be selected separately.
 
-    A pod may have the name of a run, which has precedence; then it is named as a pod, or by its place in its run.
+    A pod may have the same name as a run, which has precedence; then the pod is named as a pod, or by its place in
+    its run.
 
     Args:
-        target: What was typed or selected; taken where it selects no other pods.
+        target: Typed or selected target; used if it selects no other pods.
     """
     snapshot = ctx.seen_by_line(snapshot, pods[0])
     own = [ctx.as_seen(pod) for pod in pods]
@@ -229,7 +230,7 @@ def ask(
     *,
     is_urgent: bool = False,
 ) -> None:
-    """Ask, and begin after a yes: at once where it is urgent, else after the undo window, which shows ``what``."""
+    """Ask; after a yes, start immediately if urgent, otherwise after the undo window, which shows ``what``."""
 
     def answered(is_yes: bool | None) -> None:
         if is_yes:
@@ -239,7 +240,7 @@ def ask(
 
 
 def may_touch(ctx: AppContext, verb: str, objects: Sequence[PodView | RunView]) -> bool:
-    """Return True for what the user owns, or an administrator, can change here; otherwise say why not."""
+    """Return True if the user owns the objects, or is an administrator; otherwise show the reason for refusal."""
     try:
         refuse_others(verb, objects, is_admin=ctx.is_admin, me=user_name())
     except RefusedError as error:
@@ -258,18 +259,18 @@ def _foreign_owners(objects: Sequence[PodView | RunView]) -> tuple[str, ...]:
 
 
 def is_acting_for(objects: Sequence[PodView | RunView]) -> bool:
-    """Return True where something belongs to others: the command line of the change then needs ``--admin``."""
+    """Return True if some object belongs to another user: the equivalent command then needs ``--admin``."""
     return bool(_foreign_owners(objects))
 
 
 def where_line(ctx: AppContext, objects: Sequence[PodView | RunView]) -> Line:
-    """Return a line about context, namespaces and user, or the machine, on which the change acts."""
+    """Return a line with context, namespaces and user, or with the machine, on which the change acts."""
     where = ctx.acts_on({view.namespace for view in objects}, objects[0])
     return (Span("where    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
 
 
 def silence_of(ctx: AppContext, runs: Sequence[RunView]) -> tuple[Line, ...]:
-    """Return a warning line for each run whose supervisor does not respond, so that nobody acts on a request."""
+    """Return a warning line for each run whose supervisor does not respond: requests to it would have no effect."""
     silent = ((run, ctx.clock() - run.silent_since) for run in runs if run.silent_since is not None)
     return tuple(
         (Span(f"▲ the supervisor of {sanitize(run.name)} has not answered for {age(seconds)}", TextStyle.WARN),)
@@ -278,30 +279,30 @@ def silence_of(ctx: AppContext, runs: Sequence[RunView]) -> tuple[Line, ...]:
 
 
 def owned_by(objects: Sequence[PodView | RunView]) -> tuple[Line, ...]:
-    """Return a warning line where something belongs to others."""
+    """Return a warning line if some object belongs to another user."""
     owners = _foreign_owners(objects)
     return ((Span(f"▲ not yours: {sanitize(', '.join(owners))}", TextStyle.WARN),),) if owners else ()
 
 
 def typed_for(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot, verb: str) -> str:
-    """Return the text that must be typed before runs go: a run's name, of several the verb; empty for few pods."""
-    # Typing is asked for where a slip of the finger costs much; for few pods of one's own a key is enough.
+    """Return the text to type before runs are removed: the run's name, the verb for several; empty for few pods."""
+    # Typing is required where a mistake is expensive; for a few pods of the user one key is enough.
     pods = sum(len(snapshot.pods_of(run)) for run in runs)
     is_large = pods > LARGE_PODS or is_acting_for(runs)
     return ctx.protected_for(runs) or ((runs[0].name if len(runs) == 1 else verb) if is_large else "")
 
 
 def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Line, ...]:
-    """Return lines about the pods that go with these runs and the slots that this frees."""
+    """Return lines about the pods removed with these runs and the slots that become free."""
     pods = [pod for run in runs for pod in snapshot.pods_of(run)]
     slots = sorted({slot for pod in pods for slot in pod.slots})
     verb = "goes" if len(pods) == 1 else "go"
-    # Where not all pods are listed, no line beside them says which slots they are.
+    # If not all pods are listed, the lines of pods do not show all slots.
     which = f": {sanitize(slot_ranges(slots))}" if slots and len(pods) > _MAX_LISTED else ""
     return (
         (Span("frees    ", TextStyle.DIM), Span(f"{plural(len(slots), 'slot')}{which}")),
         *owned_by(runs),
-        # Last: where the terminal is too small for all lines, these are the ones that are scrolled to.
+        # Last, so that these lines are scrolled if the terminal is too small for all.
         (Span(f"{plural(len(runs), 'run')}, {plural(len(pods), 'pod')} {verb}:", TextStyle.DIM),),
         *_pod_lines(pods),
     )
@@ -313,7 +314,7 @@ def _grace(ctx: AppContext) -> str:
 
 
 def _pod_lines(pods: Sequence[PodView]) -> tuple[Line, ...]:
-    """Return pods and their slots, and a count in place of those beyond a dozen."""
+    """Return up to a dozen pods with their slots, and the number of the others."""
     lines: list[Line] = []
     names = [sanitize(pod.name) for pod in pods[:_MAX_LISTED]]
     width = max(map(len, names), default=0)

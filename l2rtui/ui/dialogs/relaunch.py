@@ -35,11 +35,11 @@ def ask_relaunch(
     changed: Mapping[str, RunSpec] | None = None,
     lines: Sequence[Line] = (),
 ) -> None:
-    """Ask before runs are destroyed and launched again, each where it was.
+    """Ask before runs are destroyed and launched again, each on its old slots.
 
     Args:
         changed: New specs by name of the run; the other runs keep theirs.
-        lines: Description of the change, for people.
+        lines: Description of the change for the user.
     """
     if not may_touch(ctx, "relaunch", runs):
         return
@@ -80,7 +80,7 @@ async def _relaunch(ctx: AppContext, run: RunView, pods: Sequence[PodView], chan
     with ctx.background.busy(f"relaunching {run.name}"):
         before = await ctx.backend.spec(run.name)
         spec = changed or before
-        # The spec is read before: a destroyed run has none any more.
+        # The spec was read earlier: a destroyed run no longer has one.
         async for item in launcher.destroy(ctx.backend, run, grace_seconds=ctx.settings.grace_seconds):
             if isinstance(item, Receipt) and item.left:
                 raise LeftBehindError(f"{item.sentence}.", "It was not launched again.")
@@ -97,7 +97,7 @@ def choose_destroyed(
     snapshot: ClusterSnapshot,
     launched: Callable[[tuple[str, ...] | None], None],
 ) -> None:
-    """List what was destroyed from here and is gone, newest first; the chosen run is planned again."""
+    """List runs destroyed from this machine that no longer exist, newest first; plan the chosen one again."""
 
     async def choose() -> None:
         from l2rtui.services import run_history
@@ -108,7 +108,7 @@ def choose_destroyed(
         }
         if not gone:
             ctx.background.say("Nothing that was destroyed from here is gone.")
-        elif screen.is_current:  # else another dialog has been opened meanwhile
+        elif screen.is_current:  # otherwise another dialog has been opened in the meantime
 
             def chosen(name: str | None) -> None:
                 if name:
@@ -130,7 +130,7 @@ def _note(run: DestroyedRun, now: float) -> str:
 def review_destroyed(
     screen: Screen[None], ctx: AppContext, target: str, launched: Callable[[tuple[str, ...] | None], None]
 ) -> None:
-    """Show the plan of a run that was destroyed from this machine, by name; without one of the last run."""
+    """Show the plan of a run destroyed from this machine, by name; without a name, the last one."""
 
     async def review() -> None:
         from l2rtui.services import launcher, run_history
@@ -144,13 +144,13 @@ def review_destroyed(
 
 
 def pins_of(spec: RunSpec, pods: Sequence[PodView]) -> tuple[Pin, ...]:
-    """Return the slots of a run's pods in the order of its plan; none when some pod has lost its slots."""
+    """Return the slots of a run's pods in the order of its plan; empty if some pod has lost its slots."""
     slots_of = {(pod.set_name, pod.index): pod.slots for pod in pods}
     pins: list[Pin] = []
     for set_spec in spec.sets:
         for index in range(set_spec.num_pods if set_spec.slots else 0):
             slots = slots_of.get((set_spec.name, index), ())
-            # Pins are matched to replicas by order alone, so one gap would shift all that follow.
+            # Pins are matched to replicas by order only, so one gap would shift all later ones.
             if not set_spec.fills(slots):
                 return ()
             pins.extend(Pin(slot.node, slot.gpu, slot.slot) for slot in slots)

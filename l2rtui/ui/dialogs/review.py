@@ -36,11 +36,11 @@ _WEIGHTS = {
 
 
 class _Steps(TakesRest, PlanView):
-    """Steps in the room that findings, command and keys leave."""
+    """Steps in the height that findings, command and keys leave."""
 
 
 class ReviewScreen(Dialog[tuple[str, ...] | None]):
-    """Dialog whose result is the names of the launched and queued runs, or None when nothing was launched."""
+    """Dialog that returns the names of the launched and queued runs, or None if nothing was launched."""
 
     def __init__(self, ctx: AppContext, prepared: launcher.CheckedPlan, command: str) -> None:
         super().__init__("review")
@@ -88,12 +88,12 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.watch(self.query_one("#findings"), "scroll_y", self._say_beyond, init=False)
 
     def on_key(self, event: events.Key) -> None:
-        """Accept from the findings too, which are no table."""
+        """Accept from the findings too, since they are not a table."""
         if event.key == "enter" and self.focused is self.query_one("#findings"):
             self.action_accept()
 
     def on_descendant_focus(self) -> None:
-        """Say how the part without the focus is reached."""
+        """Say how to reach the part without the focus."""
         self._say_beyond()
 
     def _fit(self) -> None:
@@ -101,7 +101,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._say_beyond()
 
     def _say_beyond(self) -> None:
-        """Say how many lines of the findings are out of sight; they take the focus where there are any."""
+        """Say how many lines of the findings are hidden; findings with hidden lines can be focused."""
         if not self.query("#findings"):
             return
         findings = self.query_one("#findings", VerticalScroll)
@@ -111,13 +111,13 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         lines = [f"{sign} {number} more" for sign, number in (("↓", below), ("↑", above)) if number > 0]
         key = "tab back to the steps" if findings.has_focus else "tab scrolls them"
         text = f"{', '.join(lines)}   {key}" if lines else ""
-        if text != self._beyond:  # showing it fits the parts anew
+        if text != self._beyond:  # showing it adjusts the height of the parts
             self._beyond = text
             self.query_one("#beyond").display = bool(text)
             self.show("beyond", [(Span(text, TextStyle.DIM),)])
 
     def on_resize(self) -> None:
-        """Break the lines anew, once the widgets have their new widths."""
+        """Wrap the lines again, once the widgets have their new widths."""
         self.call_after_refresh(self._break_lines)
 
     def _break_lines(self) -> None:
@@ -126,7 +126,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
-        """Offer that whole runs which find no room wait for it."""
+        """Offer to queue whole runs that do not fit."""
         try:
             self._submissions = await divide(self._ctx.backend, self._prepared)
         except L2RError as error:
@@ -162,7 +162,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.app.push_screen(ConfirmScreen(question), lambda is_yes: self._begin(names) if is_yes else None)
 
     def _begin(self, names: str) -> None:
-        if self._worker is None:  # enter may be pressed twice before the first is confirmed
+        if self._worker is None:  # enter may be pressed twice before the first confirmation
             self._worker = self._ctx.background.start(self._launch(names), group="launch", what=f"launch {names}")
 
     def action_copy(self) -> None:
@@ -171,7 +171,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._ctx.background.say("copied the command line")
 
     def action_close(self) -> None:
-        """Go back; during a launch, warn the first time and undo the launch the second time."""
+        """Go back; during a launch, the first press warns and the second undoes the launch."""
         if self._worker is None or self._worker.is_finished:
             self.dismiss(None)
         elif not self._is_warned:
@@ -191,7 +191,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
                 if prepared is not None:
                     async for done in launcher.launch(self._ctx.backend, prepared):
                         view.report(done.step, done.error)
-                if submissions is not None:  # last: a launch that fails is taken back, and then nothing of it waits
+                if submissions is not None:  # last: a launch that fails is undone, and then nothing is queued
                     await submit(self._ctx.backend, submissions)
             except L2RError as error:
                 self._hint(f"{error}  esc back", TextStyle.BAD)
@@ -215,7 +215,7 @@ def show_plan(
     command: str,
     reviewed: Callable[[tuple[str, ...] | None], None] | None = None,
 ) -> None:
-    """Open the review over the screen that asked for the plan, unless that was closed meanwhile.
+    """Open the review over the screen that asked for the plan, unless that screen was closed.
 
     ``reviewed`` gets the result of the review; without it a launch closes the caller with that result.
     """

@@ -40,7 +40,7 @@ COLUMNS: Final = (
 
 
 class SimulatorsScreen(ListDialog[None]):
-    """Simulators, one row each; ``target`` names their pod alone on the command line."""
+    """Simulators, one row each; ``target`` selects exactly their pod on the command line."""
 
     KEY_CONTEXT = KeyContext.SIMULATOR
     BINDINGS = bindings(KEY_CONTEXT)
@@ -65,7 +65,7 @@ class SimulatorsScreen(ListDialog[None]):
         try:
             self._simulators = await simulators.status(self._ctx.backend, self._pod)
         finally:
-            # A failure is reported by the background work; the rows of the last answer stay.
+            # The background work reports a failure; the rows of the last answer stay.
             if self.is_attached:
                 rows = [_row(simulator) for simulator in self._simulators]
                 self._show_rows(rows, empty="This pod's process drives no simulators now.")
@@ -96,7 +96,7 @@ class SimulatorsScreen(ListDialog[None]):
 
     # --- actions -----------------------------------------------------------------------------------
     def action_restart(self) -> None:
-        """Ask for confirmation, then stop the simulator; its worker starts another."""
+        """Ask for confirmation, then stop the simulator; its worker starts a new one."""
         simulator = self._chosen
         if simulator is not None and may_touch(self._ctx, "restart", [self._pod]):
             self._question("Restart", simulator, "restart", "Its episode is lost, and is not learned from.")

@@ -1,7 +1,7 @@
 """Dialog of volumes and their files: browse, download, upload, without a login to the storage.
 
-A helper pod serves the open volume as long as it is open here. Each transfer has a pod of its own, so that it goes
-on when the dialog is closed; a transfer that was cut resumes where it ended when it is started again.
+A helper pod serves the open volume while it is open here. Each transfer has its own pod, so it continues after the
+dialog is closed. An interrupted transfer resumes where it ended when it is started again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OF_FILES: Final = frozenset(("up", "download", "upload"))
 
 
 class VolumesScreen(ListDialog[None]):
-    """Volumes; enter opens one, and its folders."""
+    """Volumes; enter opens a volume or a folder."""
 
     KEY_CONTEXT = KeyContext.VOLUME
     BINDINGS = bindings(KEY_CONTEXT)
@@ -97,7 +97,7 @@ class VolumesScreen(ListDialog[None]):
             if not self._volume:
                 self._show_error(error)
             return
-        if self.is_attached and not self._volume:  # else a volume was opened meanwhile, and its files are listed
+        if self.is_attached and not self._volume:  # otherwise a volume was opened, and its files are listed
             empty = "There are no volumes. `l2rtui volume create` makes one."
             self._show_rows([_volume_row(volume) for volume in listed], empty=empty)
 
@@ -106,7 +106,7 @@ class VolumesScreen(ListDialog[None]):
             return
         location = self._volume, self._path
         entries = await self._open.entries(self._path)
-        # The answer to an earlier question must not fill the table that is shown by now.
+        # The answer to an earlier request must not replace the rows shown since.
         if self.is_attached and location == (self._volume, self._path):
             self._kinds = {entry.path: entry.kind for entry in entries}
             self._show_rows([_file_row(entry, self._ctx.clock()) for entry in entries], empty="Nothing lies here.")
@@ -120,7 +120,8 @@ class VolumesScreen(ListDialog[None]):
             self._go(posixpath.join(self._path, event.key))
 
     def _enter(self, volume: str) -> None:
-        # A new event for each volume: the session of the one before may still be closing and watches its own.
+        # A new event for each volume: the session of the previous one may still be closing and watches its own
+        # event.
         self._volume, self._path, self._left = volume, "", asyncio.Event()
         self._show_files(is_shown=True)
         self._ctx.background.start(self._hold(volume, self._left), group="volume", what=f"opening {volume}")
@@ -194,7 +195,7 @@ class VolumesScreen(ListDialog[None]):
         return posixpath.join(self._path, self._files.cursor_key or "")
 
     def _upload_target(self, typed: str) -> str:
-        """Target of an upload: the displayed folder, under the file's own name."""
+        """Target of an upload: the displayed folder, under the file's name."""
         return posixpath.join(self._path, local_path(typed).name)
 
     @on(Input.Submitted)
@@ -212,7 +213,7 @@ class VolumesScreen(ListDialog[None]):
             self._carry(volume, self._download(volume, path, path_here), f"downloading {path} of {volume}")
 
     def _carry(self, volume: str, work: Coroutine[Any, Any, None], what: str) -> None:
-        # With a session of its own: leaving the volume or closing the dialog must not cut the transfer.
+        # In a separate session: leaving the volume or closing the dialog must not interrupt the transfer.
         async def carried() -> None:
             self._show_progress(f"opening {volume}")
             try:
@@ -243,7 +244,7 @@ class VolumesScreen(ListDialog[None]):
 
 
 def local_path(typed: str) -> Path:
-    """Return an absolute path of this machine."""
+    """Return an absolute path on this machine."""
     # pathlib raises for an unknown ~user and for circular links, both of which occur while a path is typed.
     return Path(os.path.abspath(os.path.expanduser(typed)))  # noqa: PTH100, PTH111
 

@@ -1,4 +1,4 @@
-"""Groups of curves for the charts: which runs they are of, and their records from before the app was opened."""
+"""Groups of curves for the charts: the runs that they show, and records from before the app was opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.charts import ChartView
 
 _AT_ONCE: Final = 3
-"""Runs that are read back beside each other: each is work for a thread, and a log is a request to its node."""
+"""Runs whose records are read back in parallel: each takes a thread, and a log is a request to its node."""
 
 _MOMENT_SECONDS: Final = 0.05
 
@@ -27,7 +27,7 @@ class ChartContent:
     """Curves of the charts.
 
     Args:
-        pods_of: Pods of the run of a name.
+        pods_of: Returns the pods of a run by its name.
     """
 
     def __init__(self, charts: ChartView, ctx: AppContext, pods_of: Callable[[str], Sequence[PodView]]) -> None:
@@ -43,10 +43,10 @@ class ChartContent:
     def show(
         self, marked: Sequence[RunView], selected: RunView | None, snapshot: ClusterSnapshot, old: Mapping[str, str]
     ) -> None:
-        """Show the marked runs, or the selected one; grouped by seeds, the experiment of the selected one.
+        """Show the marked runs, or the selected one; with grouping by seeds, the experiment of the selected one.
 
         Args:
-            old: Ages of records that say nothing of the present, by uid of the run.
+            old: Ages of outdated records, by uid of the run.
         """
         runs = list(marked) or ([selected] if selected is not None else [])
         if self._charts.is_grouped and not marked and selected is not None:
@@ -58,12 +58,12 @@ class ChartContent:
         self._draw()
 
     def close(self) -> None:
-        """Draw no more."""
+        """Cancel the pending drawing."""
         if self._pending is not None:
             self._pending.cancel()
 
     def _draw_soon(self) -> None:
-        """Draw once for all curves that arrive within a moment: a dozen samples of files come together."""
+        """Draw once for all curves that arrive within a moment: a dozen samples of files arrive together."""
         if self._pending is None:
             self._pending = asyncio.get_running_loop().call_later(_MOMENT_SECONDS, self._draw)
 
@@ -75,7 +75,7 @@ class ChartContent:
         seeds = {run.uid: self._seed(run) for run in runs}
         groups = grouped(seeds.values(), by_experiment=self._charts.is_grouped)
         ages = {run.name: old[run.uid] for run in runs if run.uid in old}
-        if self._charts.is_attached:  # the app may have ended meanwhile
+        if self._charts.is_attached:  # the app may have ended in the meantime
             self._charts.show([replace(group, old=_old_of(group, ages)) for group in groups])
 
     def _seed(self, run: RunView) -> SeedCurve:
@@ -85,7 +85,7 @@ class ChartContent:
 
     def _read_back(self, run: RunView) -> None:
         learner = next((pod for pod in self._pods_of(run.name) if pod.role is Role.LEARNER), None)
-        # Tried again once it has another learner: there may have been none before.
+        # Tried again with a new learner: earlier the run may have had none.
         attempt = run.uid, learner.uid if learner is not None else ""
         if attempt in self._tried or self._ctx.curves.of(run.uid).is_complete:
             return
@@ -99,7 +99,7 @@ class ChartContent:
         self._say_progress()
         try:
             async with aclosing(read_back(self._ctx.backend, run, learner)) as curves:
-                # Turn by turn: all runs have a sample before any of them is read to its end.
+                # In turns: all runs have a sample before any of them is read to its end.
                 while (curve := await self._next(curves)) is not None:
                     store.put_before(run.uid, curve)
                     self._draw_soon()
@@ -119,7 +119,7 @@ class ChartContent:
 
 
 def _old_of(group: CurveGroup, ages: Mapping[str, str]) -> str:
-    """Return the age of a run's newest record where it is old; of several runs, how many are."""
+    """Return the age of a run's newest record if it is old; for several runs, the number of old ones."""
     own = [ages[seed.name] for seed in group.seeds if seed.name in ages]
     if len(group.seeds) == 1 or not own:
         return f"{own[0]} old" if own else ""

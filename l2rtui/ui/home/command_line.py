@@ -1,4 +1,4 @@
-"""Command line of the home screen: the prompt at the bottom, its commands and completions, and what enter does."""
+"""Command line of the home screen: the prompt at the bottom, its commands and completions, and submission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from l2rtui.ui.keys.palette import command_named, complete, hint_for
 from l2rtui.ui.state.spec_files import example_specs
 
 _HELP = {PromptMode.FILTER: "Filters", PromptMode.COMMAND: "Commands, after :"}
-"""Heading of the help screen that a lone ``?`` opens."""
+"""Heading of the help screen that ``?`` without an argument opens."""
 _OF_LOG = (PromptMode.SEARCH, PromptMode.INCLUDE, PromptMode.EXCLUDE, PromptMode.SAVE)
 
 
@@ -39,11 +39,11 @@ class CommandLine:
 
     @property
     def is_open(self) -> bool:
-        """True while something is typed."""
+        """True while the prompt is open."""
         return bool(self.prompt.display)
 
     def ask(self, mode: PromptMode, value: str = "") -> None:
-        """Open the prompt; a prompt that is open stays as it is."""
+        """Open the prompt; a prompt that is already open stays as it is."""
         if not self.prompt.display:
             self.prompt.ask(mode, value)
 
@@ -97,7 +97,7 @@ class CommandLine:
                 await self.run_command(f"{mode.name.lower()} {value}")
 
     async def run_command(self, text: str) -> None:
-        """Carry out a line such as ``kill drive/worker``, if it is allowed."""
+        """Execute a line such as ``kill drive/worker``, if it is allowed."""
         word, _, rest = text.partition(" ")
         if not word:
             return
@@ -109,7 +109,7 @@ class CommandLine:
         if reason := self._view.ctx.forbidden(name):
             self._view.say(f":{command.name} is off: {reason}.")
             return
-        # repr: Textual parses the arguments of an action as Python literals, so quotes in a text do no harm.
+        # repr: Textual parses the arguments of an action as Python literals, so quotes in a text are safe.
         action = f"{name}({arguments.replace('%', repr(rest.strip()))}" if arguments else name
         await self._view.screen.app.run_action(action, self._view.screen)
 
@@ -124,7 +124,7 @@ class CommandLine:
         }
         columns = {name: table.model.filter_columns for name, table in tables.items()}
         columns["sort"] = [column.key for column in panes.table.model.columns] if panes.table else []
-        # Spec files are read from the disk, so only where a command takes one.
+        # Spec files are read from the disk, so only for commands that take one.
         specs = [path for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
         word = text.partition(" ")[0]
         is_context, is_namespace = ((command_named(word) is command_named(name)) for name in ("ctx", "ns"))
@@ -136,7 +136,7 @@ class CommandLine:
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),
             "specs": specs,
-            # Of a file and of the server: read once one is typed.
+            # These come from a file and from the server: read only once such a command is typed.
             "contexts": self._contexts.context_names() if is_context else (),
             "namespaces": self._contexts.namespace_names() if is_namespace else (),
         }

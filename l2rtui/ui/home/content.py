@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, LearningState
+from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, Learning, LearningState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.ui.home.chart_content import ChartContent
@@ -32,7 +32,7 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.learning_states import LearningStates
 from l2rtui.ui.state.messages import LearningChanged
-from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
+from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line
@@ -53,12 +53,13 @@ from l2rtui.ui.widgets.sum_row import sum_of_listed
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1
-"""Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
+"""Longest wait for the first paint of the slots: a screen below a dialog is not painted at all."""
 MANY_PODS: Final = 500
-"""From so many on the first snapshot is shown in two steps."""
+"""Number of pods from which the first snapshot is shown in two steps."""
 _CORNERS: Final = 6
-"""Columns of a border that its title leaves free: corners, and two at each side."""
+"""Columns of a border that its title cannot use: corners, and two at each side."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
+_STOPPED: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
 _NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
 
 
@@ -68,9 +69,10 @@ class PaneContent:
     Attributes:
         snapshot, metrics: The newest; metrics by uid of the run.
         records: Newest record of each pod of the selected run, by uid of the pod.
-        has_all_pods: The pods of all runs are listed and not only those of the selected run.
+        has_all_pods: The pods of all runs are listed, not only those of the selected run.
         is_mine_only: Only the user's own runs and pods are listed.
         slot_figures: Figures beside the slots, and the GPUs that are idle.
+        learning_states: States of learning, and what was read for them.
     """
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
@@ -84,18 +86,20 @@ class PaneContent:
         self.titles = PaneTitles(panes, self, ctx)
         self._index = SnapshotIndex(user_name())
         self._ages = RecordAges()
-        self._learning = LearningStates(self._ages)
+        self.learning_states = LearningStates(self._ages)
         self._watched_pods = WatchedPods(ctx, self.take_records)
         self._contexts = ContextColumn()
         self._run_rows = RunRows()
         self.slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
+        self._awaited: tuple[str, str | None] | None = None
+        """Run to select, and the row of the cursor until then."""
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...], Letters] = [], (), {}
 
     # --- values in ---------------------------------------------------------------------------------------------
     async def prepare(self, snapshot: ClusterSnapshot) -> None:
-        """Index the first snapshot of a large cluster in a thread, so that keys are answered meanwhile."""
+        """Index the first snapshot of a large cluster in a thread, so that keys are still handled."""
         index = SnapshotIndex(user_name())
 
         def work() -> None:
@@ -103,7 +107,7 @@ class PaneContent:
             _ = snapshot.ledger  # a cached property: computed here, not on the event loop
             self._panes.slots.lay_out_ahead(snapshot)
             now = self._ctx.clock()
-            learning_of = partial(self._learning.of, metrics=None, records=MappingProxyType({}), now=now)
+            learning_of = partial(self.learning_states.of, metrics=None, records=MappingProxyType({}), now=now)
             self._run_rows.make_ahead(snapshot.runs.values(), index.pods_of, learning_of)
 
         await asyncio.to_thread(work)
@@ -129,38 +133,52 @@ class PaneContent:
             self.show_charts()
 
     def take_records(self, records: Mapping[str, PodMetrics]) -> None:
-        """Show new records of pods; those of pods that are gone are dropped."""
+        """Show new records of pods; drop records of deleted pods."""
         pods = self.snapshot.pods
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
         self._ages.keep({*self.records, *self.metrics})
         self._ages.take(records, self._ctx.clock())
-        self._learning.looked = self._watched_pods.looked
-        self._learning.expire()
+        self.learning_states.looked = self._watched_pods.looked
+        self.learning_states.expire()
         if self._panes.lower is Pane.PODS:
             self.show_pods()
         self.show_runs()  # "at" and "learning" are made from the records of their pods
         self.show_detail()
 
     def show(self) -> None:
-        """Bring every visible pane up to date, except for the log."""
+        """Update every visible pane, except the log."""
         self._show_contexts()
         self._index.update(self.snapshot)
         self._panes.status.pod_counts = self._index.pod_counts
         self._panes.status.snapshot = self.snapshot
         self._panes.slots.snapshot = self.snapshot
         self.show_runs()
+        self._select_awaited()
         self.show_view(self._panes.lower)
         self._panes.fit()
         self.show_detail()
         self.titles.show()
 
+    def select_when_seen(self, run: str) -> None:
+        """Put the cursor on a run as soon as a snapshot has it, unless the cursor is moved before."""
+        self._awaited = run, self._panes.runs.cursor_key
+        self._select_awaited()
+
+    def _select_awaited(self) -> None:
+        if self._awaited is None:
+            return
+        name, cursor = self._awaited
+        run = self.snapshot.run_named(name)
+        if self._panes.runs.cursor_key != cursor or (run is not None and self._panes.runs.move_to(run.uid)):
+            self._awaited = None
+
     def _show_contexts(self) -> None:
-        """Take the state of each context, where several are shown: their rows say how old they are."""
+        """Read the state of each context if several are shown: their rows show their age."""
         self._contexts.update(self.snapshot.contexts, self._ctx.clock())
-        self._learning.take_contexts(self.snapshot.contexts)
+        self.learning_states.take_contexts(self.snapshot.contexts)
 
     def show_view(self, pane: Pane) -> None:
-        """Bring one of the views that share a position up to date; those that are hidden cost nothing."""
+        """Update one of the views that share a position; hidden views are not updated."""
         if pane is Pane.PODS:
             self.show_pods()
         elif pane is Pane.NODES:
@@ -169,42 +187,42 @@ class PaneContent:
             self.show_charts()
 
     def draw_ages(self) -> None:
-        """Redraw the ages, which change with time alone."""
+        """Redraw the ages, which change without new data."""
         self._show_contexts()
         for table in (self._panes.runs, self._panes.pods, self._panes.nodes, self._panes.kube_events):
             table.draw_ages()
         self._watch_pods()
-        self._learning.looked = self._watched_pods.looked
-        self._learning.expire()
+        self.learning_states.looked = self._watched_pods.looked
+        self.learning_states.expire()
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
         self.show_detail()
-        self._panes.fit()  # panes that could do with less since a while
+        self._panes.fit()  # panes that have needed fewer lines for a while
 
     def take_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""
-        is_other = bool(health.outage) is not bool(self._learning.health.outage)
-        self._learning.health = health
+        is_other = bool(health.outage) is not bool(self.learning_states.health.outage)
+        self.learning_states.health = health
         if is_other:
-            self._learning.expire()
+            self.learning_states.expire()
             self.show_runs()
             self.show_detail()
 
     def close(self) -> None:
-        """Close the streams of records: their timers must not report to panes that are gone."""
+        """Close the streams of records: their timers must not report to panes that no longer exist."""
         self._watched_pods.close()
         self._curves.close()
 
     # --- panes -------------------------------------------------------------------------------------------------
     def show_runs(self) -> None:
-        """Show a row for each run, oldest first as the letters of the slots go, then by seed."""
+        """Show a row for each run, oldest first like the letters of the slots, then by seed."""
         runs, sets, letters = self._runs_and_sets()
         pods_of, records = self._index.pods_of, self.records
         at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
         old, now = self._old(), self._ctx.clock()
-        self._learning.keep(self.snapshot.runs)
-        learning_of, before = self._learning.of, self._learning.states
+        self.learning_states.keep(self.snapshot.runs)
+        learning_of, before = self.learning_states.of, self.learning_states.states
         items = (
             (
                 run.uid,
@@ -220,40 +238,46 @@ class PaneContent:
             )
             for run in runs
         )
-        # The source tuples are compared with those of the last time, so a row is made only where a part differs.
+        # The source tuples are compared with the last ones, so a row is made only if a part differs.
         self._contexts.show(
             self._panes.runs,
             columns_for(sets, has_at=has_at),
             items,
             lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:]),
         )
+        learning = self.learning_states
         self.slot_figures.show(
-            self.snapshot, self.metrics, old, self._learning.faults(), self._learning.health, pods_of, now
+            self.snapshot, self.metrics, records, old, learning.faults(), learning.health, pods_of, now
         )
         self.show_sum()
-        if self._learning.states != before:
-            self._panes.screen.app.post_message(LearningChanged(self._learning.states))
+        self._panes.status.stalled = sum(state.state in _STOPPED for state in learning.states.values())
+        if self.learning_states.states != before:
+            self._panes.screen.app.post_message(LearningChanged(self.learning_states.states))
 
     def show_sum(self) -> None:
-        """Sum the listed runs above them, where a filter has left the seeds of one experiment."""
+        """Show a total above the listed runs, if a filter has left the seeds of one experiment."""
         runs, row = self._panes.runs, None
         if runs.model.filter_text:
             row = sum_of_listed(runs.model, self.snapshot.runs, self.pods_of, self.metrics, self.learning)
         runs.pin(row)
 
     def _old(self) -> dict[str, str]:
-        """Return the ages of records that say nothing of the present, by uid of their run or pod."""
-        now = self._ctx.clock()
+        """Return the ages of records that say nothing of the present, by uid of their run or pod.
+
+        Only the pods of the selected run are read: of other pods an old record does not mean that they are silent.
+        """
+        now, looked = self._ctx.clock(), self._watched_pods.looked
         intervals = {uid: metrics.interval_seconds for uid, metrics in self.metrics.items()}
         intervals |= dict.fromkeys(self.records, WORKER_INTERVAL_SECONDS)
         ages = {uid: self._ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
-        return {uid: text for uid, text in ages.items() if text}
+        is_read = self.metrics.keys() | looked
+        return {uid: text if uid in is_read else NOT_READ for uid, text in ages.items() if text}
 
     def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...], Letters]:
-        """Return runs in order, names of their sets, and letters of all; sorted only where some run has changed."""
+        """Return runs in order, names of their sets, and letters of all; sorted only after some run has changed."""
         runs = self.snapshot.runs.values()
         listed, is_mine_only = self._listed_from
-        # Runs are immutable, so identity is enough; an unchanged run keeps its object from snapshot to snapshot.
+        # Runs are immutable, so identity is enough; an unchanged run keeps its object between snapshots.
         if is_mine_only != self.is_mine_only or len(listed) != len(runs) or not all(map(is_, listed, runs)):
             me = user_name()
             ordered = in_order(run for run in runs if not self.is_mine_only or run.owner == me)
@@ -319,13 +343,13 @@ class PaneContent:
         self._panes.detail.lines = self.about()
 
     def about(self, width: int | None = None) -> tuple[Line, ...]:
-        """Return lines about the selection, for a width; None for that of the pane."""
+        """Return lines about the selection for a width; None for the width of the pane."""
         selection = self._panes.selection
         run = selection.run(self.snapshot)
         metrics = self.metrics.get(run.uid) if run else None
         width = width or max(20, self._panes.detail.size.width)
         now = self._ctx.clock()
-        learning = self._learning.states.get(run.uid) if run else None
+        learning = self.learning_states.states.get(run.uid) if run else None
         return selection.about(
             self.snapshot,
             metrics,
@@ -335,12 +359,13 @@ class PaneContent:
             pods_of=self.pods_of,
             old=self._old(),
             learning=learning,
+            is_single=self._panes.detail.size.height == 1,
         )
 
     @property
     def learning(self) -> Mapping[str, LearningState]:
         """State of the learning of each run that is listed, by uid."""
-        return self._learning.states
+        return self.learning_states.states
 
     # --- lists that are loaded when they are opened, since nothing watches them --------------------------------
     def load(self, pane: Pane) -> None:
@@ -388,7 +413,7 @@ class PaneContent:
         logs.follow(self.log_selection())
         self._watched_pods.follow_selected(self._selected_pods, self._late())
         for log in logs.controllers[1:]:
-            # A log of fixed pods has no current pods: it must not be shown empty.
+            # A log of fixed pods has no current pods: it must not become empty.
             if pods := self._current_pods(log.selection.key):
                 log.add_pods(pods)
         self.titles.show()
@@ -400,7 +425,7 @@ class PaneContent:
         return self._index.pods_of(run.name) if run is not None else ()
 
     def _watch_pods(self) -> None:
-        """Follow the pods of the selected run, and of others whose learners wait for data; many take turns."""
+        """Follow the pods of the selected run, and of runs whose learners wait for data; many pods take turns."""
         late, selected = self._late(), self._panes.selection.run(self.snapshot)
         self._watched_pods.follow_selected(self._selected_pods, late)
         waiting = (
@@ -411,12 +436,12 @@ class PaneContent:
         self._watched_pods.follow_waiting([pod for run in waiting for pod in self._index.pods_of(run.name)], late)
 
     def _late(self) -> set[str]:
-        """Return the uids of pods whose newest record is older than a worker's next one would be."""
+        """Return the uids of pods whose newest record is older than a worker's interval."""
         now = self._ctx.clock()
         return {uid for uid in self.records if self._ages.seconds(uid, now) > LATE_WORKER_SECONDS}
 
     def _current_pods(self, key: str) -> tuple[PodView, ...]:
-        """Return the present pods of the run that a log's key names; none where the log is of fixed pods."""
+        """Return the current pods of the run in a log's key; empty for a log of fixed pods."""
         kind, _, rest = key.partition(" ")
         uid, _, set_name = rest.partition("/")
         run = self.snapshot.runs.get(uid) if kind == "run" else None
@@ -424,7 +449,7 @@ class PaneContent:
 
     @property
     def _has_steps(self) -> bool:
-        """True when some pod reports its step, or its rank in a group."""
+        """True if some pod reports its step, or its rank in a group."""
         return any(record.step or record.rank is not None for record in self.records.values())
 
 
@@ -438,14 +463,14 @@ class PaneTitles:
         self._shown: dict[Widget, Content] = {}
 
     def show(self) -> None:
-        """Bring titles and keys up to date."""
+        """Update titles and keys."""
         for pane in LISTS:
             self._set_title(self._panes.widget(pane), self._title(pane, self._list_facts(pane)))
         first, *others = self._panes.logs.controllers
         shared = first.facts()
         self._set_title(first.pane, _join([_NAMES[Pane.LOG]], shared))
         for log in others:
-            # Only what is not like in the first pane; "stays" is the difference that remains when all is alike.
+            # Only what differs from the first pane; if nothing differs, "stays" remains.
             title, *facts = log.facts() or [""]
             self._set_title(
                 log.pane, _join(["│"], [title, "stays", *(fact for fact in facts if fact not in shared)])
@@ -455,21 +480,21 @@ class PaneTitles:
     def _set_title(self, widget: Widget, title: Content) -> None:
         if is_plain(self._panes.screen.app):
             title = Content(plain(title.plain))
-        if self._shown.get(widget) != title:  # assigning a title repaints the pane, also when it is the same
+        if self._shown.get(widget) != title:  # assigning a title repaints the pane even if it is the same
             self._shown[widget] = title
             widget.border_title = title
 
     def _title(self, pane: Pane, facts: list[str]) -> Content:
         is_large = self._panes.screen.has_class("large")
-        # At the name and not behind it: there a number reads as the key of another pane.
+        # Before the name, not after it: there a number reads as the key of another pane.
         table = self._panes.widget(pane)
         count = f" ({len(table.model.displayed)})" if isinstance(table, VirtualTable) else ""
         if self._panes.zoomed is not None or (is_large and pane not in LOWER):
             return _join([f"{_NAMES[pane]}{count}"], facts)
-        # Views that share a position name each other, so that their number keys need not be known.
+        # Views that share a position name each other, so that the user need not know their number keys.
         neighbours = LOWER if is_large else LISTS
         names = [f"{_NAMES[other].upper()}{count}" if other is pane else _NAMES[other] for other in neighbours]
-        # What is filtered and hidden matters more than the names: of the others only the number keys stay.
+        # Filters and hidden rows matter more than names: of the other views only the number keys stay.
         short = [name if name.isupper() else name[0] for name in names]
         titles = (_join(names, facts), _join(names, facts, gap=2), _join(short, facts, gap=2))
         room = self._panes.screen.size.width - _CORNERS
@@ -517,7 +542,7 @@ class PaneTitles:
 
 
 def _join(names: list[str], facts: list[str], gap: int = 3) -> Content:
-    """Join names, and facts behind them, to a title; ``gap`` counts the blanks between two names."""
+    """Join names and facts to a title; ``gap`` is the number of blanks between two names."""
     return Content(
         " " + "   ".join([(" " * gap).join(names), " · ".join(fact for fact in facts if fact)]).rstrip() + " "
     )

@@ -13,7 +13,7 @@ from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.state.messages import ContextRequested
 
 ALL_NAMESPACES: Final = "*"
-"""No namespace has this name: it stands for a look at all of them, with the context's own for launches."""
+"""Not a valid namespace name: it means all namespaces for viewing, and the context's own for launches."""
 
 
 class ContextActions:
@@ -26,7 +26,7 @@ class ContextActions:
         self._namespaces: tuple[str, ...] | None = None
 
     def action_context(self, name: str = "") -> None:
-        """Go to a context of the kubeconfig, or show several (``a,b``, ``*``); without a name, list them."""
+        """Switch to a context of the kubeconfig, or show several (``a,b``, ``*``); without a name, list them."""
         contexts = self._reader("contexts")
         if contexts is None:
             return
@@ -34,7 +34,7 @@ class ContextActions:
             self._view.screen.app.post_message(ContextRequested(name))
             return
         try:
-            self._contexts = contexts.names()  # read anew: another program may have added one
+            self._contexts = contexts.names()  # read again: another program may have added one
         except L2RError as error:
             self._view.say(str(error), is_error=True)
             return
@@ -43,13 +43,15 @@ class ContextActions:
             if choice:
                 self.action_context(choice)
 
-        # The last entry and not the first: a cluster is what most people want to go to.
+        # Last, not first: most users want a single cluster.
         several = (ALL_CONTEXTS,) if len(self._contexts) > 1 else ()
         screen = ChoiceScreen("Contexts", (*self._contexts, *several), contexts.current.split(","))
         self._view.screen.app.push_screen(screen, chosen)
 
     def action_namespaces(self, names: str = "") -> None:
-        """Look at these namespaces, with commas between, and launch in the first; else choose from a list."""
+        """Show these namespaces, separated by commas, and launch in the first; without names, choose from a
+        list.
+        """
         contexts = self._reader("namespaces")
         if contexts is None:
             return
@@ -62,7 +64,7 @@ class ContextActions:
         self._view.screen.app.post_message(ContextRequested(contexts.current, chosen))
 
     def _reader(self, what: str) -> Contexts | None:
-        """Return the contexts of the backend, or None after saying why there are none."""
+        """Return the contexts of the backend, or None after showing why it has none."""
         if self._ctx.backend_or_none is None:
             self._view.say("The backend is not connected yet.")
             return None
@@ -84,14 +86,14 @@ class ContextActions:
             if choice:
                 self.action_namespaces(choice)
 
-        if self._view.screen.is_current:  # else another dialog has been opened meanwhile
+        if self._view.screen.is_current:  # otherwise another dialog has been opened in the meantime
             present = self._ctx.settings.namespaces or (ALL_NAMESPACES,)
             screen = ChoiceScreen("Namespaces", (ALL_NAMESPACES, *self._namespaces), present)
             self._view.screen.app.push_screen(screen, chosen)
 
     # --- completions -------------------------------------------------------------------------------------------
     def context_names(self) -> Sequence[str]:
-        """Return the contexts; none where they cannot be read, since an error must not disturb typing."""
+        """Return the contexts; empty if they cannot be read, since an error must not disturb typing."""
         backend = self._ctx.backend_or_none
         if self._contexts is None and backend is not None and backend.contexts is not None:
             try:
@@ -101,7 +103,7 @@ class ContextActions:
         return self._contexts or ()
 
     def namespace_names(self) -> Sequence[str]:
-        """Return the namespaces of what is shown, and, once they have been listed, all others."""
+        """Return the namespaces of the shown pods and, once listed, all others."""
         backend = self._ctx.backend_or_none
         if self._namespaces is None and backend is not None and backend.contexts is not None:
             self._namespaces = ()
@@ -114,4 +116,4 @@ class ContextActions:
         try:
             self._namespaces = await contexts.namespaces()
         except L2RError:
-            return  # they may not be listed: those of the pods that are shown are completed
+            return  # the user may not list them: only those of the shown pods are completed

@@ -1,4 +1,4 @@
-"""Filters of the home screen: typed text, faults only, mine only, all pods, and filters saved under a name."""
+"""Filters of the home screen: typed text, faults only, mine only, all pods, and named filters."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class FilterActions:
         return table.model.filter_text if table is not None else ""
 
     def set_filter(self, pane: Pane, text: str) -> None:
-        """Filter a table; slots are filtered by the filter of their nodes."""
+        """Filter a table; slots use the filter of their nodes."""
         panes, content = self._view.panes, self._view.content
         if pane is Pane.SLOTS:
-            content.show_nodes()  # the node table may be hidden, and its rows are then those of an old snapshot
+            content.show_nodes()  # the node table may be hidden and have rows of an old snapshot
             panes.nodes.narrow(text=text)
             panes.slots.only = frozenset(panes.nodes.model.displayed) if text.strip() else None
             content.titles.show()
@@ -52,15 +52,16 @@ class FilterActions:
     def action_faults(self) -> None:
         """List only faults, or everything again: key ``!``.
 
-        Every table hides its rows without ``Row.is_fault``, which the row functions set: a run or pod whose status
-        has level BAD or WARN, a node that is not ready, is cordoned or has a failing pod, an event of type Warning.
+        Every table hides its rows without ``Row.is_fault``, which the row functions set. Faults are a run or pod
+        whose status has level BAD or WARN; a node that is not ready, is cordoned or has a failing pod; an event of
+        type Warning.
         """
         faults_only = not self._view.panes.pods.model.faults_only
         for table in self._view.panes.filtered_tables:
             table.narrow(faults_only=faults_only)
 
     def action_mine(self) -> None:
-        """List only the user's own runs and pods, or everybody's."""
+        """List only the user's own runs and pods, or all of them."""
         content = self._view.content
         content.is_mine_only = not content.is_mine_only
         content.show_runs()
@@ -75,11 +76,11 @@ class FilterActions:
         content.titles.show()
 
     def action_view(self, pane: str, text: str) -> None:
-        """Go to a view, with a filter."""
+        """Open a view with a filter."""
         target = Pane(pane)
         self._view.navigation.open(target)
         if target is Pane.PODS and text and not self._view.content.has_all_pods:
-            self.action_all_pods()  # "pods that match" are those of all runs, and not of the one under the cursor
+            self.action_all_pods()  # a filter on pods applies to all runs, not only to the run under the cursor
         if text or target is Pane.SLOTS:
             self.set_filter(target, text)
 
@@ -94,7 +95,7 @@ class FilterActions:
             self._view.say(f"{missing}Columns: {listing}; -COLUMN sorts downwards.", is_error=bool(column))
 
     def named_filters(self) -> dict[str, str]:
-        """Return saved filters and those of the settings; the settings win where both have a name."""
+        """Return saved filters and those of the settings; on equal names the settings win."""
         return {**filters.saved_filters(), **dict(self._view.ctx.settings.filters)}
 
     def action_filter(self, name: str) -> None:

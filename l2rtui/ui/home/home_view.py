@@ -14,7 +14,7 @@ from l2rtui.ui.state.app_context import AppContext
 
 
 class HomeView:
-    """The panes, their content, and the ways between them.
+    """The panes, their content, and the navigation between them.
 
     The screen owns one of these and one object for each group of actions; the actions get it instead of the screen.
     """
@@ -39,7 +39,7 @@ class HomeView:
 
     @property
     def selected_run(self) -> RunView | None:
-        """The selected run, or that of the selected pod or slot."""
+        """The selected run, or the run of the selected pod or slot."""
         return self.selection.run(self.snapshot)
 
     @property

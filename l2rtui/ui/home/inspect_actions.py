@@ -1,4 +1,6 @@
-"""Actions that open something to read: descriptions, specs, volumes, images, checkpoints, help. No run changes."""
+"""Actions that open something to read: descriptions, specs, volumes, images, checkpoints, help. They change
+no run.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _MOST_ENTRIES: Final = 500
 _WIDE_TARGET: Final = 40
 _UNBROKEN: Final = 10_000
-"""Columns for sentences that the screen to read breaks by its own width."""
+"""Width for sentences that the reading screen wraps itself."""
 
 
 def _devices(node: Node) -> list[Line]:
@@ -44,7 +46,7 @@ def _devices(node: Node) -> list[Line]:
 
 
 class InspectActions:
-    """Actions that open a screen to read, and those of the whole app."""
+    """Actions that open a screen to read, and actions of the whole app."""
 
     def __init__(self, view: HomeView) -> None:
         self._view = view
@@ -65,7 +67,9 @@ class InspectActions:
         self._ctx.background.start(work, group="describe", what="the description", is_exclusive=True)
 
     def _target(self) -> tuple[PodView | RunView | Node | None, Sequence[Line]]:
-        """Return what is selected, and lines about it; of lists that select no run, the row under the cursor."""
+        """Return the selected object and lines about it; in a list that selects no run, the row under the
+        cursor.
+        """
         view, panes = self._view, self._view.panes
         table = panes.table
         if table is None or panes.last_list in SELECTING:
@@ -103,7 +107,7 @@ class InspectActions:
         self._read(f"{name}.yaml", [(Span(sanitize(line)),) for line in text.splitlines()])
 
     def action_test_alerts(self, target: str = "") -> None:
-        """Let the learner of a run send a test to each target of its alerts, and show how that went."""
+        """Let the learner of a run send a test to each target of its alerts, and show the results."""
         runs = self._view.snapshot.runs_matching(target) if target else ()
         run = runs[0] if len(runs) == 1 else self._view.selected_run
         if target and len(runs) != 1:
@@ -131,24 +135,24 @@ class InspectActions:
         self._ctx.background.start(work, group="describe", what="the forwarded ports", is_exclusive=True)
 
     def action_journal(self) -> None:
-        """List what was changed from here, newest first."""
+        """List the changes made from this machine, newest first."""
         work = self._show_journal()
         self._ctx.background.start(work, group="describe", what="the journal", is_exclusive=True)
 
     async def _show_journal(self) -> None:
         from l2rtui.services import journal
 
-        # Two files of 8 MiB at most: read in a thread, and the newest alone are shown.
+        # At most two files of 8 MiB: read in a thread; only the newest entries are shown.
         newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])
         now = self._ctx.clock()
         rows = [
             (entry["time"], *(sanitize(str(entry[name])) for name in ("verb", "target", "outcome")))
             for entry in reversed(newest)
-            # A line of another program, or one that was cut, is passed over.
+            # A line of another program, or a truncated one, is skipped.
             if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()
             if isinstance(entry.get("time"), int | float)
         ]
-        # A long list of targets pushes its own outcome alone.
+        # A long list of targets shifts only its own outcome.
         width = max((len(target) for _, _, target, _ in rows if len(target) <= _WIDE_TARGET), default=0)
         lines = [
             (
@@ -161,7 +165,7 @@ class InspectActions:
         self._read("Journal", lines or [(Span("Nothing was changed from here yet."),)])
 
     def action_since_left(self) -> None:
-        """List what happened to runs of the user since the app was last open here."""
+        """List what happened to the user's runs since the app was last open on this machine."""
         work = self._show_absence()
         self._ctx.background.start(work, group="describe", what="what happened", is_exclusive=True)
 
@@ -197,7 +201,7 @@ class InspectActions:
         self._view.screen.app.push_screen(ImagesScreen(self._ctx))
 
     def action_artifacts(self, store: str = "") -> None:
-        """Open the checkpoints of a store or run; without one, those of the selected run."""
+        """Open the checkpoints of a store or run; without an argument, those of the selected run."""
         from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
 
         run = self._view.selected_run
@@ -205,19 +209,19 @@ class InspectActions:
         self._view.screen.app.push_screen(ArtifactsScreen(self._ctx, store))
 
     def action_help(self) -> None:
-        """Show all keys, those of the focused pane first in sight."""
+        """Show all keys, starting at those of the focused pane."""
         contexts = {Pane.SLOTS: KeyContext.GRID, Pane.LOG: KeyContext.LOG, Pane.CHARTS: KeyContext.CHARTS}
         pane = self._view.panes.focused_pane
         self.help_about(contexts.get(pane, KeyContext.CLUSTER) if pane is not None else KeyContext.CLUSTER)
 
     def help_about(self, heading: str) -> None:
-        """Show all keys, at one heading of the help screen."""
+        """Show all keys, starting at one heading of the help screen."""
         from l2rtui.ui.dialogs.help import HelpScreen
 
         self._view.screen.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden, heading))
 
     def action_look_again(self) -> None:
-        """Request a fresh snapshot, and load the events or leaks again where they are shown."""
+        """Request a new snapshot, and reload the events or leaks if they are shown."""
         self._view.content.load(self._view.panes.lower)
         self._view.screen.app.post_message(RefreshRequested())
 

@@ -1,6 +1,6 @@
-"""Panes of the home screen: their widgets, which of them are visible at a terminal size, and the selection.
+"""Panes of the home screen: their widgets, their visibility at a terminal size, and the selection.
 
-The style sheet decides what is visible. This module sets the classes of the screen that its rules refer to.
+The style sheet decides which panes are visible. This module sets the classes of the screen that its rules refer to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 LARGE: Final = (120, 32)
 TINY: Final = (48, 10)
 LOW: Final = 16
-"""Lines of a terminal below which a pane has a rule above it instead of a frame, which would take half of it."""
+"""Terminal height below which a pane has a rule above it instead of a frame, which would take half of it."""
 LISTS: Final = tuple(pane for pane in Pane if pane is not Pane.LOG)
 LOWER: Final = (Pane.PODS, Pane.NODES, Pane.EVENTS, Pane.LEAKS, Pane.CHARTS)
 """Views that share one position on a large terminal."""
@@ -42,7 +42,7 @@ SELECTING: Final = (Pane.SLOTS, Pane.RUNS, Pane.PODS)
 
 
 class WholeCells(ScrollBarRender):
-    """Drawing of scroll bars without parts of cells: their glyphs are not in ASCII, and many fonts leave gaps."""
+    """Scroll bars drawn in whole cells: glyphs for parts of cells are not in ASCII, and many fonts leave gaps."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
@@ -55,8 +55,8 @@ class PaneLayout:
         screen: The screen that the widgets are on; its classes select the rules of the style sheet.
         last_list: List that has the focus, or had it last.
         lower: The visible one of the views that share a position.
-        zoomed: The pane that has the whole screen; None while all are visible.
-        fit: Gives every visible pane the size that suits it.
+        zoomed: The pane that fills the screen; None while all are visible.
+        fit: Gives every visible pane its size.
     """
 
     def __init__(self, screen: Screen[None], ctx: AppContext) -> None:
@@ -82,11 +82,11 @@ class PaneLayout:
 
     @property
     def room(self) -> Size:
-        """Room of the panes; before the first layout, that which they are about to have."""
+        """Size available to the panes; before the first layout, the expected size."""
         return self.screen.size or self.screen.app.size - self.screen.styles.gutter.totals
 
     def compose(self) -> Iterator[Widget]:
-        """Yield all widgets. Classes and sizes are set first: a later change is a layout of the screen."""
+        """Yield all widgets. Classes and sizes are set first: a later change triggers a layout of the screen."""
         self.fit_to(self.screen.app.size)
         self.fit()
         yield self.status
@@ -101,31 +101,31 @@ class PaneLayout:
         self.screen.set_class(height < LOW, "low")
         self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
         sentence = f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves."
-        if self._small.content != sentence:  # an update lays out the screen
+        if self._small.content != sentence:  # an update triggers a layout of the screen
             self._small.update(sentence)
 
     def widget(self, pane: Pane) -> Widget:
-        """Return the widget of a pane; of the log, the one that has the focus or had it last."""
+        """Return the widget of a pane; for the log, the one that has the focus or had it last."""
         return self._widgets.get(pane) or self.log_pane
 
     def pane_of(self, widget: Widget | None) -> Pane | None:
-        """Return the list that a widget is; None for anything else."""
+        """Return the list shown by a widget; None for other widgets."""
         return next((pane for pane, own in self._widgets.items() if own is widget), None)
 
     @property
     def log_pane(self) -> LogPane:
-        """The log that has the focus, or had it last."""
+        """Log that has the focus, or had it last."""
         return self.logs.active.pane
 
     @property
     def focused_pane(self) -> Pane | None:
-        """The pane with the focus; None while the prompt or nothing has it."""
+        """Pane with the focus; None if the prompt or no widget has it."""
         focused = self.screen.focused
         return Pane.LOG if isinstance(focused, LogPane) else self.pane_of(focused)
 
     @property
     def table(self) -> VirtualTable | None:
-        """The table that has the focus, or had it last; None for the slots and the charts."""
+        """Table that has the focus, or had it last; None for the slots and the charts."""
         widget = self.widget(self.last_list)
         return widget if isinstance(widget, VirtualTable) else None
 
@@ -138,8 +138,8 @@ class PaneLayout:
     def selection(self) -> Selection:
         """Positions of the cursors at this moment.
 
-        Read from the panes and not remembered from their messages: of two keys in quick succession the second must
-        act on where the first has put the cursor, and the message about it may still be in a queue.
+        Read from the panes, not remembered from their messages. Of two keys in quick succession the second must act
+        on the new cursor position, and the message about it may still be in a queue.
         """
         focused = self.focused_pane
         pane = focused if focused in LISTS else self.last_list
@@ -159,7 +159,7 @@ class PaneLayout:
         self.fit()
 
     def show_zoomed(self, pane: Pane | None) -> None:
-        """Give the whole screen to a pane, or with None to all panes."""
+        """Fill the screen with a pane; None shows all panes."""
         self.zoomed = pane
         self.screen.set_class(pane is not None, "zoomed")
         for other in Pane:
@@ -172,7 +172,7 @@ class PaneLayout:
 
     def focus_log(self, log: LogController) -> None:
         """Give a log the focus as soon as it is mounted."""
-        # A pane that was mounted a moment ago cannot be focused before its first layout.
+        # A newly mounted pane cannot be focused before its first layout.
         self.screen.call_after_refresh(self.screen.set_focus, log.pane)
 
     def attach(self, log: LogController) -> None:
@@ -181,7 +181,7 @@ class PaneLayout:
         self.logs.show_alone(log)
 
     def detach(self) -> None:
-        """Close an attached log and return to the list; without one do nothing."""
+        """Close an attached log and return to the list; does nothing if no log is attached."""
         if self._attached is not None:
             attached, self._attached = self._attached, None
             self.logs.close(attached)

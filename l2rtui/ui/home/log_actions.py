@@ -18,18 +18,18 @@ from l2rtui.ui.text import plural
 
 
 class LogActions:
-    """Actions on the active log: the one with the focus, or that had it last."""
+    """Actions on the active log: the one that has the focus, or had it last."""
 
     def __init__(self, view: HomeView) -> None:
         self._view = view
 
     def action_logs(self) -> None:
-        """Go to the log of the selection, without the delay with which it follows the cursor."""
+        """Focus the log of the selection, without the delay with which it follows the cursor."""
         self._view.content.show_log()
         self._view.navigation.go_to(Pane.LOG)
 
     def action_log_of(self, target: str) -> None:
-        """Show the log of a run, set or pod in a pane that keeps it; without a name, that of the selection."""
+        """Show the log of a run, set or pod in a pinned pane; without a name, the log of the selection."""
         if not target:
             self.action_logs()
             return
@@ -61,7 +61,7 @@ class LogActions:
         self._view.panes.focus(Pane.LOG)
 
     def action_previous_log(self) -> None:
-        """Show the log of the process before the present one, and back."""
+        """Switch between the log of the previous process and that of the current one."""
         log = self._view.panes.logs.active
         selection = self._view.content.log_selection()
         if not selection.pods:
@@ -76,7 +76,7 @@ class LogActions:
         self._view.content.titles.show()
 
     def action_log_since(self, by: int) -> None:
-        """Show the next time span of ``SINCE``, or with -1 the one before; after the last one all lines."""
+        """Show the next time span of ``SINCE``, or with -1 the previous one; after the last one all lines."""
         log = self._view.panes.logs.active
         log.since = (log.since + by) % len(SINCE)
         log.reload()
@@ -108,7 +108,7 @@ class LogActions:
         charts = self._view.panes.charts
         if path and self._view.panes.last_list is Pane.CHARTS:
             text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
-            self._write(path, text, plural(len(charts.groups), "line"))
+            self._write(path, text, plural(len(charts.groups), "curve"))
             return
         table = self._view.panes.table
         if table is None or not path:
@@ -116,7 +116,7 @@ class LogActions:
             return
         file = io.StringIO()
         writer = csv.writer(file)
-        # A column without a title is for the eye: the letter of a run is another one once an older run is gone.
+        # A column without a title is only visual: the letter of a run changes once an older run is deleted.
         columns = [number for number, column in enumerate(table.model.columns) if column.title]
         writer.writerow([table.model.columns[number].key for number in columns])
         for key in table.model.displayed:
@@ -135,7 +135,7 @@ class LogActions:
         """Return the command line that reads the active log."""
         log = self._view.panes.logs.active
         selection = log.selection
-        # A log of marked pods has no name that the CLI would know, so its pods are named one by one.
+        # The CLI has no name for a log of marked pods, so its pods are named individually.
         has_name = selection.key.partition(" ")[0] in ("run", "pod", "named")
         targets = [selection.title] if has_name else [pod.name for pod in selection.pods]
         command = cli_equivalents.logs(

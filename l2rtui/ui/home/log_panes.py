@@ -1,4 +1,6 @@
-"""One to four logs side by side. The first follows the selection; the others keep what they were opened with."""
+"""One to four logs side by side. The first follows the selection; the others stay on the log they were opened
+with.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ SINCE: Final = (
     (3600.0, "last 1h"),
     (86_400.0, "last 1d"),
 )
-"""Time spans in the order of their keys: seconds, and the words of the title."""
+"""Time spans in key order: seconds, and the text in the title."""
 
 
 class LogController:
@@ -37,7 +39,7 @@ class LogController:
 
     Attributes:
         since: Index into ``SINCE``.
-        is_previous: Show the log of the process before the present one.
+        is_previous: Show the log of the previous process.
     """
 
     def __init__(self, ctx: AppContext, number: int) -> None:
@@ -52,24 +54,24 @@ class LogController:
         return self.stream.selection
 
     def show(self, selection: LogSelection) -> None:
-        """Show the log of these pods with the present options."""
-        if selection.key != self.selection.key:  # "the process before" was chosen for the pods of the other log
+        """Show the log of these pods with the current options."""
+        if selection.key != self.selection.key:  # "previous process" was chosen for the pods of the other log
             self.is_previous = False
         seconds, _ = SINCE[self.since]
         self.stream.show(replace(selection, is_previous=self.is_previous, since_seconds=seconds))
 
     def add_pods(self, pods: tuple[PodView, ...]) -> None:
-        """Follow also the pods that were started after this log was opened."""
+        """Follow pods started after this log was opened, too."""
         self.stream.show(replace(self.selection, pods=pods))
 
     def reload(self) -> None:
-        """Read the log anew, after an option has changed."""
+        """Read the log again after an option has changed."""
         if self.selection.pods:
             self.show(self.selection)
 
     @property
     def _progress(self) -> str:
-        """Part of the title that tells whether lines still come."""
+        """Part of the title that says whether more lines are expected."""
         if self.selection.is_previous:
             return "process before"
         if not self.pane.is_following:
@@ -98,10 +100,10 @@ class LogController:
 
 
 class LogPanes(Container):
-    """The logs, left to right, and in two rows where that leaves them more text.
+    """Logs from left to right, or in two rows if that leaves more space for text.
 
     Attributes:
-        controllers: One for each pane; the first is always there and follows the selection.
+        controllers: One for each pane; the first always exists and follows the selection.
     """
 
     def __init__(self, ctx: AppContext) -> None:
@@ -110,7 +112,7 @@ class LogPanes(Container):
         self._ctx = ctx
         self.controllers: list[LogController] = [LogController(ctx, 0)]
         self._active = self.controllers[0]
-        self._num_created = 1  # numbers are not used twice: a pane that is being removed still has its id
+        self._num_created = 1  # numbers are not reused: a pane that is being removed still has its id
 
     def compose(self) -> ComposeResult:
         """Yield the panes."""
@@ -122,7 +124,7 @@ class LogPanes(Container):
         self.fit()
 
     def fit(self) -> None:
-        """Arrange the panes in columns that are wide enough to read, as long as their rows are high enough."""
+        """Arrange the panes in columns wide enough to read, as long as their rows are high enough."""
         number = sum(bool(log.pane.display) for log in self.controllers)
         rows_wanted = -(-number // max(1, self.size.width // NARROWEST))
         rows = max(1, min(rows_wanted, self.size.height // LOWEST))
@@ -136,20 +138,20 @@ class LogPanes(Container):
 
     @property
     def _focused(self) -> LogController | None:
-        # Read from the screen: a pane gets its Focus event later, behind the keys that were pressed since.
+        # Read from the screen: the pane's Focus event arrives after keys that were pressed since.
         focused = self.screen.focused if self.is_attached else None
         return next((log for log in self.controllers if log.pane is focused), None)
 
     def follow(self, selection: LogSelection) -> None:
         """Show the log of a new selection in the first pane.
 
-        A free slot, or a run without pods, has no log: the one that was shown stays.
+        A free slot, or a run without pods, has no log: the shown one stays.
         """
         if selection.pods:
             self.controllers[0].show(selection)
 
     def split(self) -> LogController | None:
-        """Open another pane with the log of the focused one, or of the first; return None when there are four."""
+        """Open another pane with the log of the focused one, or of the first; return None if four are open."""
         if len(self.controllers) >= MAX_PANES:
             return None
         source = self._focused or self.controllers[0]
@@ -165,7 +167,7 @@ class LogPanes(Container):
         return log
 
     def show_alone(self, log: LogController | None) -> None:
-        """Show one log and hide the others, or with None show all."""
+        """Show one log and hide the others; None shows all."""
         for other in self.controllers:
             other.pane.display = log is None or other is log
         self.fit()

@@ -19,7 +19,7 @@ from l2rtui.ui.widgets.log_pane import LogPane
 
 BACKLOG_LINES: Final = 2_000
 _BATCH_WEIGHT: Final = 64
-"""Lines are handed over at the latest when they weigh so much."""
+"""Weight of pending lines at which they are handed over at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class LogSelection:
     """Pods whose logs are shown as one, and the part of the logs.
 
     Attributes:
-        key: Identity: another key begins another log; the same key with more pods adds these to it.
+        key: Identity: a new key starts another log; the same key with more pods adds these to it.
         title: Text for the title of the pane. run: prefix that the names of the pods share.
-        since_seconds: Only lines of this many last seconds; None means all that the backend has.
+        since_seconds: Only lines of the last so many seconds; None means all that the backend has.
     """
 
     key: str
@@ -64,7 +64,7 @@ class LogStream:
 
     @property
     def is_open(self) -> bool:
-        """True while lines may come: the log is being read, or a pod of it is followed."""
+        """True while more lines are expected: the log is being read, or one of its pods is followed."""
         return self._reader.is_open
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class LogStream:
         self._reader.stop()
 
     def show(self, selection: LogSelection) -> None:
-        """Show this log; pods that are new since the last call are added to a log that is shown already."""
+        """Show this log; new pods are added to a log that is already shown."""
         if selection.identity != self.selection.identity:
             self._reader.stop()
             empty = "The log is being read …" if selection.pods else ""
@@ -85,10 +85,10 @@ class LogStream:
 
 
 class _Reader:
-    """Streams of one selection: the backlog, sorted over all pods, and then one stream for each name of a pod.
+    """Streams of one selection: the backlog, sorted over all pods, and then one stream for each pod name.
 
-    A replaced pod has the name of the one before. Where the backend's stream goes on across replacements, that is
-    enough; where it ends with the pod, the next pod of that name gets a stream from where the last one ended.
+    A replaced pod keeps its name. If the backend's stream continues across replacements, that is enough. If it ends
+    with the pod, the next pod of that name gets a stream from where the last one ended.
     """
 
     def __init__(self, ctx: AppContext, pane: LogPane, selection: LogSelection) -> None:
@@ -100,7 +100,7 @@ class _Reader:
         self._is_stopped = False
         self._followed: set[str] = set()  # uids
         self._open: set[str] = set()  # names of pods
-        self._last_time: dict[str, float] = {}  # of the newest line, by name of the pod
+        self._last_time: dict[str, float] = {}  # time of the newest line, by pod name
         self._errors: set[str] = set()
 
     @property
@@ -119,7 +119,7 @@ class _Reader:
             worker.cancel()
 
     def follow_new(self) -> None:
-        """Open a stream for each pod that has none under its name."""
+        """Open a stream for each pod name that has none."""
         if not self._has_backlog or self.selection.is_previous:
             return
         for pod in self.selection.pods:
@@ -135,7 +135,7 @@ class _Reader:
         await self._read(selection.pods, query)
         self._has_backlog = True
         if selection.pods and not self._is_stopped:
-            # Not earlier: that nothing is there is known only once all has been read.
+            # Not earlier: a log is known to be empty only after all of it was read.
             what = "of the process before was kept" if selection.is_previous else "has been written yet"
             self._pane.empty_text = f"Nothing {what}."
             self._pane.refresh()
@@ -147,7 +147,7 @@ class _Reader:
         self.follow_new()
 
     async def _read(self, pods: Sequence[PodView], query: LogQuery) -> None:
-        """Hand lines to the pane: in a trickle once in each round of the event loop, in a burst by turns."""
+        """Pass lines to the pane: a few in each round of the event loop, a burst in turns."""
         batch: list[LogLine] = []
         weight = 0
 
@@ -167,14 +167,14 @@ class _Reader:
                     weight += weight_of(line)
                     if len(batch) == 1:
                         loop.call_soon(hand_over)
-                    # What the pane does with its lines is part of the turn: to cut, wrap or filter them may take
-                    # longer than to read them.
+                    # The pane's own work belongs to the turn: cutting, wrapping or filtering lines may take longer
+                    # than reading them.
                     if weight >= _BATCH_WEIGHT:
                         hand_over()
         except NotFoundError:
-            pass  # the pod went while its log was opened: the next snapshot says so
+            pass  # the pod was deleted while its log was opened: the next snapshot shows that
         except L2RError as error:
-            if (text := str(error)) not in self._errors:  # backlog and following fail alike
+            if (text := str(error)) not in self._errors:  # backlog and following fail with the same error
                 self._errors.add(text)
                 self._pane.extend([LogLine(self._ctx.clock(), pods[0].name, text, is_mark=True)])
 

@@ -1,4 +1,4 @@
-"""Moving between the panes of the home screen: focus, zoom, attached logs, and a history as in a browser."""
+"""Navigation between the panes of the home screen: focus, zoom, attached logs, and a history as in a browser."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ class Navigation:
         self._position = 0
 
     def go_to(self, pane: Pane) -> None:
-        """Show a pane, if it is hidden, and give it the focus."""
+        """Show a pane if it is hidden, and focus it."""
         if pane in LISTS:
             self._panes.show_list(pane)
         if self._panes.zoomed is not None:
             self.zoom(pane)
-        # Before the focus: the next key may act on the row under the cursor, so the rows must be those of now.
+        # Before the focus: the next key may act on the row under the cursor, so the rows must be current.
         self._content.show_view(pane)
         self._panes.focus(pane)
 
     def open(self, pane: Pane) -> None:
-        """Go to a pane and load what it shows on demand."""
+        """Focus a pane and load its content if that is loaded on demand."""
         self.go_to(pane)
         self._content.load(pane)
 
     def zoom(self, pane: Pane | None) -> None:
-        """Give the whole screen to a pane, or with None to all of them again; an attached log is closed."""
+        """Fill the screen with a pane, or show all panes again with None; an attached log is closed."""
         if pane is not Pane.LOG:
             self._panes.detach()
         self._panes.show_zoomed(pane)
         self._content.titles.show()
 
     def attach(self, log: LogController) -> None:
-        """Give the whole screen to one log until esc takes it back, and its pane with it."""
+        """Fill the screen with one log until esc closes it and its pane."""
         self._panes.attach(log)
         self.zoom(Pane.LOG)
         self._panes.focus_log(log)
 
     def split_log(self) -> LogController | None:
-        """Open another log pane; with four of them open say so and return None."""
+        """Open another log pane; if four are open, say so and return None."""
         log = self._panes.logs.split()
         if log is None:
             self._ctx.background.say("Four panes are open; x in a pane closes it.")
         return log
 
     def action_pane(self, pane: str) -> None:
-        """Go to a pane, and add it to the history."""
+        """Focus a pane, and add it to the history."""
         target = Pane(pane)
         if target is not self._history[self._position]:
             self._history = (*self._history[: self._position + 1], target)[-MAX_HISTORY:]
@@ -67,7 +67,7 @@ class Navigation:
         self.open(target)
 
     def action_history(self, by: int) -> None:
-        """Go to the view before or after in the history."""
+        """Go to the previous or next view in the history."""
         if 0 <= self._position + by < len(self._history):
             self._position += by
             self.open(self._history[self._position])
@@ -75,14 +75,14 @@ class Navigation:
             self._ctx.background.say("There is no other view in that direction.")
 
     def action_toggle_view(self) -> None:
-        """Go to the last view, and back."""
+        """Switch to the last view, and back."""
         if self._position:
             self.action_pane(self._history[self._position - 1])
         else:
             self._ctx.background.say("There is no view before this one.")
 
     def action_next_pane(self, by: int) -> None:
-        """Go to the next visible pane, or with -1 to the one before; each log pane counts."""
+        """Focus the next visible pane, or with -1 the previous one; each log pane counts."""
         panes = self._panes
         visible = [Pane.SLOTS, Pane.RUNS, panes.lower, Pane.LOG]
         current = panes.focused_pane or panes.selection.pane
@@ -95,6 +95,6 @@ class Navigation:
         self.action_pane(visible[(position + by) % len(visible)])
 
     def action_zoom(self) -> None:
-        """Give the screen to the focused pane, and back."""
+        """Fill the screen with the focused pane, or show all panes again."""
         current = self._panes.focused_pane or self._panes.selection.pane
         self.zoom(None if self._panes.zoomed is not None else current)

@@ -1,4 +1,4 @@
-"""Actions that open a list above the runs, and what is behind its rows."""
+"""Actions that open an overview: experiments, owners, past runs; choosing a row opens its objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OverviewActions:
         self._filters = filters
 
     def action_experiments(self, text: str = "") -> None:
-        """Open the experiments, those that match a filter; the chosen one opens into its runs or its charts."""
+        """Open the experiments, optionally filtered; the chosen one opens into its runs or its charts."""
         from l2rtui.ui.overviews.experiments import ExperimentsScreen
 
         def chosen(opening: Opening | None) -> None:
@@ -37,7 +37,7 @@ class OverviewActions:
         self._view.screen.app.push_screen(ExperimentsScreen(self._view.ctx, self._results, text), chosen)
 
     def action_owners(self, text: str = "") -> None:
-        """Open the owners, those that match a filter; the chosen one opens into the pods."""
+        """Open the owners, optionally filtered; the chosen one opens into the pods."""
         from l2rtui.ui.overviews.owners import OwnersScreen
 
         def chosen(opening: Opening | None) -> None:
@@ -48,24 +48,24 @@ class OverviewActions:
         self._view.screen.app.push_screen(OwnersScreen(self._view.ctx, self._look, text), chosen)
 
     def action_past_runs(self, text: str = "") -> None:
-        """Open the history, those runs that match a filter."""
+        """Open the history, optionally filtered."""
         from l2rtui.ui.overviews.history import HistoryScreen
 
         self._view.screen.app.push_screen(HistoryScreen(self._view.ctx, text))
 
     def _look(self) -> tuple[ClusterSnapshot, Mapping[DeviceKey, IdleTime]]:
-        """Return the newest snapshot, and how long its GPUs have been idle."""
+        """Return the newest snapshot, and the idle time of its GPUs."""
         now = self._view.ctx.clock()
         return self._view.snapshot, self._view.content.slot_figures.idle.long_idle(now, 0.0)
 
     def _results(self) -> Sequence[SeedResult]:
-        """Return the results of all runs from what the streams of their learners have brought."""
+        """Return the results of all runs, from the records that their learners have streamed."""
         content, snapshot = self._view.content, self._view.snapshot
         states = content.learning
         return [
             seed_result(
                 run,
-                # Of runs that are not listed ("mine") the pods alone are known.
+                # For runs that are not listed ("mine"), only the pods are known.
                 states.get(uid) or learning_state(run, content.pods_of(run.name), NO_REPORTS, run.created),
                 content.metrics.get(uid),
             )
@@ -77,7 +77,7 @@ class OverviewActions:
         panes = self._view.panes
         self._filters.action_view(Pane.RUNS, f"{column}={opening.key}")
         if opening.is_charts:
-            panes.runs.clear_marks()  # charts of marked runs would go before those of the row
+            panes.runs.clear_marks()  # the charts of marked runs would take precedence over those of the row
             first = next(iter(panes.runs.model.displayed), None)
             if first is not None:
                 panes.runs.move_to(first)

@@ -1,4 +1,4 @@
-"""Heights of panes that stand on each other: what each needs, what it may have, what somebody gave it. Pure."""
+"""Division of lines among panes above each other, from needs, weights and sizes set by the user. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Height of one pane in lines, its frame included.
+    """Required height of one pane in lines, including its frame.
 
     Attributes:
-        least: What it must have. natural: the height from which more lines would stay empty.
-        weight: Its part of the lines that several panes could use.
-        share: Part of all lines that somebody gave it, 0 to 1; None where it takes what suits.
+        least: Minimum. natural: height above which lines would stay empty.
+        weight: Relative part of the lines that several panes could use.
+        share: Part of all lines set by the user, 0 to 1; None for automatic height.
     """
 
     least: int
@@ -23,10 +23,10 @@ class Need:
 
 
 def heights(total: int, needs: Sequence[Need]) -> list[int]:
-    """Divide lines among panes; their sum is ``total``, unless that is less than a line each.
+    """Divide lines among panes; their sum is ``total``, unless ``total`` is less than one line each.
 
-    Panes with a share get it as far as the others keep their least. The rest goes line by line to the pane that has
-    least for its weight and could use more, and when none could to the last one without a share.
+    Panes with a share get it, as long as the others keep their minimum. The rest is given line by line to the pane
+    with the fewest lines for its weight that could use more; if none could, to the last pane without a share.
     """
     result = _least(total, needs)
     for number, need in enumerate(needs):
@@ -41,7 +41,7 @@ def heights(total: int, needs: Sequence[Need]) -> list[int]:
 
 
 def _least(total: int, needs: Sequence[Need]) -> list[int]:
-    """Return the least of each pane, shrunk in proportion where even these do not fit."""
+    """Return the minimum of each pane, shrunk in proportion if even these do not fit."""
     least = [need.least if need.share is None else min(need.least, SMALLEST) for need in needs]
     while sum(least) > total and max(least) > 1:
         least[least.index(max(least))] -= 1
@@ -49,4 +49,4 @@ def _least(total: int, needs: Sequence[Need]) -> list[int]:
 
 
 SMALLEST = 4
-"""Lines of a pane that somebody made small: its frame, a header and a row."""
+"""Height of a pane that the user has shrunk: its frame, a header and a row."""

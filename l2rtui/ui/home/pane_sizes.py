@@ -1,7 +1,7 @@
-"""Sizes of the home screen's panes: what suits their content, and what somebody has given them.
+"""Sizes of the home screen's panes: automatic sizes by content, and sizes set by the user.
 
-A pane takes the lines that it can fill, so that a long list gets what an empty log would waste. Keys and the mouse
-set sizes of one's own, as shares of the screen, which the next start takes up again.
+A pane takes the lines that it can fill, so that a long list gets the lines that an empty log would waste. Keys and
+the mouse set sizes as shares of the screen, which the next start restores.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ LOG_LEAST: Final = 5
 LIST_LEAST: Final = 5
 GRID_LEAST: Final = 8
 CHARTS_LEAST: Final = 11
-"""Lines in which a curve has a shape: a legend, a title, six lines of a plot, the labels of positions."""
+"""Lines in which a curve is readable: a legend, a title, six lines of a plot, the labels of positions."""
 CHARTS_WEIGHT: Final = 12
 GRID_WIDTH: Final = 0.62
-"""Share of the width that the grid has beside the details: eight tiles of seven columns fit on a screen of 120."""
+"""Share of the width for the grid next to the details: eight tiles of seven columns fit on a screen of 120."""
 ANY: Final = 10_000
-"""Natural height of what has no end."""
+"""Natural height of content without an end."""
 SHRINK_SECONDS: Final = 5.0
-"""A pane that could do with less keeps its lines so long: the cursor passes over runs with few pods, or no log."""
+"""Delay before a pane gives up unused lines: the cursor passes over runs with few pods, or without a log."""
 SAVE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """Edge that the mouse has taken: between two panes above each other, or beside the grid.
+    """Edge that is dragged with the mouse: between two panes above each other, or between the grid and the details.
 
     Attributes:
-        above, below: The panes; both empty for the edge beside the grid.
+        above, below: The panes; both empty for the edge of the grid.
         offset: Cells between the pointer and the edge. total: lines or columns that are divided.
     """
 
@@ -58,7 +58,7 @@ class _Edge:
 
 
 class PaneSizes:
-    """Heights and widths of the panes; the actions that change them, and their lasting state."""
+    """Heights and widths of the panes; the actions that change them, and their saved state."""
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
         self._panes = panes
@@ -73,7 +73,7 @@ class PaneSizes:
 
     # --- sizes -------------------------------------------------------------------------------------------------
     def fit(self) -> None:
-        """Give every visible pane its size; nothing is laid out where none has changed."""
+        """Give every visible pane its size; nothing is laid out if no size has changed."""
         panes, screen = self._panes, self._panes.screen
         total = max(1, panes.room.height - BARS)
         if panes.zoomed is not None:
@@ -94,13 +94,13 @@ class PaneSizes:
 
     def _fit_large(self, total: int) -> None:
         share = self.state.heights.get(Pane.SLOTS)
-        # Tiles, where the others keep what they cannot do without; charts need more than a list.
+        # Tiles, as long as the others keep their minimum; charts need more than a list.
         others = LIST_LEAST + self._lower_need(None).least + LOG_LEAST
         room = round(share * total) if share else min(total // 2, total - others)
         width = self._grid_width()
         self._panes.slots.fit_to_room(room - FRAME, width - FRAME)
         natural = self._panes.slots.natural_height + FRAME
-        # Tiles may have half of the screen; what scrolls anyway leaves more to the lists.
+        # Tiles that fit may take half of the screen; a grid that scrolls leaves more lines to the lists.
         least = max(GRID_LEAST, min(natural, room if natural <= room else total * 2 // 5))
         rows = heights(total, self._large_needs(least))
         self._apply(" ".join(map(str, rows)), f"{width} 1fr", "100%")
@@ -134,7 +134,7 @@ class PaneSizes:
         )
 
     def _natural_of(self, place: str, pane: Pane | None = None) -> int:
-        """Return the lines that the content of a place fills; a lower number counts only after a while."""
+        """Return the lines that the content of a place fills; a lower number counts only after a delay."""
         widget = self._panes.widget(pane or Pane(place))
         # A place with several views has a height for each.
         key = f"{place} {pane or ''}"
@@ -148,7 +148,7 @@ class PaneSizes:
             return self._panes.slots.natural_height + self._frame if pane is Pane.SLOTS else ANY
         now = self._clock()
         before, since = self._natural.get(key, (natural, now))
-        # abs(): a clock that was set back must not hold the lines for ever.
+        # abs(): if the clock was set back, the lines must still be given up at some time.
         if natural >= before or abs(now - since) >= SHRINK_SECONDS:
             self._natural[key] = natural, now
             return natural
@@ -160,7 +160,7 @@ class PaneSizes:
         return max(20, min(width - 20, round(share * width)))
 
     def _apply(self, rows: str, columns: str, log: str) -> None:
-        # Assigning a style lays out the whole screen, also when it is the same.
+        # Assigning a style triggers a layout of the whole screen, even if the value is the same.
         if (rows, columns, log) == self._applied:
             return
         self._applied = rows, columns, log
@@ -171,7 +171,7 @@ class PaneSizes:
 
     # --- keys --------------------------------------------------------------------------------------------------
     def action_taller(self, by: int) -> None:
-        """Move the lower edge of the focused pane by lines; of the log, the upper one."""
+        """Move the lower edge of the focused pane by some lines; for the log, the upper edge."""
         stack = self._stack()
         focused = self._panes.focused_pane or self._panes.last_list
         place = next((name for name, widget in stack if widget is self._widget_of(focused)), "")
@@ -183,23 +183,23 @@ class PaneSizes:
         self._move(names[at], names[at + 1], stack[at][1].outer_size.height + by)
 
     def action_wider(self, by: int) -> None:
-        """Make the grid wider by columns, or narrower."""
+        """Make the grid wider by some columns, or narrower."""
         if self._panes.screen.has_class("large") and self._panes.zoomed is None:
             self._set_width(self._grid_width() + by)
 
     def action_usual_sizes(self) -> None:
-        """Give up all sizes of one's own, and the level of the grid."""
+        """Reset all sizes set by the user, and the level of the grid."""
         self._panes.slots.level = None
         self._change(heights={}, slots_width=None, level="")
 
     # --- mouse -------------------------------------------------------------------------------------------------
     def press(self, x: int, y: int) -> bool:
-        """Take the edge at a position of the screen; return False where there is none."""
+        """Start dragging the edge at a position of the screen; return False if there is none."""
         self._edge = self._edge_at(x, y)
         return self._edge is not None
 
     def drag(self, x: int, y: int) -> None:
-        """Move the edge that was taken to a position of the screen."""
+        """Move the dragged edge to a position of the screen."""
         edge = self._edge
         if edge is None:
             return
@@ -210,7 +210,7 @@ class PaneSizes:
         self._move(edge.above, edge.below, y - edge.offset - top)
 
     def release(self) -> None:
-        """Let go of the edge."""
+        """Stop dragging the edge."""
         self._edge = None
 
     def _edge_at(self, x: int, y: int) -> _Edge | None:
@@ -221,14 +221,14 @@ class PaneSizes:
         if is_beside and screen.has_class("large") and panes.zoomed is None:
             return _Edge("", "", x - slots.right, panes.room.width)
         for (above, widget), (below, _) in pairwise(stack):
-            # The lower line of one frame and the upper one of the next are the same edge.
+            # The lower line of one frame and the upper line of the next are the same edge.
             if y in (widget.region.bottom - 1, widget.region.bottom):
                 return _Edge(above, below, y - widget.region.bottom, panes.room.height - BARS)
         return None
 
     # --- inside ------------------------------------------------------------------------------------------------
     def _stack(self) -> list[tuple[str, Widget]]:
-        """Return the places above each other that are visible, from top to bottom."""
+        """Return the visible places above each other, from top to bottom."""
         panes = self._panes
         lower, logs = self._widget_of(panes.lower), panes.logs
         if panes.zoomed is not None:
@@ -241,7 +241,7 @@ class PaneSizes:
         return self._panes.logs if pane is Pane.LOG else self._panes.widget(pane)
 
     def _move(self, above: str, below: str, height: int) -> None:
-        """Give the upper of two panes this height, and the lower one the rest of both; the log has no share."""
+        """Set the height of the upper of two panes and give the lower one the rest; the log has no share."""
         sizes = {name: widget.outer_size.height for name, widget in self._stack()}
         total = sum(sizes.values())
         both = sizes[above] + sizes[below]
@@ -259,21 +259,21 @@ class PaneSizes:
     # --- lasting state -----------------------------------------------------------------------------------------
     @property
     def _level(self) -> ZoomLevel | None:
-        """Level of the grid that was chosen; None for the one that fits."""
+        """Level of the grid chosen by the user; None for automatic."""
         return next((level for level in ZoomLevel if level == self.state.level), None)
 
     def choose_level(self, level: ZoomLevel) -> None:
-        """Keep a level of the grid."""
+        """Save a level of the grid."""
         self._change(level=str(level))
 
     def _change(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
         self.fit()
-        if self._timer is None:  # a key that repeats, or a mouse that moves, is written once
+        if self._timer is None:  # a repeated key or a moving mouse is written once
             self._timer = self._panes.screen.set_timer(SAVE_SECONDS, self.save)
 
     def save(self) -> None:
-        """Write what has changed since the last time."""
+        """Write changes made since the last write."""
         if self._timer is not None:
             self._timer.stop()
             self._timer = None

@@ -45,14 +45,14 @@ class PodActions:
 
     def _pod(self, purpose: str) -> PodView | None:
         """Return the selected pod, or None after saying that one must be selected."""
-        self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before
+        self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the previous run
         pod = self._view.selected_pod
         if pod is None:
             self._view.say(f"Select the pod {purpose}: 3 goes to the pods.")
         return pod
 
     def action_shell(self) -> None:
-        """Open a shell in the selected pod: key ``s``. The shell has the terminal until it ends."""
+        """Open a shell in the selected pod: key ``s``. The shell uses the terminal until it ends."""
         pod = self._pod("in which to open a shell")
         if pod is not None:
             self._ctx.background.start(self._shell(pod), group="shell", what=f"the shell in {pod.name}")
@@ -60,7 +60,7 @@ class PodActions:
     async def _shell(self, pod: PodView) -> None:
         app = self._view.screen.app
         try:
-            # Nothing is painted while another program has the terminal; the watch goes on.
+            # Nothing is painted while another program uses the terminal; the watch continues.
             with app.batch_update(), app.suspend(), self._ctx.lent():
                 code = await self._ctx.backend.exec(pod, SHELL)
         except SuspendNotSupported:
@@ -70,11 +70,13 @@ class PodActions:
         self._view.say(f"the shell in {pod.name} ended with {code}")
 
     def action_attach(self) -> None:
-        """Give the terminal to the pod's own process: key ``a``. One without input shows its output alone."""
+        """Connect the terminal to the pod's process: key ``a``. For a process without input, show only its
+        output.
+        """
         pod = self._pod("to attach to")
         if pod is None:
             return
-        if self._ctx.forbidden("shell"):  # to type is a change
+        if self._ctx.forbidden("shell"):  # typing counts as a change
             self._show_output(pod)
         else:
             self._ctx.background.start(self._attach(pod), group="shell", what=f"the input of {pod.name}")
@@ -110,7 +112,7 @@ class PodActions:
             self._view.navigation.attach(log)
 
     def action_signal(self, name: str = "") -> None:
-        """Ask for a signal, or with its name ask before it is sent."""
+        """Ask for a signal; with a name, ask for confirmation before it is sent."""
         pod = self._pod("that gets a signal")
         if pod is None or not may_touch(self._ctx, "signal", [pod]):
             return
@@ -138,7 +140,7 @@ class PodActions:
 
         async def send() -> None:
             output = await self._ctx.backend.capture(pod, cli_equivalents.signal_command(name, pid))
-            if output.code:  # kill(1) in the pod: no such process, or none of ours
+            if output.code:  # kill(1) in the pod: no such process, or one of another user
                 reason = output.err.decode("utf-8", "replace").strip() or f"exit {output.code}"
                 raise BackendError(f"{name} was not sent to {pod.name}: {reason[:200]}.")
             journal.record("signal", pod.name, "sent", signal=name)
@@ -150,11 +152,11 @@ class PodActions:
         ask(self._view.screen, self._ctx, question, f"sending {name} to {pod.name}", begin)
 
     def action_forward(self, ports: str = "") -> None:
-        """Ask for ports and forward them to the pod; a second time, end that."""
+        """Ask for ports and forward them to the pod; if ports are forwarded already, stop that."""
         pod = self._pod("to which a port leads")
         if pod is None:
             return
-        # Finished ones too: a forward that failed leaves its worker here, and the key then starts another.
+        # Finished ones too: a failed forward leaves its worker here, and the key then starts another.
         running = self._forwards.pop(pod.uid, None)
         if running is not None and not running.is_finished:
             running.cancel()
@@ -167,7 +169,7 @@ class PodActions:
 
     @property
     def open_forwards(self) -> int:
-        """Number of ports that lead to pods now."""
+        """Number of ports that are forwarded to pods now."""
         return sum(not worker.is_finished for worker in self._forwards.values())
 
     async def _forward(self, pod: PodView, ports: str) -> None:
@@ -193,11 +195,11 @@ def ports_of(text: str) -> tuple[int, int]:
     """Read ``LOCAL:REMOTE``, or one number for both.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text has another form.
     """
     local, _, remote = text.strip().rpartition(":")
     numbers = [local or remote, remote]
-    # isascii: isdigit alone accepts digits of other scripts, and superscripts that int() refuses.
+    # isascii: isdigit also accepts digits of other scripts, and superscripts that int() refuses.
     if not all(part.isascii() and part.isdigit() and int(part) < 65_536 for part in numbers) or int(remote) == 0:
         raise UsageError(f"{text!r} is not LOCAL:REMOTE.", "Such as 6006:6006; 0:6006 lets the system choose.")
     return int(numbers[0]), int(numbers[1])
@@ -207,7 +209,7 @@ def _signal_named(text: str) -> str:
     """Return the name of a signal without SIG, from its name or number.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such signal.
     """
     name = text.strip().upper().removeprefix("SIG")
     try:

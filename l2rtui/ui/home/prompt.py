@@ -17,7 +17,7 @@ MAX_REMEMBERED: Final = 50
 
 
 class PromptMode(StrEnum):
-    """Meaning of the text in the prompt, as the word before it."""
+    """Meaning of the text in the prompt; the value is the word before the field."""
 
     FILTER = "filter"
     SEARCH = "search"
@@ -42,7 +42,7 @@ _PLACEHOLDERS: Final = {
 
 
 _HISTORY: defaultdict[PromptMode, list[str]] = defaultdict(list)
-"""Submitted lines by mode, oldest first; kept for as long as the process lives."""
+"""Submitted lines by mode, oldest first; kept until the process ends."""
 
 
 class _Completion(Suggester):
@@ -51,7 +51,7 @@ class _Completion(Suggester):
         self._complete = complete
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the completed line, or None where there is nothing to add."""
+        """Return the completed line, or None if there is nothing to add."""
         completion = self._complete(value)
         return completion if completion != value else None
 
@@ -66,7 +66,7 @@ class Prompt(PromptInput):
 
     Attributes:
         mode: Meaning of the text.
-        sign: Word before the field, which still says what is asked once something is typed.
+        sign: Label before the field; it stays visible when the placeholder disappears.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -104,29 +104,29 @@ class Prompt(PromptInput):
         self._show(is_open=False)
 
     def _show(self, *, is_open: bool) -> None:
-        """Show the sign in the place of the key bar: no key of it acts while letters are typed."""
+        """Show the prompt instead of the key bar: keys of the bar do not act while text is typed."""
         self.sign.display = is_open
         self.screen.set_class(is_open, "asks")
 
     def watch_value(self, value: str) -> None:
-        """Report each letter at once and not by a message: the next key may act on the filtered rows."""
+        """Report each letter by a direct call, not a message: the next key may act on the filtered rows."""
         if self.display:
             self._changed(self.mode, value)
 
     async def action_submit(self) -> None:
-        """Submit the line, awaited: the key after enter goes to the pane that has the focus then."""
+        """Submit the line, awaited: the key after enter goes to the pane that then has the focus."""
         history = _HISTORY[self.mode]
-        if self.value and self.value not in history[-1:]:  # as in a shell: no line twice in a row
+        if self.value and self.value not in history[-1:]:  # as in a shell: no repeated lines
             history.append(self.value)
             del history[:-MAX_REMEMBERED]
         await self._submitted(self.mode, self.value.strip())
 
     def action_older(self) -> None:
-        """Recall the line before."""
+        """Recall the previous line."""
         self._recall(-1)
 
     def action_newer(self) -> None:
-        """Recall the line after."""
+        """Recall the next line."""
         self._recall(1)
 
     def action_complete(self) -> None:

@@ -1,4 +1,4 @@
-"""Actions on reservations of slots: set some aside for the user's own runs, and release them. Each asks first."""
+"""Actions on reservations: reserve slots for the user's own runs, and release them. Each asks first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from l2rtui.ui.dialogs.questions import ask
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.text import Line, Span, TextStyle
-from runtime.base.limits import duration_text, parse_duration
+from runtime.base.durations import duration_text, parse_duration
 
 _USUAL_SECONDS = 4 * 3600.0
 
 
 class ReservationActions:
-    """Actions on the slots that are named, or on the one under the cursor of the grid."""
+    """Actions on the named slots, or on the slot under the cursor of the grid."""
 
     def __init__(self, view: HomeView) -> None:
         self._view = view
@@ -71,7 +71,7 @@ class ReservationActions:
         async def release() -> None:
             is_admin = self._ctx.is_admin
             await changes.unreserve(self._ctx.backend, self._view.snapshot, names, is_admin=is_admin)
-            self._view.say(f"{_named(names)} is no longer reserved.")
+            self._view.say(f"ended the reservation of {_named(names)}")
 
         def begin() -> None:
             self._ctx.background.start(release(), group="reserve", what="the end of the reservation")
@@ -102,7 +102,7 @@ class ReservationActions:
 
         async def reserve() -> None:
             await changes.reserve(self._ctx.backend, slots, self._ctx.clock(), seconds, note)
-            self._view.say(f"{_named(slots)} is reserved for {duration_text(seconds)}.")
+            self._view.say(f"reserved {_named(slots)} for {duration_text(seconds)}")
 
         def begin() -> None:
             self._ctx.background.start(reserve(), group="reserve", what=f"the reservation of {_named(slots)}")
@@ -110,7 +110,7 @@ class ReservationActions:
         ask(self._view.screen, self._ctx, question, f"reserving {_named(slots)}", begin, is_urgent=True)
 
     def _slots(self, text: str) -> tuple[tuple[SlotId, ...], str, list[str]]:
-        """Return the slots that the first word names, else that under the cursor; their name; the other words."""
+        """Return the slots named by the first word, or the slot under the cursor; their name; the other words."""
         from l2rtui.services.reservations import changes
 
         words, snapshot = text.split(), self._view.snapshot
@@ -126,7 +126,7 @@ class ReservationActions:
 
 
 def _span(text: str) -> float | None:
-    """Return the seconds of a span such as ``4h``; None for another word."""
+    """Return the seconds of a span such as ``4h``; None for any other word."""
     try:
         return parse_duration(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Actions that change runs: place, launch, kill, scale, relaunch, destroy.
 
-Each key asks first, and nothing happens before the answer. Targets are the marked rows, else the selected run, pod
-or cell of the matrix, or after ``:`` a name.
+Each key asks first, and nothing happens before the answer. Targets are the marked rows, otherwise the selected run,
+pod or cell of the matrix, or the name given after ``:``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from l2rtui.services.ownership import is_mine
 from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod_targets
 from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
 
 ALL_MINE: Final = "mine"
-"""Written after ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
+"""Argument of ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
 
 
 class RunActions:
@@ -46,9 +47,10 @@ class RunActions:
     def _launched(self, names: tuple[str, ...] | None) -> None:
         if names:
             self._view.say(f"launched {', '.join(names)}")
+            self._view.content.select_when_seen(names[0])
 
     def action_kill(self, target: str = "") -> None:
-        """Kill the named pods, the marked ones, those of the selected cell, or the selected one."""
+        """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""
         self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before
         if target:
             pods, name = self._pods_named(target), target if target != ALL_MINE else ""
@@ -56,6 +58,8 @@ class RunActions:
             name = ""
         else:
             pods, name = self._selected_pods(), self._target()
+            if not pods and self._view.selection.pane is Pane.RUNS:
+                pods = self._pods_named(name)
         if pods:
             self._questions.ask_kill(pods, name if len(pods) > 1 else "")
         elif target:
@@ -64,20 +68,22 @@ class RunActions:
             self._view.say("Select a pod to kill: 3 goes to the pods, space marks several.")
 
     def action_destroy(self, target: str = "") -> None:
-        """Destroy the named runs, the marked ones, or the selected one; of selected cells, stop their replicas."""
+        """Destroy the named runs, the marked ones, or the selected one; if cells are selected, stop their
+        replicas.
+        """
         runs = self._runs_named(target) if target else self._marked_or_selected_runs()
         cell = "" if target else self._cell_of(runs)
         if not runs:
             missing = f"There is no run or experiment {target!r}." if target else ""
             self._view.say(missing or "Select a run to destroy: 2 goes to the seeds, space marks several.")
         elif cell:
-            # Marked runs of other kinds may lack the set: only those that have it are scaled.
+            # Some of the marked runs may lack the set: only runs that have it are scaled.
             self._questions.ask_scale([run for run in runs if run.set_named(cell)], cell, 0)
         else:
             self._questions.ask_destroy(runs, self._view.snapshot)
 
     def action_relaunch(self, target: str = "") -> None:
-        """Launch runs again, also one that is gone; of selected cells, kill the pods, which come back."""
+        """Launch runs again, also one that is gone."""
         from l2rtui.ui.dialogs import relaunch
 
         view = self._view
@@ -86,13 +92,11 @@ class RunActions:
             relaunch.review_destroyed(view.screen, view.ctx, target, self._launched)
         elif not runs:
             self.action_gone()
-        elif not target and view.panes.runs.cursor_set and (pods := self._marked_pods() or self._selected_pods()):
-            self._questions.ask_kill(pods, "" if view.panes.runs.marked else self._target())
         else:
             relaunch.ask_relaunch(view.screen, view.ctx, runs, view.snapshot)
 
     def action_gone(self) -> None:
-        """List the runs that were destroyed from here; the chosen one is launched again."""
+        """List the runs destroyed from this machine; the chosen one is launched again."""
         from l2rtui.ui.dialogs import relaunch
 
         view = self._view
@@ -121,7 +125,9 @@ class RunActions:
             view.ctx.background.start(work, group="edit", what=f"editing {run.name}")
 
     def action_cancel(self) -> None:
-        """Undo the newest confirmed kill or destroy that has not begun: key ``u``, see ``ui.state.undo_window``."""
+        """Cancel the newest confirmed kill or destroy that has not started: key ``u``, see
+        ``ui.state.undo_window``.
+        """
         what = self._view.ctx.undo_window.undo_newest()
         self._view.say(f"called back: {what}" if what else "There is nothing to call back.")
 
@@ -148,7 +154,7 @@ class RunActions:
         return self._marked_runs() or ([run] if run is not None else [])
 
     def _cell_of(self, runs: list[RunView]) -> str:
-        """Return the set of workers whose cell is selected, where one of these runs has it."""
+        """Return the set of workers of the selected cell, if one of these runs has it."""
         cell = self._view.selection.cell
         sets = [workers for run in runs if (workers := run.set_named(cell))]
         return cell if any(workers.role is not Role.LEARNER for workers in sets) else ""
@@ -157,7 +163,7 @@ class RunActions:
         return self._view.selection.pods(self._view.snapshot)
 
     def _marked_pods(self) -> tuple[PodView, ...]:
-        """Return the marked pods; with marked runs and a selected cell, the pods of that set in each of them."""
+        """Return the marked pods; with marked runs and a selected cell, the pods of that set in each run."""
         snapshot, panes = self._view.snapshot, self._view.panes
         marked = tuple(pod for uid, pod in snapshot.pods.items() if uid in panes.pods.marked)
         cell = panes.runs.cursor_set
@@ -166,7 +172,9 @@ class RunActions:
         return tuple(pod for run in self._marked_runs() for pod in snapshot.pods_of(run.name, cell))
 
     def cli_equivalent(self, action: str) -> str:
-        """Return the command line that does what an action does for the selection; empty where there is none."""
+        """Return the command line that does the same as an action on the selection; empty if there is no such
+        command.
+        """
         view = self._view
         commands = self._equivalent(action)
         row = view.selected_pod or view.selected_run

@@ -46,15 +46,15 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 SETTLE_SECONDS: Final = 0.15
-"""The log follows the cursor after it has rested this long, so that running down a list opens no streams."""
+"""Delay before the log follows the cursor, so that scrolling through a list opens no streams."""
 AGE_SECONDS: Final = 5.0
 S = TypeVar("S")
 
 
 def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
-    """Give a screen the ``action_*`` methods of its parts: by attribute of the screen, the class of the part.
+    """Give a screen the ``action_*`` methods of its parts, by attribute of the screen and class of the part.
 
-    Textual looks for the action of a key on the screen whose binding it is, and nowhere else.
+    Textual looks for the action of a key only on the screen that has the binding.
     """
 
     def add_actions(screen: type[S]) -> type[S]:
@@ -124,12 +124,12 @@ class ClusterScreen(Screen[None]):
         yield self.command_line.prompt.sign
 
     def on_mount(self) -> None:
-        """Start the clock of the ages."""
+        """Start the timer that redraws the ages."""
         self.set_interval(AGE_SECONDS, self.content.draw_ages)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
 
     def on_unmount(self) -> None:
-        """Save what was changed a moment ago, and close the streams."""
+        """Save recent changes of sizes, and close the streams."""
         self.sizes.save()
         self.content.close()
 
@@ -139,15 +139,15 @@ class ClusterScreen(Screen[None]):
             event.refresh_styles, self._was_resumed = False, True
 
     def on_resize(self, event: events.Resize) -> None:
-        """Choose the arrangement that fits."""
-        if event.size == self.outer_size:  # it was just laid out for that: Textual would do it once more
+        """Choose the layout that fits."""
+        if event.size == self.outer_size:  # it was just laid out for that size: Textual would do it again
             event.stop()
             event.prevent_default()
         self.panes.fit_to(event.size)
         self._show()
 
     def _redraw(self) -> None:
-        """Draw everything anew after a change of the theme, which may have other glyphs."""
+        """Redraw everything after a change of the theme, which may have other glyphs."""
         for widget in self.query(SpanWidget):
             widget.refresh()
         self.content.titles.show()
@@ -174,23 +174,25 @@ class ClusterScreen(Screen[None]):
         if not self.is_mounted:  # the first Resize event comes after the mount
             return
         self.content.show()
-        if self._settling is None:  # else the log follows when the cursor rests
+        if self._settling is None:  # otherwise the log follows when the cursor rests
             self.content.show_log()
 
     # --- permission --------------------------------------------------------------------------------------------
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` or missing permissions forbid; keys, palette, menu and clicks all ask here."""
+        """Disable actions that ``--readonly`` or missing permissions forbid; keys, palette, menu and clicks all ask
+        here.
+        """
         return None if self.ctx.forbidden(action) else True
 
     def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
+        """Show why a disabled key does nothing."""
         key = self.ctx.keys.pressed(event.key)
         if key is not None and (reason := self.ctx.forbidden(key.action)):
             self.ctx.background.say(f"{key.face} ({key.name}) is off: {reason}.")
 
     @on(KeyBar.Clicked)
     async def _key_clicked(self, event: KeyBar.Clicked) -> None:
-        # Keys of a pane are actions of the widget with the focus; a click on the bar does not move it.
+        # Keys of a pane are actions of the focused widget; a click on the bar does not move the focus.
         target = self.focused if event.key.context is not KeyContext.CLUSTER and self.focused else self
         await self.app.run_action(event.key.action.replace("%", "1"), target)
 
@@ -198,7 +200,7 @@ class ClusterScreen(Screen[None]):
     @on(VirtualTable.CursorMoved)
     def _row_moved(self, event: VirtualTable.CursorMoved) -> None:
         if event.table is self.panes.runs:
-            # At once and not after the delay of the log: the next key may act on a pod of this run.
+            # Immediately, without the delay of the log: the next key may act on a pod of this run.
             self.content.show_view(self.panes.lower)
         self._selected()
 
@@ -214,7 +216,7 @@ class ClusterScreen(Screen[None]):
         run = self.snapshot.run_named(entry.run) if entry and entry.run else None
         if run is not None:
             self.panes.runs.move_to(run.uid)
-            self.content.show_pods()  # the pods of this run, else the cursor would find none
+            self.content.show_pods()  # the pods of this run, otherwise the cursor would not find the pod
         return entry is not None and self.panes.pods.move_to(entry.pod_uid)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
@@ -259,16 +261,16 @@ class ClusterScreen(Screen[None]):
 
     # --- the mouse on the edges of panes -----------------------------------------------------------------------
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Take an edge between two panes."""
+        """Start dragging an edge between two panes."""
         if self.sizes.press(event.screen_x, event.screen_y):
-            self.query_one("#body").capture_mouse()  # else moves over other widgets would go to these
+            self.query_one("#body").capture_mouse()  # otherwise moves over other widgets would go to those
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Move the edge that was taken."""
+        """Move the dragged edge."""
         self.sizes.drag(event.screen_x, event.screen_y)
 
     def on_mouse_up(self) -> None:
-        """Let go of the edge."""
+        """Stop dragging the edge."""
         self.sizes.release()
         self.query_one("#body").release_mouse()
 
@@ -295,30 +297,32 @@ class ClusterScreen(Screen[None]):
 
     # --- actions that concern all parts ------------------------------------------------------------------------
     def action_back(self) -> None:
-        """Close the prompt, a notice, the search or the zoom; else leave the log; else clear filters and marks."""
+        """Close the prompt, a notice, the search or the zoom; else leave log or cell; else clear filters, marks."""
         panes, pane = self.panes, self.panes.focused_pane
         if self.command_line.is_open:
             self.command_line.close(keep=False)
         elif self.ctx.absence is not None and self.ctx.absence.take_away():
-            pass  # the notice alone goes: filters and marks stay for the next press
+            pass  # only the notice is closed: filters and marks stay for the next press
         elif pane is Pane.LOG and panes.log_pane.search:
             panes.log_pane.find("")
         elif panes.zoomed is not None:
             self.navigation.zoom(None)
         elif pane is Pane.LOG:
             self.navigation.go_to(panes.last_list)
+        elif pane is Pane.RUNS and panes.runs.cursor_cell:
+            panes.runs.leave_cell()
         else:
             self.filters.clear()
 
     def action_admin(self) -> None:
-        """Allow changes to other people's runs, or no more; each change wants the owner's run name typed."""
+        """Allow changes to other people's runs, or forbid them again; each change needs the run's name typed."""
         self.ctx.is_admin = not self.ctx.is_admin
         self.health = replace(self.health, is_admin=self.ctx.is_admin)
         allowed = "Other people's runs may be changed now: each wants its name typed." if self.ctx.is_admin else ""
         self.ctx.background.say(allowed or "Other people's runs are left alone again.")
 
     def action_menu(self) -> None:
-        """Open a list of everything that can be done with the selection, and the command line of each."""
+        """Open a list of all actions on the selection with their command lines."""
         from l2rtui.ui.dialogs.menu import MenuScreen
 
         def chosen(action: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Selection: positions of the cursors, and the run, pods, log and lines that follow from them. Pure."""
+"""Selection: positions of the cursors, and the run, pods, log and lines derived from them. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Selection:
 
     Attributes:
         pane: The last of slots, runs and pods that had the focus.
-        run_uid, pod_uid, slot: None where a pane is empty.
-        cell: Name of the set whose cell the cursor of the matrix stands on; empty for the whole run.
+        run_uid, pod_uid, slot: None if a pane is empty.
+        cell: Name of the set whose cell in the matrix has the cursor; empty for the whole run.
     """
 
     pane: Pane = Pane.RUNS
@@ -50,7 +50,7 @@ class Selection:
     cell: str = ""
 
     def run(self, snapshot: ClusterSnapshot) -> RunView | None:
-        """Return the selected run, or that of the selected pod or slot."""
+        """Return the selected run, or the run of the selected pod or slot."""
         if self.pane is Pane.RUNS:
             return snapshot.runs.get(self.run_uid or "")
         pod = self.pod(snapshot)
@@ -66,7 +66,7 @@ class Selection:
         return None
 
     def pods(self, snapshot: ClusterSnapshot) -> tuple[PodView, ...]:
-        """Return the selected pod, or those of the selected cell."""
+        """Return the selected pod, or the pods of the selected cell."""
         run = self.run(snapshot)
         if self.pane is Pane.RUNS and run is not None and self.cell:
             return snapshot.pods_of(run.name, self.cell)
@@ -74,7 +74,7 @@ class Selection:
         return (pod,) if pod is not None else ()
 
     def set_name(self, snapshot: ClusterSnapshot) -> str:
-        """Return the set of the selected cell or pod; of a run its only set of workers; else empty."""
+        """Return the set of the selected cell or pod, or the only set of workers of a run; otherwise empty."""
         run = self.run(snapshot)
         if self.pane is Pane.RUNS and self.cell:
             return self.cell if run and run.set_named(self.cell) else ""
@@ -85,7 +85,7 @@ class Selection:
         return workers[0] if len(workers) == 1 else ""
 
     def target(self, snapshot: ClusterSnapshot) -> str:
-        """Return the selection as the CLI names it: ``RUN``, ``RUN/SET``, or a pod; empty when there is none."""
+        """Return the selection as a CLI target: ``RUN``, ``RUN/SET``, or a pod; empty if nothing is selected."""
         run, pod = self.run(snapshot), self.pod(snapshot)
         if pod is not None:
             return pod.name
@@ -99,9 +99,11 @@ class Selection:
         *,
         pods_of: PodsOf | None = None,
     ) -> LogSelection:
-        """Return the pods whose log to show: the marked ones, those of the marked runs, or of the selection."""
+        """Return the pods whose log to show: the marked pods, the pods of marked runs, or those of the
+        selection.
+        """
         pods_of = pods_of or snapshot.pods_of  # without an index the snapshot searches all pods
-        # The keys tell logs apart, and content.show_log reads "run UID/SET" to add pods that come later.
+        # The keys distinguish logs, and content.show_log reads "run UID/SET" to add pods that come later.
         pods = tuple(pod for uid, pod in snapshot.pods.items() if uid in marked) if marked else ()
         if pods:
             key = "marked " + " ".join(sorted(pod.uid for pod in pods))
@@ -132,12 +134,14 @@ class Selection:
         pods_of: PodsOf | None = None,
         old: Mapping[str, str] = MappingProxyType({}),
         learning: LearningState | None = None,
+        is_single: bool = False,
     ) -> tuple[Line, ...]:
-        """Return lines about the selection; the first is a sentence that stands for itself.
+        """Return lines about the selection; the first is a complete sentence.
 
         Args:
-            old: Ages of the records of runs and pods that say nothing of the present, by uid.
+            old: Ages of outdated records of runs and pods, by uid.
             learning: State of the learning of the selected run.
+            is_single: Only the first line is shown.
         """
         mismatches = snapshot.ledger.mismatches
         if self.pane is Pane.SLOTS and self.slot is not None:
@@ -156,4 +160,4 @@ class Selection:
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
         if run is None:
             return ()
-        return about_run(run, pods, metrics, now, width, old.get(run.uid, ""), learning)
+        return about_run(run, pods, metrics, now, width, old.get(run.uid, ""), learning, is_single=is_single)

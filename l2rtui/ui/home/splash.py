@@ -1,6 +1,6 @@
 """Splash screen: the first frame with name, context and keys, painted before the home screen is imported.
 
-Its lines are where the home screen has them, so that nothing jumps when it is replaced.
+Its lines are at the same positions as on the home screen, so that nothing jumps when it is replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sharing of the view: what is shown as a link, and a link of somebody else as what is shown."""
+"""Sharing of the view: export the current view as a link, and open such a link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 class ViewSharing:
-    """Links to what the home screen shows."""
+    """Links to the current view of the home screen."""
 
     def __init__(self, view: HomeView, filters: FilterActions) -> None:
         self._view = view
@@ -26,7 +26,7 @@ class ViewSharing:
         """Copy the command that opens this view, or write its link to a file: ``:share``."""
         link = self.current().link
         try:
-            parse_view(link)  # what is shared must open: a filter may be too long for a link
+            parse_view(link)  # the shared link must open: a filter may be too long for a link
         except ValueError as error:
             self._view.say(str(error), is_error=True)
             return
@@ -43,7 +43,7 @@ class ViewSharing:
         self._view.ctx.background.start(save(), group="save", what=f"saving {path}")
 
     def current(self) -> SharedView:
-        """Return what is shown now."""
+        """Return the current view."""
         view, panes, ctx = self._view, self._view.panes, self._view.ctx
         backend = ctx.backend_or_none
         contexts = backend.contexts if backend is not None else None
@@ -86,7 +86,7 @@ class ViewSharing:
         return ""
 
     def apply(self, shared: SharedView) -> None:
-        """Show what a link names; what is not here any more is said."""
+        """Show the view of a link, and report rows and columns that do not exist here."""
         content, panes = self._view.content, self._view.panes
         content.is_mine_only, content.has_all_pods = shared.is_mine, shared.has_all_pods
         content.show_runs()

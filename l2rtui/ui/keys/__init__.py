@@ -1,1 +1,3 @@
-"""The table of keys, what is made from it (bindings, help, docs), and their order of delivery."""
+"""The table of keys, everything derived from it (bindings, help, docs), and the order in which keys are
+delivered.
+"""

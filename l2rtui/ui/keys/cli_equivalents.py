@@ -1,7 +1,7 @@
-"""Verb and arguments of each action: what does the same without the app. Pure.
+"""Equivalent CLI verb and arguments of each action. Pure.
 
-Screens show the line beside every action and copy it on request, so that an action done by hand can go into a
-script. ``AppContext.command_line`` writes it, with the options that say where it acts.
+Screens show the line with every action and copy it on request, so that a manual action can go into a script.
+``AppContext.command_line`` writes it, with the options for context, namespace and user.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> tuple[Words, ...
 
 
 def launch_again(run: str) -> Words:
-    """Launch a destroyed run again; without a name the last one."""
+    """Launch a destroyed run again; without a name, the last one."""
     return ["relaunch", *filter(None, [run])]
 
 
@@ -57,7 +57,7 @@ def attach(target: str) -> Words:
 
 
 def signal(target: str, name: str, pid: int) -> Words:
-    """Send a pod's process a signal."""
+    """Send a signal to a pod's process."""
     return ["exec", target, "--", *signal_command(name, pid)]
 
 
@@ -84,7 +84,7 @@ def _admin(is_admin: bool) -> list[str]:
 
 
 def shell(target: str) -> Words:
-    """Open a shell beside a pod's process."""
+    """Open a shell in a pod, next to its process."""
     return ["exec", target, "--", "sh"]
 
 
@@ -96,7 +96,7 @@ def logs(
     include: str = "",
     exclude: str = "",
 ) -> Words:
-    """Show the logs that a pane shows."""
+    """Show the logs of a pane."""
     arguments = ["logs", *targets, "--previous" if is_previous else "-f"]
     if since_seconds is not None:
         arguments += ["--since", _SPANS.get(since_seconds, f"{since_seconds:g}s")]

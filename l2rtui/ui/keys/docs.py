@@ -65,7 +65,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield _HEAD
     table = KeyTable(KEYS)
-    # The default table: the page describes the app as it comes and not one person's bindings.
+    # The default table: the page describes the app without any user's own bindings.
     for context in KeyContext:
         yield f"## {context}\n"
         yield "| key | what it does | name |\n| --- | --- | --- |"

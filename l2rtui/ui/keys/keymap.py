@@ -4,8 +4,8 @@
     "run.destroy" = "ctrl+x"
     "app.help" = "?,f1"
 
-Names are the ids of the table (``docs/keys.md``). Every mistake is refused with a sentence: a key with another
-effect than its owner expects is how runs get destroyed by accident.
+Names are the ids of the table (``docs/keys.md``). Every error is refused with a sentence: a key with another effect
+than the user expects destroys runs by accident.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMED: Final = frozenset(str(key.value) for key in Keys if not key.value.starts
 _MODIFIERS: Final = ("ctrl+", "shift+", "alt+", "super+")
 _SHOWN: Final = {"left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "pageup": "page up"}
 _ALWAYS: Final = frozenset({"ctrl+q", "ctrl+c"})
-"""Leave the app from everywhere; nothing else may be bound to them."""
+"""Quit the app from everywhere; these keys cannot be bound to anything else."""
 
 
 def key_table(bindings: Iterable[tuple[str, str]]) -> KeyTable:
@@ -35,7 +35,7 @@ def key_table(bindings: Iterable[tuple[str, str]]) -> KeyTable:
         bindings: Id of an entry, and its keys separated by commas.
 
     Raises:
-        ConfigError: there is no such entry or key, it cannot be rebound, or two entries of one context share a key.
+        ConfigError: unknown entry or key, an entry that cannot be rebound, or a key used twice in one context.
     """
     table = {key.id: key for key in KEYS}
     bound: set[str] = set()
@@ -62,7 +62,7 @@ def keymap(table: KeyTable) -> Mapping[str, str]:
 
 
 def face(name: str) -> str:
-    """Return a key as screens write it."""
+    """Return a key in the notation of the screens."""
     if name in _SHOWN:
         return _SHOWN[name]
     for modifier in _MODIFIERS:
@@ -72,7 +72,7 @@ def face(name: str) -> str:
 
 
 def _name(entry: str, text: str) -> str:
-    """Return Textual's name of a key that a person wrote."""
+    """Return Textual's name of a key that the user wrote."""
     for modifier in _MODIFIERS:
         if text.startswith(modifier) and len(text) > len(modifier):
             bare = _name(entry, text.removeprefix(modifier))
@@ -90,7 +90,7 @@ def _refuse_clashes(bound: set[str], keys: Iterable[Key]) -> None:
     for key in keys:
         for name in key.keys.split(","):
             other = owners.setdefault(name, key)
-            # Only a clash with a custom binding is the person's mistake.
+            # Only a clash with a custom binding is the user's error.
             if other is not key and bound & {key.id, other.id}:
                 where = key.context if key.context is not KeyContext.APP else other.context
                 raise ConfigError(
@@ -110,4 +110,4 @@ def _key_of(character: str) -> str:
 
 
 _CHARACTERS: Final = {_key_of(chr(number)): chr(number) for number in range(33, 127) if not chr(number).isalnum()}
-"""Textual's names of punctuation, and what they write."""
+"""Textual's names of punctuation, and the characters they write."""

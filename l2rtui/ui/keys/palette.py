@@ -19,7 +19,7 @@ class Command:
     Attributes:
         name: First word. takes: its arguments, for the help; empty without any.
         tooltip: One sentence.
-        action: The action without ``action_``; ``%`` stands for what follows, as a text.
+        action: The action without ``action_``; ``%`` is replaced by the argument text.
         completion: Source of the completions of its argument: ``columns``, ``runs``, ``gone``, ``specs``,
             ``themes``, ``filters``, ``contexts``, ``namespaces``, or none.
         changes: ``--readonly`` forbids it.
@@ -104,7 +104,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     | {"context": "ctx", "contexts": "ctx", "namespace": "ns", "namespaces": "ns"}
     | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
 )
-"""Words of kubectl, k9s and shells, by which people look for a command."""
+"""Words of kubectl, k9s and shells that people may try first."""
 
 
 @cache
@@ -114,7 +114,7 @@ def changing_actions() -> frozenset[str]:
 
 
 def hint_for(word: str) -> str:
-    """Return the next step after a command that is not there."""
+    """Return the next step after an unknown command."""
     likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
     names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
@@ -129,10 +129,10 @@ def command_named(word: str) -> Command | None:
 
 
 def complete(text: str, completions: Mapping[str, Sequence[str]]) -> str:
-    """Return the text with its last word completed; unchanged when nothing fits.
+    """Return the text with its last word completed; unchanged if nothing matches.
 
     Args:
-        completions: Words by ``Command.completion``; the columns of a view stand under the name of its command.
+        completions: Words by ``Command.completion``; the columns of a view are under the name of its command.
     """
     head, space, rest = text.partition(" ")
     if not space:

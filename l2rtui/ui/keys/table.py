@@ -1,10 +1,10 @@
 """Table of all keys.
 
 Bindings, the key bar, the help screen, the menu, the command palette, ``docs/keys.md``, the grey of ``--readonly``
-and the tests are derived from it, so that none of them can contradict another.
+and the tests are derived from it, so they cannot contradict each other.
 
-Conventions are those of k9s and kdash where they have one. No action needs a function key, a ctrl-shift chord or
-the mouse. Pasted text comes as one event and never as keys.
+Keys follow the conventions of k9s and kdash, if there are any. No action needs a function key, a ctrl-shift chord
+or the mouse. Pasted text arrives as one event, never as keys.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Key:
     Attributes:
         id: Stable name, for keymaps.
         keys: Textual's key names, separated by commas.
-        face: The keys as screens write them.
-        action: The action without ``action_``, as the widget or screen of its context defines it; ``%`` stands for
-            the digit that was pressed.
+        face: The keys as shown on screens.
+        action: The action without ``action_``, as the widget or screen of its context defines it; ``%`` is replaced
+            by the digit that was pressed.
         label: One or two words for the key bar; empty keeps it out of the bar.
         tooltip: One sentence for the help screen and the palette.
-        context: Where it works; a widget's context goes before that of its screen.
+        context: Where it works; a widget's context has precedence over that of its screen.
         changes: It changes something outside this screen; ``--readonly`` turns it off.
     """
 
@@ -64,18 +64,18 @@ class Key:
 
     @property
     def name(self) -> str:
-        """One or two words for people, even where the key bar has none."""
+        """One or two words for display, also if the key bar does not show the key."""
         return self.label or self.action.partition("(")[0].replace("_", " ")
 
 
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
-# Short names in the order of the enum, so that an entry of the table stays on one line.
+# Short names in the order of the enum, so that an entry of the table fits on one line.
 _, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, *_REST = KeyContext
 _EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _APP = _REST
 
 KEYS: Final = (
-    # Most of what changes something is a capital letter or takes ctrl.
+    # Most changes have a capital letter or ctrl.
     Key("run.place", "P", "P", "place", "place", "Place a run on slots by cursor", changes=True),
     Key("run.launch", "L", "L", "launch", "launch", "Launch a run from a spec file", changes=True),
     Key("pod.kill", "K", "K", "kill", "kill", "Kill the selected or marked pods; they come back", changes=True),
@@ -111,7 +111,7 @@ KEYS: Final = (
     Key("view.menu", "m", "m", "menu", "menu", "Choose what to do from a list"),
     Key("view.copy", "c", "c", "copy", "", "Copy the command line for the selection"),
     Key("view.cancel", "u", "u", "cancel", "", "Call back what was confirmed less than five seconds ago"),
-    # Digits go to panes from everywhere; while placing there are none, and digits are numbers of replicas.
+    # Digits select panes everywhere, except in place mode, where they are numbers of replicas.
     Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
     Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the seeds and their sets"),
     Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
@@ -134,7 +134,7 @@ KEYS: Final = (
     Key("view.back", "escape", "esc", "back", "", "Back: close the filter, the zoom, the faults, the marks"),
     Key("app.help", "question_mark", "?", "help", "help", "Show all keys"),
     Key("app.quit", "q", "q", "leave", "quit", "Leave the app; runs go on"),
-    # Arrows, and the keys of vi beside them.
+    # Arrows, and the keys of vi.
     Key("grid.left", "left,h", "← h", "step(-1,0)", "", "One slot to the left", _GRID),
     Key("grid.right", "right,l", "→ l", "step(1,0)", "", "One slot to the right", _GRID),
     Key("grid.up", "up,k", "↑ k", "step(0,-1)", "", "One line up", _GRID),
@@ -163,7 +163,7 @@ KEYS: Final = (
     Key("log.since", "greater_than_sign", ">", "since(1)", "since", "The last 1m 5m 15m 30m 1h 1d, then all", _LOG),
     Key("log.since_back", "less_than_sign", "<", "since(-1)", "", "The span of time before that", _LOG),
     Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", _LOG),
-    # In the log `!` hides lines instead: of faults it knows nothing.
+    # In the log `!` hides lines instead: it has no notion of faults.
     Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", _LOG),
     Key("log.json", "J", "J", "json", "json", "Metric records as a table, raw, or on lines of their own", _LOG),
     Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", _LOG),
@@ -191,7 +191,7 @@ KEYS: Final = (
     Key("charts.far_right", "pagedown", "page down", "cursor(10)", "", "Ten columns to the right", _CHARTS),
     Key("charts.first", "g,home", "g", "edge(-1)", "", "Read values at the beginning", _CHARTS),
     Key("charts.end", "G,end", "G", "edge(1)", "", "Read the newest values", _CHARTS),
-    # Placement mode has a screen of its own, so its letters may repeat those of the cluster screen.
+    # Place mode is a separate screen, so its letters may repeat those of the cluster screen.
     Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", _PLACEMENT),
     Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", _PLACEMENT),
     Key("place.spread", "A", "A", "fill('spread')", "spread", "Seat what is left, round all devices", _PLACEMENT),
@@ -240,6 +240,7 @@ KEYS: Final = (
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", _APP),
     # Bound with priority: they work in fields and dialogs too, and cannot be rebound.
+    Key("app.suspend", "ctrl+z", "ctrl+z", "suspend_process", "", "Go back to the shell; `fg` returns", _APP),
     Key("app.redraw", "ctrl+l", "ctrl+l", "redraw", "", "Draw the whole screen again", _APP),
     Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", _APP),
 )  # fmt: skip
@@ -260,13 +261,13 @@ def bindings(context: KeyContext, only: str = "") -> list[BindingType]:
         )
         for key in KEYS
         if key.context is context and only in ("", key.id)
-        # A % stands for the pressed key, so each key of such an entry needs a binding with an action of its own.
+        # A % is replaced by the pressed key, so each key of such an entry needs a separate binding and action.
         for pressed in (key.keys.split(",") if "%" in key.action else (key.keys,))
     ]
 
 
 class KeyTable:
-    """Key table of one person: the default table with the bindings of the settings."""
+    """Key table of one user: the default table with the bindings of the settings."""
 
     def __init__(self, keys: Iterable[Key] = KEYS) -> None:
         self.keys = tuple(keys)
@@ -280,5 +281,5 @@ class KeyTable:
         return next((key for key in self.of(context) if name in key.keys.split(",")), None)
 
     def face(self, key_id: str) -> str:
-        """Return the keys of an entry as screens write them."""
+        """Return the keys of an entry as shown on screens."""
         return next(key.face for key in self.keys if key.id == key_id)

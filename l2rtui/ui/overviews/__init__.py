@@ -1,4 +1,5 @@
-"""Lists above the runs: experiments, owners, runs of the past; enter opens what is behind a row.
+"""Overviews: experiments, owners, past runs; enter opens the objects behind a row.
 
-They compute from what the app has anyway; only the history reads its file. What a row opens is done by ``ui.home``.
+They compute from data that the app already has; only the history reads its file. ``ui.home`` performs the opening
+of a row.
 """

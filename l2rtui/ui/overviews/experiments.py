@@ -1,4 +1,4 @@
-"""Experiments: a row for each, over its seeds; from there to its runs or its charts."""
+"""Experiments: one row each, over its seeds; opens into its runs or its charts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExperimentsScreen(Overview):
     """All experiments.
 
     Args:
-        results: Returns the state and the newest return of every run, as the app knows them now.
+        results: Returns the current state and the newest return of every run.
     """
 
     KEY_CONTEXT = KeyContext.EXPERIMENT
@@ -63,13 +63,13 @@ class ExperimentsScreen(Overview):
         return self._ctx.command_line(("experiments", *filter(None, [self._experiment])))
 
     def action_charts(self) -> None:
-        """Go to the curves of the experiment: the mean over its seeds, with their spread."""
+        """Show the curves of the experiment: the mean over its seeds, with their spread."""
         if self._experiment:
             self.dismiss(Opening(self._experiment, is_charts=True))
 
     @property
     def _experiment(self) -> str:
-        """Name of the row's experiment: its title may say which spec it is."""
+        """Name of the row's experiment; its title may also name the spec."""
         return (self._table.cursor_key or "").partition(" ")[0]
 
 

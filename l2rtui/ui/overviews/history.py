@@ -1,4 +1,4 @@
-"""History: runs of the past with their outcome; one record in full, how two differ, and a launch as it was."""
+"""History: past runs with their outcome; one record in full, the difference of two, and an exact relaunch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 class HistoryScreen(Overview):
-    """Runs of the past, newest first; enter shows a record."""
+    """Past runs, newest first; enter shows a record."""
 
     KEY_CONTEXT = KeyContext.HISTORY
     BINDINGS = bindings(KEY_CONTEXT)
@@ -67,7 +67,8 @@ class HistoryScreen(Overview):
         try:
             await self._show_changes()
             if not self._is_complete:
-                # Only once: whoever opens the history wants the ends that nobody has seen, and runs of others.
+                # Only once: a user who opens the history wants ends that no app has recorded yet, and runs of
+                # others.
                 self._is_complete = True
                 await _complete(self._ctx)
                 await self._show_changes()
@@ -76,7 +77,7 @@ class HistoryScreen(Overview):
                 self._show_error(error)
 
     async def _show_changes(self) -> None:
-        """Show the rows, unless the file is as it was: ten thousand rows cost a quarter of a second."""
+        """Show the rows, unless the file is unchanged: ten thousand rows cost a quarter of a second."""
         state = await asyncio.to_thread(_file_state)
         if state == self._state:
             return
@@ -93,7 +94,7 @@ class HistoryScreen(Overview):
         return self._ctx.command_line(("history", *(("show", key[:ID_CHARS]) if key else ())))
 
     def _in_order(self, keys: set[str]) -> list[str]:
-        """Return marked runs, the older first: a difference reads from then to now."""
+        """Return marked runs, the older first: a difference reads from old to new."""
         rows = self._table.model.rows
         return sorted(keys & rows.keys(), key=lambda key: rows[key].sort[3])
 
@@ -113,7 +114,9 @@ class HistoryScreen(Overview):
             self.app.push_screen(DetailScreen([_labelled(line) for line in lines], title))
 
     def action_diff(self) -> None:
-        """Show how the two marked runs differ, or the marked one and that under the cursor."""
+        """Show the difference between the two marked runs, or between the marked one and the one under the
+        cursor.
+        """
         marked = set(self._table.marked)
         if len(marked) == 1 and self._table.cursor_key is not None:
             marked.add(self._table.cursor_key)
@@ -137,7 +140,7 @@ class HistoryScreen(Overview):
             self.app.push_screen(DetailScreen([_coloured(line) for line in lines], "Difference"))
 
     def action_repeat(self) -> None:
-        """Plan a launch exactly as the run was; what cannot be had any more refuses it."""
+        """Plan a launch exactly as the run was; it is refused if something of it is no longer available."""
         if key := self._table.cursor_key:
             self._ctx.background.start(self._repeat(key), group="plan", what="launching again", is_exclusive=True)
 
@@ -160,7 +163,7 @@ class HistoryScreen(Overview):
 
 
 def _labelled(line: str) -> Line:
-    """Return a line of a record; a long value goes on below its beginning, and not below its name."""
+    """Return a line of a record; the rest of a long value is aligned below the value, not below the name."""
     label = _LABEL.match(line)
     return (Span(line),) if label is None else (Span(label[0], TextStyle.DIM), Span(line[label.end() :]))
 
@@ -224,7 +227,7 @@ def _rows() -> list[Row]:
 
 
 def _file_state() -> object:
-    """Return a value that another write to the history changes."""
+    """Return a value that changes with every write to the history."""
     from l2rtui.services.history.store import history_path
 
     path = history_path()

@@ -1,4 +1,4 @@
-"""Base of the overviews: a list that stays up to date, with filter, faults and sorting as in all tables."""
+"""Base of the overviews: a list that updates itself, with filter, faults and sorting as in all tables."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from l2rtui.ui.widgets.table_model import TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 REFRESH_SECONDS: Final = 2.0
-"""Learners write a record every two seconds; nothing here changes more often."""
+"""Learners write a record every two seconds; the data here change no more often."""
 _QUESTION: Final = "Which rows? Words, or a column: name~racing live>0   enter keep   esc all"
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Row that was chosen, and whether its charts are wanted instead of its runs."""
+    """Chosen row, and True if its charts were requested instead of its runs."""
 
     key: str
     is_charts: bool = False
 
 
 class Overview(ListDialog[Opening | None]):
-    """Rows that are computed again every two seconds; answers with the row that was opened.
+    """Rows that are computed again every two seconds; returns the row that was opened.
 
     Args:
-        heading: Of the title.
-        filter_text: Filter to begin with.
+        heading: Part of the title.
+        filter_text: Initial filter.
     """
 
     PANELS = ()
@@ -49,7 +49,7 @@ class Overview(ListDialog[Opening | None]):
         self._first_filter = filter_text
 
     def on_mount(self) -> None:
-        """Apply the first filter, and stay up to date."""
+        """Apply the first filter, and update periodically."""
         self._table.narrow(text=self._first_filter)
         self.set_interval(REFRESH_SECONDS, self.action_again)
 
@@ -72,12 +72,12 @@ class Overview(ListDialog[Opening | None]):
         self._ask(_QUESTION, self._table.model.filter_text)
 
     def action_faults(self) -> None:
-        """Show only rows that need somebody, or all again."""
+        """Show only faults, or all rows again."""
         self._table.narrow(faults_only=not self._table.model.faults_only)
 
     @on(Input.Changed)
     def _filter_typed(self, event: Input.Changed) -> None:
-        # A field that is being closed is emptied, and says so after it is hidden: the filter stays then.
+        # A field that closes is emptied, and reports that after it is hidden; the filter must then stay.
         if self._field.display:
             self._table.narrow(text=event.value)
 
@@ -86,7 +86,7 @@ class Overview(ListDialog[Opening | None]):
         self._close_field()
 
     def action_close(self) -> None:
-        """Take the filter away first, then close the dialog."""
+        """Clear the filter if there is one, otherwise close the dialog."""
         if not (self._field.display or self._table.model.filter_text):
             self.dismiss(None)
             return
@@ -110,5 +110,5 @@ def number_cell(value: float | None, text: str, style: TextStyle = TextStyle.PLA
 
 
 def count_cell(value: int, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Return the cell of a count, dim where it is zero."""
+    """Return the cell of a count, dim if it is zero."""
     return number_cell(value, str(value), style if value else TextStyle.DIM)

@@ -1,4 +1,4 @@
-"""Owners: the slots and GPUs of each person in each project, and those that do nothing; from there to the pods."""
+"""Owners: the slots and GPUs of each user in each project, and the idle ones; opens into the pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OwnersScreen(Overview):
     """All owners.
 
     Args:
-        look: Returns the newest snapshot, and how long GPUs have been idle.
+        look: Returns the newest snapshot, and the idle time of GPUs.
     """
 
     KEY_CONTEXT = KeyContext.OWNER

@@ -1,4 +1,4 @@
-"""View of a placement draft: what is staged on the grid and by set, preflight findings, the command line."""
+"""View of a placement draft: staged replicas on the grid and by set, preflight findings, the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from l2rtui.ui.widgets.metric_strip import MetricStrip
 from l2rtui.ui.widgets.prompt_input import PromptInput
 
 _RANKS: Final = "abcdefghijklmnopqrstuvwxyz"
-"""Glyphs of seeds with more than one digit, in their order."""
+"""Glyphs of seeds with more than one digit, in order."""
 _MANY: Final = "+"
 """Glyph of a staged replica of all further seeds, or sets."""
 
@@ -36,9 +36,9 @@ class DraftView:
         line_of: Writes the line of a command.
 
     Attributes:
-        question: Text above the prompt in place of the command line; empty while the prompt is closed.
-        range_start: First slot of a range whose other end is the cursor; None while there is no range.
-        moving: Slot of the staged replica that follows the cursor; None while none does.
+        question: Text above the prompt instead of the command line; empty while the prompt is closed.
+        range_start: First slot of a range whose other end is the cursor; None without a range.
+        moving: Slot of the staged replica that follows the cursor; None if no replica does.
     """
 
     def __init__(self, line_of: Callable[[Words], str]) -> None:
@@ -71,9 +71,9 @@ class DraftView:
         return (cursor,) if self.range_start is None else self.grid.between(self.range_start, cursor)
 
     def show(self, editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None) -> None:
-        """Bring all widgets up to date; ``facts`` are the findings of the backend, None while it is asked."""
+        """Update all widgets; ``facts`` are the findings of the backend, None until it answers."""
         num_missing = len(editor.draft.missing())
-        if self.moving not in editor.draft.taken():  # undone, or somebody else took the slot
+        if self.moving not in editor.draft.taken():  # undone, or another user took the slot
             self.moving = None
         self.show_ghosts(editor, snapshot.ledger)
         self.sets.lines = (*_seed_lines(editor, self.sets.size.width), *_set_lines(editor))
@@ -83,7 +83,7 @@ class DraftView:
         self.command.lines = ((Span(f" {self.question}"),) if self.question else same,)
 
     def show_ghosts(self, editor: PlacementEditor, ledger: Ledger) -> None:
-        """Show the range, the staged replicas and the one that is being moved on the grid and above it."""
+        """Show the range, the staged replicas and the replica being moved, on the grid and above it."""
         glyphs = _glyphs(editor)
         ghosts: dict[SlotId, Span] = {}
         if self.range_start is not None:
@@ -106,7 +106,7 @@ def _head_line(editor: PlacementEditor, ledger: Ledger, num_missing: int) -> Lin
     if editor.request is None:
         return (Span(" PLACE ", TextStyle.STRONG), Span(" reading the spec files", TextStyle.DIM))
     facts = (
-        # Numbers first: where the line is too narrow, a name is cut and not a number.
+        # Numbers first: if the line is too narrow, names are cut, not numbers.
         ("staged", f"{len(draft.seats)}/{len(draft.seats) + num_missing}"),
         ("free after", f"{ledger.count(SlotState.FREE) - len(draft.taken())}"),
         ("seeds", options.seeds or "one"),
@@ -133,7 +133,7 @@ def _move_line(editor: PlacementEditor, origin: SlotId, target: SlotId, ledger: 
 def _move_ghost(
     editor: PlacementEditor, origin: SlotId, target: SlotId, ledger: Ledger, ghosts: dict[SlotId, Span]
 ) -> None:
-    """Draw the replica where it would sit, and its present slots as left; a slot that refuses it as a fault."""
+    """Draw the replica at its target, and its current slots as left; if a slot refuses it, as a fault."""
     before = editor.draft.taken()[origin]
     after = editor.draft.move(origin, target, ledger)
     if after is None:
@@ -146,7 +146,7 @@ def _move_ghost(
 
 def _set_lines(editor: PlacementEditor) -> Iterator[Line]:
     draft, current, glyphs = editor.draft, editor.current_set, _glyphs(editor)
-    has_glyphs = len(draft.specs) == 1  # of several runs the glyph is that of the seed
+    has_glyphs = len(draft.specs) == 1  # with several runs the glyph is the seed's
     for spec in draft.sets:
         total = spec.replicas * len(draft.specs)
         staged = total - len(draft.missing(spec.name)) if spec.slots else total
@@ -180,14 +180,14 @@ def _check_lines(
 def _glyphs(editor: PlacementEditor) -> dict[tuple[str, str], str]:
     """Return the glyph of a staged replica by run and set: the seed, or the number of the set of a single run.
 
-    They are reversed on the grid, as nothing else on free slots is: the index of a GPU never reads as one.
+    They are reversed on the grid, unlike anything else on free slots, so a GPU index cannot be mistaken for one.
     """
     draft = editor.draft
     if len(draft.specs) == 1:
         sets = enumerate(draft.sets, start=1)
         return {(draft.specs[0].name, spec.name): str(number) if number < 10 else _MANY for number, spec in sets}
     large = sorted(run.seed for run in draft.specs if run.seed >= 10)
-    ranks = dict(zip(large, _RANKS, strict=False))  # those that are left over share a glyph
+    ranks = dict(zip(large, _RANKS, strict=False))  # the remaining ones share a glyph
     return {
         (run.name, spec.name): str(run.seed) if run.seed < 10 else ranks.get(run.seed, _MANY)
         for run in draft.specs
@@ -196,7 +196,7 @@ def _glyphs(editor: PlacementEditor) -> dict[tuple[str, str], str]:
 
 
 def _seed_lines(editor: PlacementEditor, width: int) -> Iterator[Line]:
-    """Yield the glyphs of seeds that have more than one digit, as many as fit on a line each."""
+    """Yield the glyphs of seeds that have more than one digit, as many per line as fit."""
     by_set, runs = _glyphs(editor), editor.draft.specs
     if len(runs) < 2:
         return

@@ -1,4 +1,4 @@
-"""Placement editor: the steps of a draft with their history, from a launch request to a plan. No widget."""
+"""Placement editor: the steps of a draft with their history, from a launch request to a plan. No widgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_REPLICAS: Final = 4096
 
 
 class PlacementEditor:
-    """A draft, the options of its launch, and the steps that led there.
+    """A draft, the options of its launch, and its history of steps.
 
     Attributes:
         request: The spec file; None until one is read.
@@ -39,7 +39,7 @@ class PlacementEditor:
         self._history: list[tuple[LaunchOptions, PlacementDraft]] = []
 
     def load(self, path: str, request: LaunchRequest, snapshot: ClusterSnapshot) -> None:
-        """Begin anew with another spec file; a name that a run has already gets a number."""
+        """Start with another spec file; a name that a run already has gets a number."""
         name = free_name(request.spec.name, snapshot)
         self.request, self.set_number, self.draft = request, 0, PlacementDraft()
         self._history.clear()
@@ -47,7 +47,7 @@ class PlacementEditor:
         self.to_next_unplaced()
 
     def _apply(self, options: LaunchOptions) -> None:
-        """Use other options; seats of replicas that still exist stay."""
+        """Apply other options; seats of replicas that still exist stay."""
         self.options, self.conflicts = options, ()
         if self.request is not None:
             seeds = parse_seeds(options.seeds) if options.seeds else ()
@@ -68,7 +68,7 @@ class PlacementEditor:
             self.set_number = (self.set_number + by) % len(self.draft.sets)
 
     def to_next_unplaced(self) -> None:
-        """Go to the next set, this one included, that has replicas without a slot."""
+        """Go to the next set with replicas without a slot, starting at this one."""
         names = [spec.name for spec in self.draft.sets]
         order = names[self.set_number :] + names[: self.set_number]
         waiting = next((name for name in order if self.draft.missing(name)), None)
@@ -76,10 +76,10 @@ class PlacementEditor:
             self.set_number = names.index(waiting)
 
     def put(self, slots: tuple[SlotId, ...], ledger: Ledger) -> str:
-        """Put the next replicas of the current set on slots; where something is staged on them, take it instead.
+        """Put the next replicas of the current set on slots; if something is staged there, remove it instead.
 
         Returns:
-            The reason why nothing was put, as a sentence; empty when something was.
+            The reason why nothing was put, as a sentence; empty on success.
         """
         before, staged = self.draft, self.draft.taken()
         if any(slot in staged for slot in slots):
@@ -100,7 +100,7 @@ class PlacementEditor:
         return ""
 
     def refusal(self, origin: SlotId, target: SlotId, ledger: Ledger) -> str:
-        """Return why the replica on one slot cannot be moved to another, as a sentence; empty where it can."""
+        """Return why the replica on one slot cannot be moved to another, as a sentence; empty if it can."""
         seats = self.draft.taken()
         other = seats.get(target, seats[origin])
         if other != seats[origin]:
@@ -113,35 +113,35 @@ class PlacementEditor:
         """Move the replica that is staged on one slot to another.
 
         Returns:
-            The reason why it stays where it is, as a sentence; empty when it was moved.
+            The reason why it cannot be moved, as a sentence; empty on success.
         """
         if sentence := self.refusal(origin, target, ledger):
             return sentence
         draft = self.draft.move(origin, target, ledger)
-        if draft is not None and draft != self.draft:  # else it was let go where it had been
+        if draft is not None and draft != self.draft:  # otherwise it was dropped at its old place
             self._remember()
             self.draft, self.conflicts = draft, ()
         return ""
 
     def _why_not(self, name: str, slot: SlotId, ledger: Ledger) -> str:
-        """Return why a replica of a set has no room at a slot."""
+        """Return why a replica of a set does not fit at a slot."""
         entry = ledger.slots[slot]
         if entry.state is not SlotState.FREE:
             return f"Slot {slot} is {entry.use}."
         part = next(spec for spec in self.draft.sets if spec.name == name)
         if (reason := obstacle(part, slot.node, ledger.nodes[slot.node])) is not None:
             sentence = reason.sentence([slot.node])
-            return f"{sentence[0].upper()}{sentence[1:]}."  # capitalize() would lower the letters of labels
+            return f"{sentence[0].upper()}{sentence[1:]}."  # capitalize() would lower-case labels
         return f"{slot.node}/{device_name(slot.gpu)} has too few free slots after {slot} for one replica of {name}."
 
     def fill(self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = ()) -> None:
-        """Place all replicas that are left; ``nodes`` have the loads that some policies go by."""
+        """Place all remaining replicas; ``nodes`` have the loads that some policies use."""
         self._remember()
         self.draft, self.conflicts = self.draft.fill(policy, ledger, nodes)
 
     @property
     def is_learner_current(self) -> bool:
-        """True when the current set is the learner, whose one replica is fixed."""
+        """True if the current set is the learner, which always has one replica."""
         return any(spec.name == self.current_set and spec.role is Role.LEARNER for spec in self.draft.sets)
 
     def set_replicas(self, number: int) -> None:
@@ -156,12 +156,12 @@ class PlacementEditor:
         self._apply(options)
 
     def clear(self) -> None:
-        """Take everything off the slots."""
+        """Remove all replicas from the slots."""
         self._remember()
         self.draft, self.conflicts = self.draft.take(tuple(self.draft.taken())), ()
 
     def undo(self) -> bool:
-        """Undo the last step; return False when there is none."""
+        """Undo the last step; return False if there is no step."""
         if not self._history:
             return False
         options, self.draft = self._history.pop()
@@ -169,7 +169,7 @@ class PlacementEditor:
         return True
 
     def plan(self, snapshot: ClusterSnapshot) -> LaunchPlan | None:
-        """Return the plan of what is staged, to check it; None while there is no spec."""
+        """Return the plan of the staged replicas, to check it; None without a spec."""
         specs = self.draft.specs
         if not specs:
             return None
@@ -177,17 +177,17 @@ class PlacementEditor:
         return plan_launch(specs, self.draft.placement(), snapshot.nodes, owner=user_name(), uids=uids)
 
     def command(self, ledger: Ledger) -> Words:
-        """Return the command that launches what is staged."""
+        """Return the command that launches the staged replicas."""
         if self.request is None:
             return ("launch",)
         policy, pins = self.choice(ledger)
         return command(self.options, self.request.spec, pins, policy)
 
     def choice(self, ledger: Ledger) -> tuple[PlacementPolicy | None, tuple[Pin, ...]]:
-        """Return the policy that alone gives these seats, or else their slots.
+        """Return the policy that produces exactly these seats, otherwise the slots.
 
-        With a policy the plan survives changes on other slots. A spec that names slots itself needs the slots: its
-        own would count beside a policy.
+        With a policy the plan survives changes on other slots. For a spec that names slots, the slots are returned:
+        its pins would apply in addition to a policy.
         """
         has_own = self.request is not None and bool(self.request.pins)
         policy = self.draft.policy(ledger) if self.draft.seats and not has_own else None

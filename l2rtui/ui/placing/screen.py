@@ -1,6 +1,6 @@
-"""Place mode: the slot grid with a cursor that puts replicas on slots, and the preflight of the draft at once.
+"""Place mode: the slot grid with a cursor that puts replicas on slots, and continuous preflight of the draft.
 
-Nothing is created before the plan is confirmed, which the review shows with its objects and its command line.
+Nothing is created before the plan is confirmed in the review, which shows its objects and its command line.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 WIDE: Final = 110
 FRAME: Final = 2
 CHECK_SECONDS: Final = 0.3
-"""The cluster is asked about a draft after it has been at rest for this long."""
+"""Pause after the last change of a draft before the cluster is asked about it."""
 DIGIT_SECONDS: Final = 1.0
 
 
 class PlaceScreen(Screen[tuple[str, ...] | None]):
     """Screen of place mode; its result is the names of the launched runs, or None.
 
-    It begins with the spec file at ``path``, or where that is empty with the first of the examples. ``figures`` are
-    the loads and rates beside the slots.
+    It starts with the spec file at ``path``, or with the first example if that is empty. ``figures`` are the loads
+    and rates shown with the slots.
     """
 
     BINDINGS = bindings(KeyContext.PLACEMENT)
@@ -70,7 +70,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
         self._prompt_field = ""
-        self._facts: tuple[Finding, ...] | None = ()  # None: the backend is asked
+        self._facts: tuple[Finding, ...] | None = ()  # None while the backend is asked
         self._timer: Timer | None = None
 
     @property
@@ -90,13 +90,13 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._ctx.background.start(self._open(), group="place", what="place mode", is_exclusive=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Show sets and findings side by side where there is room."""
+        """Show sets and findings side by side if they fit."""
         self.set_class(event.size.width >= WIDE, "wide")
-        # The grid knows the lines that it needs only after it has got its new width.
+        # The grid can compute its height only after it has its new width.
         self.call_after_refresh(self.take_snapshot, self._snapshot)
 
     def take_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Show a new snapshot; replicas whose slots somebody else has taken are no longer staged."""
+        """Show a new snapshot; replicas whose slots another user has taken are no longer staged."""
         self._snapshot = snapshot
         before = self.editor.draft
         self.editor.draft = before.still_free(snapshot.ledger)
@@ -137,7 +137,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._changed()
 
     def _changed(self) -> None:
-        """Show the draft, and check it again once it is at rest."""
+        """Show the draft, and check it again after a pause without changes."""
         self._facts = None
         if self._timer is not None:
             self._timer.stop()
@@ -152,16 +152,17 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
         async def check() -> None:
             facts = await self._ctx.backend.check(plan)
-            if self._facts is None and self.is_attached:  # else the screen was left while the cluster answered
+            if self._facts is None and self.is_attached:  # otherwise the screen was left while the cluster answered
                 self._facts = facts
                 self._show()
 
-        # Exclusive: the check of an older draft is cancelled, so that its findings cannot come last.
+        # Exclusive: the check of an older draft is cancelled, so that its findings cannot arrive last.
         self._ctx.background.start(check(), group="place", what="preflight", is_exclusive=True)
 
     # --- keys --------------------------------------------------------------------------------------------------
     def action_put(self) -> None:
-        """Put the next replicas of the set on the cursor's slot or range; what is staged there is taken instead.
+        """Put the next replicas of the set on the cursor's slot or range; a replica staged there is removed
+        instead.
 
         A replica that is being moved is put down.
         """
@@ -178,13 +179,13 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._changed()
 
     def action_fill(self, policy: str) -> None:
-        """Place everything that is left."""
+        """Place all remaining replicas."""
         if self.draft.specs:
             self.editor.fill(PlacementPolicy(policy), self._snapshot.ledger, self._snapshot.nodes.values())
             self._changed()
 
     def action_digit(self, digit: int) -> None:
-        """Set the number of replicas; digits in quick succession make one number."""
+        """Set the number of replicas; digits typed quickly form one number."""
         now = time.monotonic()
         number = digit if now - self._typed_at > DIGIT_SECONDS else 10 * self._typed + digit
         if self.editor.is_learner_current:
@@ -200,13 +201,13 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._show()
 
     def action_range(self) -> None:
-        """Begin or give up a range."""
+        """Start or cancel a range."""
         view = self._view
         view.range_start = view.grid.cursor_slot if view.range_start is None else None
         self._show()
 
     def action_move(self) -> None:
-        """Let the replica under the cursor follow it; the second time, put it down where the cursor is."""
+        """Let the replica under the cursor follow it; pressed again, put it down at the cursor."""
         view, cursor = self._view, self._view.grid.cursor_slot
         if view.moving is not None and cursor is not None:
             self._put_down(cursor)
@@ -217,7 +218,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
             self._ctx.background.say("Nothing is staged under the cursor: space puts a replica there.")
 
     def _put_down(self, slot: SlotId) -> None:
-        """Put the replica that is being moved on a slot; one that is refused there stays where it was."""
+        """Put the replica that is being moved on a slot; if it is refused there, it stays at its old slot."""
         origin, self._view.moving = self._view.moving, None
         if origin is None:
             return
@@ -226,7 +227,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
             self._ctx.background.say(reason)
         if self.draft != before:
             self._changed()
-        else:  # refused, or a mere click: nothing is checked anew
+        else:  # refused, or only a click: no new check is needed
             self._show()
 
     def action_undo(self) -> None:
@@ -237,7 +238,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
             self._ctx.background.say("There is nothing to undo.")
 
     def action_clear(self) -> None:
-        """Take everything off the slots."""
+        """Remove all replicas from the slots."""
         if self.draft.seats:
             self.editor.clear()
             self._changed()
@@ -294,7 +295,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self.set_focus(self._view.grid)
 
     def action_leave_place(self) -> None:
-        """Close the prompt, give up the move or the range, or leave."""
+        """Close the prompt, cancel the move or the range, or leave."""
         if self._view.prompt.display:
             self._close_prompt()
             self._show()
@@ -307,7 +308,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
             self.dismiss(None)
 
     def action_plan(self) -> None:
-        """Show the plan of what is staged."""
+        """Show the plan of the staged replicas."""
         if self.editor.request is None:
             return
         if missing := self.draft.missing():
@@ -362,7 +363,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         event.stop()
         if event.slot is not None:
             self._put_down(event.slot)
-        elif self._view.moving is not None:  # let go beside the slots
+        elif self._view.moving is not None:  # dropped outside the slots
             self.action_leave_place()
 
     @on(KeyBar.Clicked)

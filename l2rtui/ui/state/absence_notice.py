@@ -1,4 +1,6 @@
-"""Notice of what happened since the app was last open here: counts for a while, and all of it on a screen."""
+"""Notice of the events since the app was last open on this machine: counts for a while, and all of them on a
+screen.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from l2rtui.ui.state.background import Background
 
 NOTE_SECONDS: Final = 60.0
-"""Period in which the time is noted: so much is shown once more after the app was killed."""
+"""Period in which the time is noted; after the app was killed, events of at most this period are shown again."""
 NOTICE_SECONDS: Final = 20.0
 NOT_NOTED: Final = "replay"
-"""Backend that shows the past of somebody else."""
+"""Backend that shows another user's past."""
 
 
 class AbsenceNotice:
-    """Departure before this visit to a context; made anew for each connection."""
+    """Time of the departure before this visit to a context; created for each connection."""
 
     def __init__(self, background: Background, backend: Backend, clock: Callable[[], float]) -> None:
         self._background = background
@@ -51,7 +53,7 @@ class AbsenceNotice:
     async def _look_back(self, snapshot: ClusterSnapshot) -> None:
         from l2rtui.services.history.absence import departure
 
-        # Read before the time is noted, or nothing would ever have happened since.
+        # Read before the time is noted; otherwise the notice would always be empty.
         self._departure = await asyncio.to_thread(departure, self._backend)
         try:
             items = await self._happenings(snapshot)
@@ -81,7 +83,7 @@ class AbsenceNotice:
             await asyncio.to_thread(note_departure, self._backend, self._snapshot, self._clock())
 
     def take_away(self) -> bool:
-        """Take the notice away; return False where there is none any more."""
+        """Remove the notice; return False if none is shown."""
         is_shown = time.monotonic() < self._shown_until
         if is_shown:
             self._shown_until = 0.0
@@ -89,7 +91,7 @@ class AbsenceNotice:
         return is_shown
 
     async def lines(self) -> tuple[str, Sequence[Line]]:
-        """Return title and lines of the screen, as things are now."""
+        """Return title and lines of the screen for the current time."""
         departure = self._departure
         if departure is None or self._snapshot is None:
             return "Since you left", [(Span("The app was not open here before."),)]

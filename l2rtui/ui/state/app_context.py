@@ -39,11 +39,11 @@ ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "reserve": ("reserve", "unreserve"),
     }
 )
-"""Actions of the app by the operation of the backend that they need, as ``Backend.denied`` names it."""
+"""Actions of the app by the backend operation that they need, with the names of ``Backend.denied``."""
 
 
 ONE_CONTEXT: Final = ("edit", "relaunch")
-"""Changes that launch, which is over the slots of one cluster."""
+"""Operations that launch, which must be within the slots of one cluster."""
 
 
 def protected_name(settings: Settings) -> str:
@@ -55,11 +55,11 @@ def protected_name(settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextOpener:
-    """Ways to the backend of another context, or of several in one view.
+    """Access to the backend of another context, or of several in one view.
 
     Attributes:
-        settings_for: Returns the settings of a context and namespaces; None leaves these to the files. The
-            context's own table in the settings counts, and so do flags such as ``--readonly``.
+        settings_for: Returns the settings of a context and namespaces; None takes these from the files. The
+            context's table in the settings applies, and so do flags such as ``--readonly``.
         make: Makes the backend of settings; called in a thread.
         compose: Makes the backend of several contexts from the settings of each.
         files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
@@ -84,7 +84,7 @@ class ContextOpener:
         return settings, self.make(settings)
 
     def open_several(self, contexts: Sequence[str], namespaces: tuple[str, ...] | None) -> tuple[Settings, Backend]:
-        """Return the settings of a view of these contexts, which are of no context's own table, and its backend."""
+        """Return the settings of a view of these contexts, without any context's own table, and its backend."""
         from l2rtui.backends.registry import compose
 
         settings = self.settings_for(",".join(contexts), namespaces)
@@ -98,16 +98,16 @@ class AppContext:
 
     Attributes:
         clock: Seconds since the epoch; frozen in tests.
-        speed: Seconds of that clock in a second; another than 1 in a replay.
-        context: The backend and its context, as the status bar names it.
+        speed: Seconds of that clock in a second; not 1 in a replay.
+        context: The backend and its context, as shown in the status bar.
         keys: The key table with the bindings of the settings.
         denied: Reason of a missing permission by the name of the action.
         protected: Name of a context in which that name must be typed before every change; empty elsewhere.
         is_admin: Other people's runs may be changed, after their names were typed.
-        is_lent: Another program has the terminal.
-        silent_since: Time of the backend's last sign of life, as the newest snapshot has it.
-        contexts: State of each context, as the newest snapshot has it; empty where one is shown.
-        absence: What happened since the app was last open here; None before the connection.
+        is_lent: Another program uses the terminal.
+        silent_since: Time of the backend's last response, from the newest snapshot.
+        contexts: State of each context, from the newest snapshot; empty if only one is shown.
+        absence: Events since the app was last open here; None before the connection.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
         start_files: Files that the app was started with, by option: ``--kubeconfig``, ``--config``.
     """
@@ -137,7 +137,7 @@ class AppContext:
 
     @cached_property
     def curves(self) -> CurveStore:
-        """Curves of the runs, which records are added to as they arrive."""
+        """Curves of the runs; records are added as they arrive."""
         from l2rtui.services.curves import CurveStore
 
         return CurveStore()
@@ -145,7 +145,7 @@ class AppContext:
     @cached_property
     def turns(self) -> ReadingTurns:
         """Turns of all streams of log lines, displayed or read for records."""
-        from l2rtui.services.logs import ReadingTurns  # the first frame does without
+        from l2rtui.services.logs import ReadingTurns  # the first frame does not need it
 
         return ReadingTurns()
 
@@ -161,10 +161,11 @@ class AppContext:
         return self.backend_or_none
 
     def acts_on(self, namespaces: Collection[str] = (), row: PodView | RunView | None = None) -> str:
-        """Return where a change acts, for its question, and whether it answers; empty before the connection.
+        """Return the place of a change for its question, and its silence if it does not answer; empty before the
+        connection.
 
         Args:
-            row: Object that changes: where several contexts are shown, its own is named.
+            row: Object that changes: if several contexts are shown, the context of the row is named.
         """
         if self.backend_or_none is None:
             return ""
@@ -177,16 +178,16 @@ class AppContext:
 
     @property
     def unanswered_seconds(self) -> float:
-        """Time since the backend's last sign of life; 0 while it responds."""
+        """Time since the backend's last response; 0 while it responds."""
         return self._age(self.silent_since)
 
     def _age(self, since: float | None) -> float:
-        # At least a second: a clock that is set back must not make a silent backend look alive.
+        # At least a second: if the clock is set back, a silent backend must not look alive.
         return 0.0 if since is None else max(1.0, self.clock() - since)
 
     # --- where several contexts are shown ----------------------------------------------------------------------
     def member_of(self, row: PodView | RunView | Node) -> ContextMember | None:
-        """Return the context of a row where several are shown; None where there is one."""
+        """Return the context of a row if several are shown; None if there is only one."""
         contexts = self.backend_or_none.contexts if self.backend_or_none is not None and row.context else None
         return contexts.member(row) if contexts is not None else None
 
@@ -196,7 +197,7 @@ class AppContext:
         return self.protected or next(filter(None, (protected_name(member.settings) for member in members)), "")
 
     def unchangeable(self, verb: str, rows: Sequence[PodView | RunView]) -> str:
-        """Return the reason why these rows cannot be changed together here; empty where they can."""
+        """Return the reason why these rows cannot be changed together here; empty if they can."""
         members = {row.context: member for row in rows if (member := self.member_of(row)) is not None}
         if len(members) > 1:
             return (
@@ -210,21 +211,21 @@ class AppContext:
         return ""
 
     def command_line(self, *commands: Words, row: PodView | RunView | None = None) -> str:
-        """Return the line of commands that act where the app acts.
+        """Return the line of commands that act on the app's context.
 
         Args:
-            row: Object that they concern: of several contexts and namespaces its own are named.
+            row: Object of the commands; with several contexts and namespaces, those of the row are named.
         """
-        from l2rtui.services.terminal.command_lines import write  # the first frame does without
+        from l2rtui.services.terminal.command_lines import write  # the first frame does not need it
 
         member = self.member_of(row) if row is not None else None
         return write(commands, self.start_flags(row), member.prefix if member is not None else "")
 
     def lines_for(self, rows: Sequence[Row], commands_of: Callable[[list[Row]], Sequence[Words]]) -> str:
-        """Return the line of commands for rows, one part for each context and namespace that they are of.
+        """Return the line of commands for rows, with one part for each context and namespace.
 
         Args:
-            commands_of: Returns the commands for rows of one place; none where no command names them alone.
+            commands_of: Returns the commands for rows of one place; empty if no command selects exactly these.
         """
         groups: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
@@ -235,7 +236,9 @@ class AppContext:
         return " && ".join(self.command_line(*commands, row=row) for commands, row in parts)
 
     def seen_by_line(self, snapshot: ClusterSnapshot, row: PodView | RunView) -> ClusterSnapshot:
-        """Return what a command line for a row sees: of several contexts and namespaces, those that it names."""
+        """Return the part of a snapshot that a command line for a row sees: the context and namespace that it
+        names.
+        """
         from l2rtui.domain.snapshot import ClusterSnapshot
 
         member = self.member_of(row)
@@ -246,18 +249,18 @@ class AppContext:
         return snapshot.in_namespace(row.namespace) if self._has_namespaces(row) else snapshot
 
     def as_seen(self, row: Row) -> Row:
-        """Return a row as its own context knows it."""
+        """Return a row with the names of its own context."""
         member = self.member_of(row)
         return row if member is None else member.original(row)
 
     def _has_namespaces(self, row: PodView | RunView) -> bool:
-        """True where several namespaces are shown, and the line names that of the row."""
+        """True if several namespaces are shown and the line must name the row's."""
         member = self.member_of(row)
         namespaces = (self.settings if member is None else member.settings).namespaces
         return len(namespaces) > 1 and row.namespace in namespaces
 
     def completed(self, text: str) -> str:
-        """Return a sentence whose command lines act where the app acts."""
+        """Return a sentence whose command lines act on the app's context."""
         if "`l2rtui " not in text:
             return text
         from l2rtui.services.terminal.command_lines import with_flags
@@ -265,7 +268,9 @@ class AppContext:
         return with_flags(text, self.start_flags())
 
     def start_flags(self, row: PodView | RunView | None = None) -> tuple[str, ...]:
-        """Return the options by which the app, or the context of a row, differs from a bare start."""
+        """Return the options that the app, or the context of a row, needs in addition to a start without
+        options.
+        """
         from l2rtui.services.terminal.command_lines import flags_of
 
         member = self.member_of(row) if row is not None else None
@@ -274,26 +279,26 @@ class AppContext:
             settings = replace(settings, context=member.context)
         if row is not None and self._has_namespaces(row):
             settings = replace(settings, namespaces=(row.namespace,))
-        # Read once for each: the settings file is looked at for what a bare start has.
+        # Read once for each: this reads the settings file to find the defaults.
         if settings not in self._flags:
             self._flags[settings] = flags_of(settings, self.start_files)
         return self._flags[settings]
 
     def enter(self, settings: Settings, backend: Backend) -> None:
-        """Act in another context from now on: nothing that held in the one before holds here."""
+        """Switch to another context; all state of the previous one is dropped."""
         self.settings, self.backend_or_none = settings, backend
         self.context = f"{backend.name} · {backend.location}" if backend.location else backend.name
         self.protected = protected_name(settings)
         self.denied, self.is_admin, self.silent_since, self.contexts = {}, False, None, ()
-        self.__dict__.pop("curves", None)  # cached: those of runs of the other context
+        self.__dict__.pop("curves", None)  # cached: curves of runs of the other context
 
     def deny(self, operations: Mapping[str, str]) -> None:
-        """Turn off the actions that need these operations: reasons by operation, as ``Backend.denied`` has them."""
+        """Disable the actions that need these operations: reasons by operation, from ``Backend.denied``."""
         self.denied = {action: reason for name, reason in operations.items() for action in ACTIONS.get(name, ())}
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Mark the terminal as lent while another program has it: ctrl+c is meant for that program."""
+        """Mark the terminal as used by another program: ctrl+c is meant for that program."""
         self.is_lent = True
         try:
             yield
@@ -301,7 +306,7 @@ class AppContext:
             self.is_lent = False
 
     def forbidden(self, action: str) -> str:
-        """Return the reason why an action, with or without arguments, is forbidden; empty when it is allowed."""
+        """Return the reason why an action, with or without arguments, is forbidden; empty if it is allowed."""
         name = action.partition("(")[0]
         if self.settings.readonly and name in changing_actions():
             return "the app was started with --readonly"

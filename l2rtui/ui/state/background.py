@@ -1,7 +1,7 @@
 """Background work of the app: coroutines that run as Textual workers, with every expected failure shown.
 
-An L2RError is a sentence for people and becomes a notification; the app goes on. Any other exception is a defect
-and ends the app with a report, since a silent one would leave a screen that shows something false.
+An L2RError has a sentence for the user and becomes a notification; the app continues. Any other exception is a bug
+and ends the app with a report, since a silent one would leave a screen with false content.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 
 _MIN_PRUNE: Final = 16
-"""Finished workers are forgotten when the list has doubled since the last time, and has at least so many more."""
+"""Finished workers are pruned when the list has doubled since the last time, and has at least this many more."""
 
 
 class Background:
     """Workers and notifications of one app.
 
     Args:
-        app: Workers belong to it and not to a screen, so that closing a dialog stops nothing.
+        app: Owns the workers, instead of a screen, so that closing a dialog stops nothing.
         on_busy: Called whenever ``doing`` has changed.
     """
 
@@ -42,12 +42,14 @@ class Background:
 
     @property
     def doing(self) -> str:
-        """Work that must not be interrupted without a question, such as ``launching r7``; empty for none."""
+        """Work that must not be interrupted without a question, such as ``launching r7``; empty if there is
+        none.
+        """
         return ", ".join(self._doing)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """List work in ``doing`` while it goes on."""
+        """List work in ``doing`` while it runs."""
         self._doing.append(what)
         self._on_busy()
         try:
@@ -59,10 +61,10 @@ class Background:
     def start(
         self, work: Coroutine[Any, Any, None], *, group: str, what: str, is_exclusive: bool = False
     ) -> Worker[None]:
-        """Run a coroutine beside the app.
+        """Run a coroutine in the background.
 
         Args:
-            group: Kind of work. is_exclusive: cancels what runs in its group.
+            group: Kind of work. is_exclusive: cancels running work of its group.
             what: Title of the notification of a failure: ``the launch of r7``.
         """
         reported = self._report_errors(work, what)
@@ -74,18 +76,18 @@ class Background:
         return worker
 
     async def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
-        """Carry out a cleanup that goes on when its caller is cancelled; ``stop`` waits for it."""
+        """Run a cleanup that continues when its caller is cancelled; ``stop`` waits for it."""
         task = asyncio.create_task(cleanup, name="cleanup")
         self._cleanups.add(task)
         task.add_done_callback(self._cleanups.discard)
         await asyncio.shield(task)
 
     def _prune(self) -> None:
-        """Forget what has ended, and close coroutines that were cancelled before they began."""
+        """Drop finished work, and close coroutines that were cancelled before they started."""
         running = []
         for worker, reported, work in self._started:
             if worker.is_cancelled:
-                # Textual drops such a coroutine unawaited, for which Python prints a RuntimeWarning.
+                # Textual drops such coroutines unawaited, for which Python prints a RuntimeWarning.
                 for coroutine in (reported, work):
                     if getcoroutinestate(coroutine) == CORO_CREATED:
                         coroutine.close()
@@ -104,11 +106,13 @@ class Background:
         )
 
     def notice(self, text: str, *, title: str, seconds: float) -> None:
-        """Show lines for longer than a sentence, until `clear` takes them away; the text has only our own words."""
+        """Show lines for longer than a sentence, until `clear` removes them; the text must not contain outside
+        text.
+        """
         self._app.notify(text, title=title, timeout=seconds, markup=False)
 
     def clear(self) -> None:
-        """Take away all that is shown."""
+        """Remove all notifications."""
         self._app.clear_notifications()
 
     def copy(self, command: str) -> None:
@@ -117,10 +121,10 @@ class Background:
         self.say(f"copied: {command}")
 
     async def stop(self, seconds: float, spare: Collection[Worker[None]] = ()) -> None:
-        """Cancel work and wait at most this long for its cleanup, which for example undoes half a launch.
+        """Cancel work and wait at most this long for its cleanup, such as undoing an unfinished launch.
 
         Args:
-            spare: Work that goes on.
+            spare: Work that continues.
         """
         workers = [worker for worker in self._app.workers if worker not in spare]
         for worker in workers:
@@ -131,11 +135,11 @@ class Background:
                     try:
                         await worker.wait()
                     except (WorkerCancelled, WorkerFailed):
-                        pass  # its failure was shown, or the screen is gone
+                        pass  # its failure was already shown, or the screen no longer exists
                 while self._cleanups:
                     await asyncio.wait(self._cleanups)
         except TimeoutError:
-            pass  # the journal and the snapshot show what is left
+            pass  # the journal and the snapshot show the remaining objects
         self._prune()
 
     async def _report_errors(self, work: Coroutine[Any, Any, None], what: str) -> None:

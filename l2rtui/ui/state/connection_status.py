@@ -1,6 +1,6 @@
 """State of the connection to the backend, and the two ends of the status line that show it.
 
-Apart from the status bar: the splash screen shows them before anything of the home screen is imported.
+Separate from the status bar: the splash screen shows them before the home screen is imported.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, shorten
 
-if TYPE_CHECKING:  # the first frame does without
+if TYPE_CHECKING:  # the first frame does not need it
     from l2rtui.domain.snapshot import ContextHealth
 
 MOST_NAMED: Final = 4
-"""More contexts than these are counted where they are live; those that are not are always named."""
+"""With more contexts than this, live ones are only counted; the others are always named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class ConnectionStatus:
         is_protected: The context's name must be typed before every change. is_admin: others' runs may be changed.
         is_connected: A first snapshot has arrived.
         error: Reason why the watch is down; empty while it works. silent_seconds: time since its last event.
-        unanswered_seconds: Time since the backend's last sign of life, though no connection is broken; 0 while it
+        unanswered_seconds: Time since the backend's last response while no connection is broken; 0 while it
             responds.
-        busy: Work that the app is doing, for example a launch; empty when there is none.
-        contexts: State of each context where several are shown; else empty.
-        now: Time of this state in seconds since the epoch, where there are contexts.
+        busy: Work of the app in progress, for example a launch; otherwise empty.
+        contexts: State of each context if several are shown; otherwise empty.
+        now: Time of this state in seconds since the epoch, if there are contexts.
     """
 
     context: str = ""
@@ -50,12 +50,12 @@ class ConnectionStatus:
 
     @property
     def outage(self) -> str:
-        """Reason why nothing new can be seen; empty while the backend responds."""
+        """Reason why no new data arrive; empty while the backend responds."""
         return self.error or ("nothing answers" if self.unanswered_seconds else "")
 
     @property
     def outage_seconds(self) -> float:
-        """Age of what is shown during an outage; 0 while the backend responds."""
+        """Age of the shown data during an outage; 0 while the backend responds."""
         return self.silent_seconds if self.error else self.unanswered_seconds
 
 
@@ -70,7 +70,7 @@ def name_of(health: ConnectionStatus) -> tuple[Line, ...]:
 
 
 def _contexts(health: ConnectionStatus) -> list[Line]:
-    """Return a group for each context, those that are not live first: on a narrow terminal the last groups go."""
+    """Return a group for each context, those that are not live first: a narrow terminal drops the last groups."""
     named = sorted(health.contexts, key=lambda context: context.is_live)
     live = [context for context in named if context.is_live]
     counted: list[Line] = []
@@ -103,10 +103,10 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
     elif not health.is_connected:
         spans.append(Span(" ◌ connecting ", TextStyle.WAIT))
     elif health.unanswered_seconds:
-        # Before any partial problem: while nothing answers, all of the screen is as old as this.
+        # Before any partial problem: without answers, the whole screen has this age.
         spans.append(Span(f" ▲ no answer for {age(health.unanswered_seconds)} ", TextStyle.FAULT))
     elif health.contexts and (first := next((own for own in health.contexts if own.problems), None)):
-        # The reason of the first; the state of each stands at the left.
+        # The reason of the first; the state of each is shown at the left.
         spans.append(Span(f" {shorten(sanitize(first.problems[0]), 48)} ", TextStyle.WARN))
     elif problems:
         spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))

@@ -1,4 +1,4 @@
-"""States of learning of all runs, derived again only where something that decides them has changed."""
+"""States of learning of all runs, derived again only after one of their inputs has changed."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ class LearningStates:
     Attributes:
         health: State of the connection; while it is lost nothing of the present is known.
         looked: Uids of pods whose log is open: the records of all others grow old while their writers go on.
+        read_runs: Uids of runs whose learner's log was read up to the present.
     """
 
     def __init__(self, ages: RecordAges) -> None:
         self.health = ConnectionStatus()
         self._silent: dict[str, float] = {}
         self.looked: AbstractSet[str] = frozenset()
+        self.read_runs: AbstractSet[str] = frozenset()
         self._ages = ages
         self._turn = 0
         self._states: dict[str, tuple[_Inputs, LearningState]] = {}
 
     def expire(self) -> None:
-        """Derive all states anew at the next look: time has passed, or records of pods have come."""
+        """Derive all states again on the next call, since time has passed or records of pods have come."""
         self._turn += 1
 
     def take_contexts(self, contexts: Sequence[ContextHealth]) -> None:
-        """Take the state of each context where several are shown: of one that is silent nothing is known."""
+        """Set the state of each context if several are shown: for a silent one the current state is unknown."""
         silent = {own.name: own.old_since for own in contexts if own.old_since is not None}
         if silent != self._silent:
             self._silent = silent
             self.expire()
 
     def keep(self, runs: Mapping[str, RunView]) -> None:
-        """Drop runs that are gone."""
+        """Drop deleted runs."""
         if len(self._states) > len(runs):
             self._states = {uid: state for uid, state in self._states.items() if uid in runs}
 
     def faults(self) -> Iterable[tuple[RunView, Sequence[PodView], LearningState]]:
-        """Yield the runs whose learning needs somebody, with their pods."""
+        """Yield the runs whose learning has a fault, with their pods."""
         return ((inputs[0], inputs[1], state) for inputs, state in self._states.values() if state.is_fault)
 
     @property
@@ -64,7 +66,7 @@ class LearningStates:
         records: Mapping[str, PodMetrics],
         now: float,
     ) -> LearningState:
-        """Return the state of a run; the same object while nothing differs, so that no row is made again."""
+        """Return the state of a run; the same object while nothing differs, so that its row is not made again."""
         inputs = (run, pods, metrics, self._turn)
         last = self._states.get(run.uid)
         if last is not None and all(map(is_, last[0], inputs)):
@@ -83,7 +85,7 @@ class LearningStates:
         now: float,
     ) -> RunReports:
         own, read_pods = {}, set()
-        if self.looked:  # of few runs: the others need no look at their pods
+        if self.looked:  # only for few runs: the pods of the others need no check
             read_pods = {pod.uid for pod in pods if pod.uid in self.looked}
             own = {uid: records[uid] for uid in read_pods if uid in records}
         outage, outage_seconds = self.health.outage, self.health.outage_seconds
@@ -97,4 +99,5 @@ class LearningStates:
             outage,
             outage_seconds,
             read_pods,
+            run.uid in self.read_runs,
         )

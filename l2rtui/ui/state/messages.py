@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class SnapshotArrived(Message):
-    """A new snapshot is there; ``error`` is the reason why the watch is down, empty while it works.
+    """A new snapshot; ``error`` is the reason why the watch is down, empty while it works.
 
     Attributes:
-        connection: Number of the connection that it is from, as the app counts them.
+        connection: Number of the connection that it comes from, counted by the app.
     """
 
     snapshot: ClusterSnapshot
@@ -40,18 +40,18 @@ class MetricsArrived(Message):
 
 @dataclass
 class LearningChanged(Message):
-    """The learning of some run has another state or another reason: the states by uid of the run."""
+    """The learning of some run has a new state or reason: the states by uid of the run."""
 
     states: Mapping[str, LearningState]
 
     def can_replace(self, message: Message) -> bool:
-        """Replace an older one that is still in the queue."""
+        """Replace an older message that is still in the queue."""
         return isinstance(message, LearningChanged)
 
 
 @dataclass
 class ContextRequested(Message):
-    """The user has asked for another context, or for other namespaces; None leaves these to the settings."""
+    """The user has asked for another context or other namespaces; None takes these from the settings."""
 
     context: str
     namespaces: tuple[str, ...] | None = None

@@ -1,7 +1,7 @@
 """Placement draft: replicas put on slots before there is a plan. Pure values, so that undo is a list of drafts.
 
 The command line of a draft names its slots with ``--on`` in the order of the plan. ``domain.placement.place`` gives
-every replica the slot that stands in its position, so the command launches exactly this placement.
+every replica the slot at its position, so the command launches exactly this placement.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Options of a launch besides its slots.
+    """Options of a launch other than its slots.
 
     Attributes:
-        path: The spec file. name: empty keeps the file's. seeds: as they were typed; empty keeps the file's one.
+        path: The spec file. name: empty keeps the file's. seeds: as typed; empty keeps the file's one.
         replicas: Numbers that differ from the file's, by name of the set.
     """
 
@@ -48,7 +48,7 @@ class PlacementDraft:
 
     @property
     def sets(self) -> tuple[SetSpec, ...]:
-        """The sets of each run; the runs of a draft differ by seed and name only."""
+        """The sets of each run; the runs of a draft differ only by seed and name."""
         return self.specs[0].sets if self.specs else ()
 
     def replicas(self, set_name: str = "") -> Iterator[tuple[str, SetSpec, int]]:
@@ -76,10 +76,10 @@ class PlacementDraft:
         return {slot: seat for seat in self.seats.values() for slot in seat.slots}
 
     def put(self, set_name: str, slots: Iterable[SlotId], ledger: Ledger) -> PlacementDraft:
-        """Put the next replicas of a set on slots, one replica on each slot, as many as there is room for.
+        """Put the next replicas of a set on slots, one replica on each slot, as many as fit.
 
-        A replica of several slots takes the slot that is named and the next free ones on the same device; one of
-        whole GPUs takes that of the slot, and the next ones of its node.
+        A replica of several slots takes the named slot and the next free ones on the same device. A replica of
+        whole GPUs takes the GPU of the slot, and the next ones of its node.
         """
         staged, seats, waiting = set(self.taken()), dict(self.seats), iter(self.missing(set_name))
         closed = self.closed_nodes(set_name, ledger)
@@ -98,9 +98,9 @@ class PlacementDraft:
         return replace(self, seats=MappingProxyType(seats))
 
     def move(self, origin: SlotId, target: SlotId, ledger: Ledger) -> PlacementDraft | None:
-        """Move the replica that is staged on one slot to another; None where it has no room there.
+        """Move the replica that is staged on one slot to another; None if it does not fit there.
 
-        It takes the slot that is named and the next free ones on the same device, its own among them.
+        It takes the named slot and the next free ones on the same device, including its own.
         """
         seat = self.taken()[origin]
         others = self.take(seat.slots)
@@ -120,7 +120,7 @@ class PlacementDraft:
     ) -> tuple[PlacementDraft, tuple[str, ...]]:
         """Place all missing replicas; also return a sentence for each conflict."""
         slots = dict(ledger.slots)
-        for slot in self.taken():  # the ledger does not know of drafts: their slots must look busy to place()
+        for slot in self.taken():  # the ledger does not know drafts: their slots must look busy to place()
             slots[slot] = Slot(slot, SlotState.BUSY)
         rest, existing = replace(ledger, slots=slots), self.seats.values()
         placement = place(self.specs, rest, policy=policy, existing=existing, nodes=nodes)
@@ -128,7 +128,7 @@ class PlacementDraft:
         return replace(self, seats=MappingProxyType(seats)), placement.conflicts
 
     def with_specs(self, specs: tuple[RunSpec, ...]) -> PlacementDraft:
-        """Return a draft of other specs; seats stay where the replica still exists and needs as many slots."""
+        """Return a draft of other specs; a seat stays if its replica still exists and needs as many slots."""
         draft = replace(self, specs=specs)
         sets = {pod_name(run, set_spec.name, index): set_spec for run, set_spec, index in draft.replicas()}
         seats = {pod: seat for pod, seat in self.seats.items() if pod in sets and sets[pod].fills(seat.slots)}
@@ -160,14 +160,16 @@ class PlacementDraft:
         return tuple(Pin(slot.node, slot.gpu, slot.slot) for seat in self.placement().seats for slot in seat.slots)
 
     def policy(self, ledger: Ledger) -> PlacementPolicy | None:
-        """Return the policy that alone results in this placement; None where no policy does, or only now."""
+        """Return the policy that results in exactly this placement; None if no policy does, or only at this
+        moment.
+        """
         seats = self.placement().seats
         policies = (policy for policy in PlacementPolicy if not policy.is_measured)
         return next((own for own in policies if seats == place(self.specs, ledger, policy=own).seats), None)
 
 
 def _room_for(part: SetSpec, slot: SlotId, staged: Collection[SlotId], ledger: Ledger) -> tuple[SlotId, ...]:
-    """Return the slots of a replica from a slot on, as many as there are."""
+    """Return the slots for a replica starting at a slot, as many as there are."""
     if not part.whole_gpus:
         return _room_at(slot, part.slots, staged, ledger)
     is_counted = part.pod.binding.is_counted
@@ -183,23 +185,23 @@ def _room_for(part: SetSpec, slot: SlotId, staged: Collection[SlotId], ledger: L
 
 
 def _room_at(slot: SlotId, number: int, staged: Collection[SlotId], ledger: Ledger) -> tuple[SlotId, ...]:
-    """Return so many free slots of one device from a slot on, or as many as there are."""
+    """Return that many free slots of one device starting at a slot, or as many as there are."""
     device = [other.id for other in ledger.of_gpu(slot.node, slot.gpu)[slot.slot :]]
     return tuple([other for other in device if other not in staged and _is_free(ledger, other)][:number])
 
 
 def _is_free(ledger: Ledger, slot: SlotId, *, is_counted: bool = False) -> bool:
-    """Return True for a slot that a draft may use; where units are counted, its own use may be unknown."""
+    """Return True for a slot that a draft may use; for counted units, unknown use does not block the slot."""
     entry, node = ledger.slots.get(slot), ledger.nodes.get(slot.node)
     is_unit = is_counted and node is not None and node.counts is not None and node.is_use_known
     return entry is not None and (entry.state is SlotState.FREE or (is_unit and entry.state is SlotState.UNKNOWN))
 
 
 def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
-    """Return a sentence about seats that are no longer free; empty where their own pods have taken them.
+    """Return a sentence about seats that are no longer free; empty if their own pods have taken them.
 
     Args:
-        owner: The user. A pod of theirs with a seat's name is the launch of that very draft.
+        owner: The user. A pod of theirs with a seat's name comes from the launch of this draft.
     """
     holders: list[Slot] = []
     num_lost = 0
@@ -235,7 +237,7 @@ def free_name(name: str, snapshot: ClusterSnapshot) -> str:
 
 
 def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: PlacementPolicy | None) -> Words:
-    """Return the command of a draft: with its policy where one results in it, else with its slots."""
+    """Return the command of a draft: with its policy if one produces it, otherwise with its slots."""
     argv = ["launch", *launch_options(options.path)]
     if options.name:
         argv += ["--name", options.name]

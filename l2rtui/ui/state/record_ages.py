@@ -1,7 +1,7 @@
 """Ages of the newest metric records, by this machine's clock. Pure.
 
-A record carries the time of the clock of its own machine, which may be minutes off. That time counts for the first
-record of a run alone, which may come from an old log; every later one has just arrived, whatever its clock says.
+A record carries the time of its own machine, whose clock may be minutes off. That time is used only for the first
+record of a run, which may come from an old log. Every later record has just arrived, whatever its clock says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Final, Protocol
 from l2rtui.domain.metrics import is_old
 from l2rtui.domain.quantity import age
 
+NOT_READ: Final = "?"
+"""In place of the age of a pod's old record while its log is not read: it may have written newer ones since."""
 WORKER_INTERVAL_SECONDS: Final = 10.0
-"""Time between two records of a worker (``runtime.rl.roles.worker``); a learner says itself how often it writes."""
+"""Time between two records of a worker (``runtime.rl.roles.worker``); a learner reports its own interval."""
 
 
 class Timed(Protocol):
@@ -21,7 +23,7 @@ class Timed(Protocol):
 
     @property
     def time(self) -> float:
-        """Seconds since the epoch; 0 where the record has none."""
+        """Seconds since the epoch; 0 if the record has no time."""
 
 
 class RecordAges:
@@ -44,11 +46,11 @@ class RecordAges:
         self._arrivals = {uid: arrival for uid, arrival in self._arrivals.items() if uid in uids}
 
     def seconds(self, uid: str, now: float) -> float:
-        """Return the age of a record; 0 where there is none."""
+        """Return the age of a record; 0 without a record."""
         return max(0.0, now - self._arrivals[uid][1]) if uid in self._arrivals else 0.0
 
     def age_if_old(self, uid: str, now: float, interval_seconds: float = WORKER_INTERVAL_SECONDS) -> str:
-        """Return the age of a record in a few characters; empty while it is new, or where there is none."""
+        """Return the age of a record in a few characters; empty if it is recent, or without a record."""
         if uid not in self._arrivals:
             return ""
         seconds = now - self._arrivals[uid][1]

@@ -27,14 +27,14 @@ PERIOD_SECONDS: Final = 1.0
 SHORTEST_PERIOD_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 5.0
 MAX_POD_STREAMS: Final = 32
-"""Of one run; no terminal shows more rows than that."""
+"""Limit for one run; no terminal shows more rows than that."""
 MAX_WAITING_STREAMS: Final = 8
-"""Of all other runs whose learners wait for data together."""
+"""Limit for all other runs whose learners wait for data, together."""
 TURN_SECONDS: Final = 40.0
-"""Time for which a pod is followed where more want to be: three records of a worker, which writes every 10 s."""
+"""Time for which a pod is followed if more are waiting: three records of a worker, which writes every 10 s."""
 _BATCH: Final = 8
 _PAUSE_SECONDS: Final = 0.02
-"""Streams of metrics that are opened together, and the time until the next."""
+"""Number of metrics streams that are opened together, and the pause before the next batch."""
 
 R = TypeVar("R")
 
@@ -59,7 +59,7 @@ class _RecordStreams(Generic[R]):
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Close all streams; what has not been reported is dropped."""
+        """Close all streams; unreported records are dropped."""
         self._cancel_except(())
         if self._timer is not None:
             self._timer.cancel()
@@ -81,18 +81,23 @@ class _RecordStreams(Generic[R]):
                         if self._timer is None:
                             self._timer = asyncio.get_running_loop().call_later(self._pause, self._send)
             except L2RError:
-                pass  # the status bar says that the backend is down; the records come back with it
+                pass  # the status bar shows that the backend is down; records resume with it
             else:
                 if not self._is_endless:
                     return
+            self._note_end(key)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_end(self, key: str) -> None:
+        """Note that a stream has ended, or could not be opened."""
 
     @property
     def _pause(self) -> float:
         """Seconds until the next report."""
         if self._ctx.speed <= 1.0:
             return seconds_to_refresh(PERIOD_SECONDS)
-        # In a replay at 30 times the speed, a second more would make records look half a minute old: an alarm.
+        # In a replay at 30 times the speed, an extra second would make records look half a minute old and raise an
+        # alarm.
         return max(SHORTEST_PERIOD_SECONDS, PERIOD_SECONDS / self._ctx.speed)
 
     def _send(self) -> None:
@@ -102,34 +107,51 @@ class _RecordStreams(Generic[R]):
 
 
 class MetricsStream(_RecordStreams[RunMetrics]):
-    """Metrics of the learner of every run, reported by uid of the run."""
+    """Metrics of the learner of every run, reported by uid of the run.
+
+    Attributes:
+        read: Uids of runs whose learner's log was read up to the present, or could not be read.
+    """
 
     def __init__(self, ctx: AppContext, report: Callable[[Mapping[str, RunMetrics]], object]) -> None:
         super().__init__(ctx, report, "metrics", is_endless=True)
+        self.read: set[str] = set()
         self._waiting: dict[str, tuple[RunView, PodView]] = {}
         self._next: asyncio.TimerHandle | None = None
 
     def follow(self, runs: Iterable[RunView], pods_of: Callable[[str], Iterable[PodView]]) -> None:
-        """Follow the learners of these runs and no others; ``pods_of`` lists the pods of a run, learners first."""
+        """Follow exactly the learners of these runs; ``pods_of`` lists the pods of a run, learners first."""
         learners = {pod.uid: (run, pod) for run in runs for pod in takewhile(_is_learner, pods_of(run.name))}
         self._cancel_except(learners.keys())
-        # Rebuilt each time: a learner that is gone before its turn is never opened.
+        # Rebuilt each time: a learner that is deleted before its turn is never opened.
         self._waiting = {uid: pair for uid, pair in learners.items() if uid not in self._workers}
         self._open_some()
 
     def close(self) -> None:
-        """Close all streams, and open no more of them."""
+        """Close all streams, and open no others."""
         super().close()
         self._waiting = {}
         if self._next is not None:
             self._next.cancel()
 
+    def _note_end(self, key: str) -> None:
+        self.read.add(key)
+
     def _open_some(self) -> None:
-        """Open a few streams; hundreds at once would block the keys."""
+        """Open a few streams; hundreds in one step would block the keys."""
         for uid in list(self._waiting)[:_BATCH]:
             run, pod = self._waiting.pop(uid)
             add = partial(self._ctx.curves.add, run.uid)
-            follow = partial(metrics.follow, self._ctx.backend, run, pod, add, self._ctx.turns, has_backlog=False)
+            follow = partial(
+                metrics.follow,
+                self._ctx.backend,
+                run,
+                pod,
+                add,
+                self._ctx.turns,
+                has_backlog=False,
+                at_present=partial(self.read.add, run.uid),
+            )
             self._open(pod.uid, run.uid, f"the metrics of {run.name}", follow)
         if self._waiting and self._next is None:
             self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._open_more)
@@ -141,10 +163,11 @@ class MetricsStream(_RecordStreams[RunMetrics]):
 
 
 class PodRecordStream(_RecordStreams[PodMetrics]):
-    """Records of pods, reported by uid of the pod; workers and evaluators are watched, others while it pays.
+    """Records of pods, reported by uid of the pod: workers and evaluators always, other pods while they write
+    records.
 
-    Where there are more pods than streams, they take turns. A pod that has fallen silent stays until it prints
-    again, so that its state does not come and go with its turn.
+    If there are more pods than streams, they take turns. A pod that fell silent is followed until it prints again,
+    so that its state does not come and go with its turn.
 
     Attributes:
         looked: Uids of pods whose log is open and whose records were reported up to now.
@@ -167,7 +190,7 @@ class PodRecordStream(_RecordStreams[PodMetrics]):
         self._opened_at: dict[str, float] = {}
 
     def follow(self, pods: Iterable[PodView], late: Collection[str] = ()) -> None:
-        """Follow these pods and no others; with more of them than streams, the next ones once a turn is over.
+        """Follow exactly these pods; if they outnumber the streams, the next ones follow when a turn is over.
 
         Args:
             late: Uids of pods that have printed nothing for too long.
@@ -178,12 +201,12 @@ class PodRecordStream(_RecordStreams[PodMetrics]):
         if len(candidates) > self._most and now >= self._turn_ends:
             self._turn_ends = now + TURN_SECONDS
             stays = [uid for uid in followed if uid in late][: self._most // 2]
-            # Those who have waited longest are next; who was never open has waited for ever.
+            # Pods that have waited longest are next, those that were never open first.
             waiting = sorted(candidates.keys() - set(stays), key=lambda uid: self._opened_at.get(uid, 0.0))
             followed = [*stays, *waiting]
         chosen = [*followed, *(uid for uid in candidates if uid not in followed)][: self._most]
         self._cancel_except(chosen)
-        # A log that ended though its pod is there: the node's agent was restarted, or its connection cut.
+        # A log that ended although its pod exists: the node's agent was restarted, or its connection cut.
         for uid in self._ended & set(chosen):
             self._workers.pop(uid, None)
         self._ended.clear()
@@ -208,8 +231,8 @@ class PodRecordStream(_RecordStreams[PodMetrics]):
                     else:
                         self.looked.add(pod.uid)
                 else:
-                    return  # it proved to write none
-            # Later, and not at once: the log of a pod that is gone ends again and again until a snapshot says so.
+                    return  # this pod writes no records
+            # After a pause: the log of a deleted pod ends repeatedly until a snapshot shows the deletion.
             await asyncio.sleep(RETRY_SECONDS)
             self._ended.add(pod.uid)
         finally:
@@ -217,13 +240,13 @@ class PodRecordStream(_RecordStreams[PodMetrics]):
             self.looked.discard(pod.uid)
 
     def _send(self) -> None:
-        # Only now, with the record itself: until it arrives, the one of an earlier turn would look like silence.
+        # Only now, with the record itself: until it arrives, the record of an earlier turn would look like silence.
         self.looked |= self._newest.keys() & self._live
         super()._send()
 
 
 class WatchedPods:
-    """Streams of the pods whose records can explain a state: those of the selected run, and of learners that wait.
+    """Streams of the pods whose records can explain a state: pods of the selected run, and of learners that wait.
 
     Args:
         report: Called with the newest records, by uid of the pod.
@@ -235,7 +258,7 @@ class WatchedPods:
 
     @property
     def looked(self) -> frozenset[str]:
-        """Uids of pods whose records say something of the present."""
+        """Uids of pods whose records are current."""
         return frozenset(self._selected.looked | self._waiting.looked)
 
     def close(self) -> None:
@@ -257,6 +280,6 @@ def _is_learner(pod: PodView) -> bool:
 
 
 def _has_records(pod: PodView) -> bool:
-    """Return True for pods that may write records; a learner's are those of its run, an ended pod's are stale."""
-    # The records of a job say what it did, so they count also when it is over.
+    """Return True for pods that may write records; a learner's are the run's metrics, an ended pod's are stale."""
+    # The records of a job describe its result, so they count after it has ended too.
     return pod.role not in (None, Role.LEARNER) and (pod.role is Role.JOB or not pod.phase.is_over)

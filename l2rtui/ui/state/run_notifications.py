@@ -1,4 +1,4 @@
-"""Notifications, with a bell, when a run of the user fails, has finished, stops to learn or learns again."""
+"""Notifications, with a bell, when a run of the user fails, finishes, stops learning or learns again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.status import Level
 
 _RINGS: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
-"""States of learning that are reported. A failure is reported with its pod; a slow run learns all the same."""
+"""Reported states of learning. A failure is reported with its pod; a slow run is still learning."""
 
 _SETTLED: Final = frozenset((Learning.LIVE, Learning.SLOW, Learning.DONE, Learning.FAILED))
 
@@ -22,9 +22,11 @@ class RunNotifications:
         self._owner = owner
         self._states: dict[str, Level] = {}  # BAD, DONE, or OK for every other level
         self._learning: dict[str, Learning] = {}
+        self._reported: set[str] = set()
+        """Uids of runs of which it was said that they do not learn; only these can learn again."""
 
     def update(self, snapshot: ClusterSnapshot) -> list[str]:
-        """Return sentences about changes since the last call; none for runs that are new."""
+        """Return sentences about changes since the last call; none for new runs."""
         sentences: list[str] = []
         states: dict[str, Level] = {}
         for uid, run in snapshot.runs.items():
@@ -33,7 +35,7 @@ class RunNotifications:
             pods = snapshot.pods_of(run.name)
             status = run_status(run, pods)
             state = states[uid] = status.level if status.level in (Level.BAD, Level.DONE) else Level.OK
-            # None for a run that is new to us: at the start of the app old failures must not ring.
+            # None for a run that is new to us: old failures must not ring at the start of the app.
             before = self._states.get(uid)
             if before is not None and before is not state:
                 if state is Level.BAD:
@@ -44,7 +46,7 @@ class RunNotifications:
         return sentences
 
     def learn(self, snapshot: ClusterSnapshot, states: Mapping[str, LearningState]) -> list[str]:
-        """Return sentences about learning that stopped, or goes on, since the last call; none for new runs."""
+        """Return sentences about learning that stopped or resumed since the last call; none for new runs."""
         sentences: list[str] = []
         for uid, learning in states.items():
             run, before = snapshot.runs.get(uid), self._learning.get(uid)
@@ -52,8 +54,11 @@ class RunNotifications:
                 continue
             if learning.state in _RINGS:
                 sentences.append(f"{run.name} is {learning.state}: {learning.reason}")
-            elif before in _RINGS and learning.state in (Learning.LIVE, Learning.SLOW):
+                self._reported.add(uid)
+            elif uid in self._reported and learning.state in (Learning.LIVE, Learning.SLOW):
                 sentences.append(f"{run.name} learns again")
+                self._reported.discard(uid)
+        self._reported &= states.keys()
         # While a run cannot be seen, or starts again, its last state counts: it may be back in the same one.
         settled = {
             uid: state.state for uid, state in states.items() if state.state in _RINGS or state.state in _SETTLED

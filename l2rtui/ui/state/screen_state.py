@@ -1,7 +1,7 @@
-"""Look of the screen between two starts: sizes of panes and the level of the grid, in ``screen.json``.
+"""Screen state kept between two starts: sizes of panes and the level of the grid, in ``screen.json``.
 
-Never in the way: a file that is missing, unreadable or garbage is as good as none, and one that cannot be written
-is not written. Several apps may run at once; the last change of any of them stays.
+Errors are ignored: a file that is missing, unreadable or invalid gives the defaults, and a failed write is skipped.
+With several apps running, the last change wins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
 MAX_BYTES: Final = 4096
-"""A file that is larger is not ours."""
+"""A larger file was not written by the app."""
 LEAST_SHARE: Final = 0.02
 MOST_SHARE: Final = 0.95
 
@@ -23,12 +23,12 @@ Share = Annotated[float, msgspec.Meta(ge=LEAST_SHARE, le=MOST_SHARE)]
 
 
 class ScreenState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sizes and level that somebody has set with keys or the mouse.
+    """Sizes and level that the user has set with keys or the mouse.
 
     Attributes:
-        heights: Share of the screen's height by name of a pane; panes without one take what suits them.
-        slots_width: Share of the screen's width that the grid has beside the details; None for the usual.
-        level: Zoom level of the grid; empty for the one that fits.
+        heights: Share of the screen's height by name of a pane; panes without one are sized automatically.
+        slots_width: Share of the screen's width for the grid next to the details; None for the default.
+        level: Zoom level of the grid; empty for automatic.
     """
 
     heights: Annotated[dict[str, Share], msgspec.Meta(max_length=16)] = {}
@@ -37,7 +37,7 @@ class ScreenState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_screen_state() -> ScreenState:
-    """Return the state of the last start; that of a first one where there is none, or none that can be read."""
+    """Return the state of the last start, or the defaults if there is no readable file."""
     try:
         with (state_dir() / "screen.json").open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -47,7 +47,7 @@ def read_screen_state() -> ScreenState:
 
 
 def write_screen_state(state: ScreenState) -> None:
-    """Save the state, for the user alone; without a word where that is impossible."""
+    """Save the state, readable only by the user; errors are ignored."""
     try:
         write_private(state_dir() / "screen.json", msgspec.json.encode(state).decode())
     except OSError:

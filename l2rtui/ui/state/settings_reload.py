@@ -1,4 +1,4 @@
-"""Settings that are read again while the app runs: what of them counts at once, and what from the next start."""
+"""Reload of settings while the app runs: which changes apply immediately, and which at the next start."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from l2rtui.config import Settings
 
 LIVE: Final = frozenset({"theme", "keys", "filters", "notify", "readonly", "protected", "grace_seconds", "limits"})
-"""Settings of the app itself. The others are the backend's, which has read nodes and made clients by them."""
+"""Settings of the app itself. The backend has already used the others for reading nodes and making clients."""
 
 
 def reloaded(before: Settings, after: Settings) -> tuple[Settings, str]:
-    """Return the settings that hold from now on, and a sentence about what has changed.
+    """Return the settings to use from now on, and a sentence about the changes.
 
     Args:
-        before: Those that hold. after: Those that were read.
+        before: Current settings. after: Settings just read.
     """
     changed = [name for name in (setting.name for setting in fields(Settings)) if _differs(name, before, after)]
     if not changed:

@@ -1,7 +1,7 @@
-"""Index of a snapshot: pods by run, their order and counts, updated from the pods that differ from the one before.
+"""Index of a snapshot: pods by run, their order and counts, updated from the pods that differ from the last one.
 
-At ten thousand pods and ten snapshots a second even one status per pod and snapshot would be most of a core. Pods
-are immutable, so a pod that is the same object has the same status, position and row.
+At ten thousand pods and ten snapshots a second, computing one status per pod and snapshot would use most of a core.
+Pods are immutable, so a pod that is the same object has the same status, position and row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from l2rtui.domain.workload import Role
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """Counts for the status bar: failing and waiting pods, and slots that are mine."""
+    """Counts for the status bar: failing and waiting pods, and slots of the user."""
 
     failing: int = 0
     waiting: int = 0
@@ -30,21 +30,21 @@ _Entry = tuple[PodView, Level, int]
 
 
 def changed_pods(old: Mapping[str, PodView], new: Mapping[str, PodView]) -> list[tuple[PodView, PodView]] | None:
-    """Return each pod that differs, as it was and as it is; None where pods have come, gone or changed places."""
+    """Return each changed pod, as it was and as it is; None if pods were added, removed or reordered."""
     if len(new) != len(old) or not all(map(operator.is_, new, old)):
         return None
-    # This runs for every snapshot: the loops over all pods stay in C and make no pairs of those that are the same.
+    # This runs for every snapshot: the loops over all pods stay in C and make no pairs of equal ones.
     differs = list(map(operator.is_not, new.values(), old.values()))
     return list(zip(compress(old.values(), differs), compress(new.values(), differs), strict=True))
 
 
 def _is_waiting(pod: PodView, level: Level) -> bool:
-    """True for a pod that does not run yet; one whose image cannot be pulled waits too, and needs somebody."""
+    """True for a pod that does not run yet, including one whose image cannot be pulled, which is also a fault."""
     return level is Level.WAIT or (pod.phase is Phase.PENDING and level is not Level.BAD)
 
 
 class SnapshotIndex:
-    """Pods in order and by run, and their counts, for the newest snapshot; the slots of ``owner`` count as mine."""
+    """Pods in order and by run, and their counts, for the newest snapshot; slots of ``owner`` are the user's."""
 
     def __init__(self, owner: str) -> None:
         self.pod_counts = PodCounts()
@@ -55,7 +55,7 @@ class SnapshotIndex:
         self._indexed_pods: Mapping[str, PodView] | None = None
 
     def update(self, snapshot: ClusterSnapshot) -> None:
-        """Bring everything up to date; nothing is done for a snapshot with the same pods."""
+        """Update the index; does nothing for a snapshot with the same pods."""
         pods = snapshot.pods
         old_pods, self._indexed_pods = self._indexed_pods, pods
         if pods is old_pods:
@@ -92,7 +92,7 @@ class SnapshotIndex:
         self._groups = {run: _same(old.get(run, ()), group) for run, group in by_run.items()}
 
     def _update_changed(self, changed: list[PodView], pods: Mapping[str, PodView]) -> None:
-        """Update entries, counts and groups of these pods, where no pod has come, gone or changed its run."""
+        """Update entries, counts and groups of these pods, if no pod was added, removed or moved to another run."""
         failing, waiting, mine = self.pod_counts.failing, self.pod_counts.waiting, self.pod_counts.mine
         for pod in changed:
             old, before, old_slots = self._entries[pod.uid]
@@ -124,7 +124,7 @@ class SnapshotIndex:
 
 
 def _same(old: tuple[PodView, ...], new: list[PodView]) -> tuple[PodView, ...]:
-    """Return the old tuple where it holds the same objects, so that identity shows that nothing has changed."""
+    """Return the old tuple if it holds the same objects, so that identity shows that nothing has changed."""
     return old if len(old) == len(new) and all(map(operator.is_, old, new)) else tuple(new)
 
 

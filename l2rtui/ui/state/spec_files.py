@@ -16,10 +16,10 @@ _FIRST = "racing-sac.yaml"
 
 
 def load_spec(path: str, settings: Settings, name: str = "") -> LaunchRequest:
-    """Read a spec file or template that a person named.
+    """Read a spec file or template named by the user.
 
     Args:
-        settings: Have the limits and the binding where the file names none, as for `launch`.
+        settings: Give limits and binding if the file does not, as for `launch`.
         name: Replaces the file's.
     """
     # Imported here: PyYAML and msgspec would delay the first frame.
@@ -31,7 +31,7 @@ def load_spec(path: str, settings: Settings, name: str = "") -> LaunchRequest:
 
 
 def launch_options(path: str) -> list[str]:
-    """Return the options of ``launch`` that name a spec file or template as :func:`load_spec` reads it."""
+    """Return the options of ``launch`` that name the spec file or template of :func:`load_spec`."""
     from l2rtui.services.spec.templates import template_named
 
     return ["-t" if template_named(path) else "-f", path]

@@ -11,14 +11,16 @@ from l2rtui.ui.state.background import Background
 
 
 class UndoWindow:
-    """Confirmed changes that have not begun; ``AppContext.cancel_seconds`` is the length of the window."""
+    """Confirmed changes that have not started; ``AppContext.cancel_seconds`` is the length of the window."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
         self._waiting: list[tuple[str, Worker[None]]] = []
 
     def start(self, what: str, seconds: float, begin: Callable[[], object]) -> None:
-        """Begin a change, such as ``killing r7-w-1``, after seconds that the status bar counts; at once after 0."""
+        """Start a change, such as ``killing r7-w-1``, after a countdown in the status bar; immediately for 0
+        seconds.
+        """
         if seconds <= 0:
             begin()
             return
@@ -26,7 +28,7 @@ class UndoWindow:
         self._waiting.append((what, worker))
 
     def undo_newest(self) -> str:
-        """Cancel the newest waiting change and return its description; empty when none is waiting."""
+        """Cancel the newest waiting change and return its description; empty if none is waiting."""
         self._waiting = [(what, worker) for what, worker in self._waiting if not worker.is_finished]
         if not self._waiting:
             return ""
@@ -41,5 +43,5 @@ class UndoWindow:
                 await asyncio.sleep(min(1.0, remaining))
             remaining -= 1.0
         # No await between the last second and begin: the worker is cancelled before it or finished after it, so
-        # undo_newest never claims to have undone what has begun.
+        # undo_newest never reports a change as undone that has started.
         begin()

@@ -17,24 +17,24 @@ from l2rtui.ui.text import HUES, Line, Span, TextStyle, apart, clip, decimal, fi
 NARROWEST: Final = 36
 LOWEST: Final = 6
 _OVERVIEW: Final = 4
-"""Charts beside each other, unless there is room for more of a good height."""
+"""Number of charts side by side, unless more of them fit at a good height."""
 _GOOD_HEIGHT: Final = 12
 EDGE: Final = LABEL_CHARS + 1
-"""Columns at the left of a plot: the label of a tick, and the axis."""
+"""Columns to the left of a plot: the label of a tick, and the axis."""
 _NAME_CHARS: Final = 28
 _TICK_COLUMNS: Final = 9
 _TICK_ROWS: Final = 2
 MARKS: Final = "123456789abcdefghijklmnopqrstuvwxyz"
-"""A mark stands at the end of each line and before its name: hues repeat, and some terminals have none."""
+"""Mark at the end of each line and before its name: colours repeat, and some terminals have none."""
 _EMPTY: Final = "No metric record yet: a learner prints one every second or two."
 
 
 def arrangement(number: int, width: int, height: int) -> tuple[int, int]:
-    """Return the charts beside and below each other that fit; the rest is left out rather than squeezed."""
+    """Return the numbers of charts across and down that fit; other charts are left out rather than squeezed."""
     across = max(1, min(number, width // NARROWEST, _OVERVIEW))
     fitting = max(1, (height - 1) // LOWEST)
     needed = -(-min(number, _OVERVIEW) // across)
-    # More than the overview only where all charts remain of a good height.
+    # More than the overview only if all charts keep a good height.
     roomy = min(-(-number // across), (height - 1) // _GOOD_HEIGHT)
     return across, max(1, min(fitting, max(needed, roomy)))
 
@@ -46,7 +46,7 @@ def plot_width(chart_width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChartPicture:
-    """A chart and its plot: all that does not depend on the cursor, which moves more often than curves change.
+    """Chart and its plot without the cursor, since the cursor moves more often than curves change.
 
     Attributes:
         rows: Of the plot. ends: number of the line that ends in a cell, by column and row.
@@ -69,7 +69,7 @@ def pictures(
 
 
 def _plot_size(number: int, width: int, height: int) -> tuple[int, int]:
-    """Return columns and rows of the plot of each of so many charts."""
+    """Return columns and rows of the plot of each of this many charts."""
     across, down = arrangement(number, width, height)
     return plot_width(width // across), max(3, (height - 1) // down) - 2
 
@@ -106,13 +106,13 @@ def chart_lines(
 
 
 def _legend(groups: Sequence[CurveGroup], drawn: Chart, cursor: int | None) -> Line:
-    """Names of the lines with their marks; at its beginning the position that is read."""
+    """Names of the lines with their marks, after the position under the cursor."""
     spans = [Span(" ")]
     if cursor is not None:
         at = drawn.grid.centre(DOT_COLUMNS * cursor + 1)
         label = span_label(at) if drawn.grid.axis is Axis.TIME else number_label(at, drawn.grid.width)
         spans.append(Span(f"│ at {label} {AXIS_LABELS[drawn.grid.axis]}   ", TextStyle.STRONG))
-    # The hue goes by the position among all groups: a run keeps its colour while others have no record yet.
+    # The colour depends on the position among all groups: a run keeps it while others have no record yet.
     names = apart([sanitize(group.name) for group in groups], _NAME_CHARS)
     for number, group in enumerate(groups):
         spans.append(Span(f"{_mark(number)} ━ ", _hue(number)))
@@ -141,7 +141,8 @@ def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
     for number, row in enumerate(picture.rows):
         label = labels.get(number, "")
         edge = Span(f"{fit(label, LABEL_CHARS, right=True)}{'┤' if label else '│'}", TextStyle.DIM)
-        marks = {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
+        marks = _beyond(drawn, y, "above" if number == 0 else "below" if number == num_rows - 1 else "")
+        marks |= {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
         if cursor is not None and cursor < columns:
             marks[cursor] = Span("│", TextStyle.STRONG)
         lines.append((edge, *_with_marks(row, marks), Span(" ")))
@@ -154,7 +155,7 @@ def _values(drawn: Chart, cursor: int | None) -> Line:
     column = drawn.grid.num - 1 if cursor is None else DOT_COLUMNS * cursor + 1
     spans: list[Span] = []
     for number, line in enumerate(drawn.lines):
-        # A column holds the mean of its records: other tables show the newest one, under the same word.
+        # A column holds the mean of its records, but other tables show the newest record under the same name.
         value = line.newest if cursor is None and line.newest is not None else line.at(column)
         mark = f"{_mark(number)} " if len(drawn.lines) > 1 else ""
         spans.append(Span(mark, _hue(number)))
@@ -163,7 +164,7 @@ def _values(drawn: Chart, cursor: int | None) -> Line:
 
 
 def _spread(line: ChartLine, column: int, value: float | None) -> str:
-    """Write the deviation of the seeds and their number, where the line is a mean of several."""
+    """Write the deviation of the seeds and their number, if the line is a mean of several."""
     columns = line.columns
     if not line.is_mean or value is None:
         return ""
@@ -172,27 +173,42 @@ def _spread(line: ChartLine, column: int, value: float | None) -> str:
 
 
 def _plot_line(line: ChartLine, y: Scale) -> PlotLine:
-    values = [y.share(value) for value in line.columns.means]
+    values = [y.clipped_share(value) for value in line.columns.means]
     if not line.has_spread:
         return PlotLine(values)
     return PlotLine(
-        values, [y.share(value) for value in line.columns.lows], [y.share(v) for v in line.columns.highs]
+        values,
+        [y.clipped_share(value) for value in line.columns.lows],
+        [y.clipped_share(value) for value in line.columns.highs],
     )
 
 
 def _ends(drawn: Chart, y: Scale, columns: int, rows: int) -> dict[tuple[int, int], int]:
-    """Return the cells behind the last value of each line; two lines that end together are told apart by a row."""
+    """Return the cells after the last value of each line; lines that end at the same cell get different rows."""
     ends: dict[tuple[int, int], int] = {}
     for number, line in enumerate(drawn.lines):
         last = line.last
         if last is None:
             continue
         x = min(columns - 1, last // DOT_COLUMNS + 1)
-        row = round((1 - y.share(line.columns.means[last])) * (rows - 1))
+        row = round((1 - y.clipped_share(line.columns.means[last])) * (rows - 1))
         free = (at for at in sorted(range(rows), key=lambda at: abs(at - row)) if (x, at) not in ends)
         if (at := next(free, None)) is not None:
             ends[x, at] = number
     return ends
+
+
+def _beyond(drawn: Chart, y: Scale, side: str) -> dict[int, Span]:
+    """Return arrows for the cells of the first or the last row whose values lie beyond the scale."""
+    is_beyond = {"above": lambda value: value > y.high, "below": lambda value: value < y.low}.get(side)
+    if is_beyond is None:
+        return {}
+    return {
+        column // DOT_COLUMNS: Span("▲" if side == "above" else "▼", _hue(number))
+        for number, line in enumerate(drawn.lines)
+        for column, value in enumerate(line.columns.means)
+        if is_beyond(value)
+    }
 
 
 def _with_marks(row: Sequence[PlotPart], marks: dict[int, Span]) -> list[Span]:
@@ -211,7 +227,7 @@ def _with_marks(row: Sequence[PlotPart], marks: dict[int, Span]) -> list[Span]:
 
 
 def _positions(scale: Scale, plot_columns: int, width: int) -> str:
-    """Return the labels of positions, each centred below its place; those that would touch are left out."""
+    """Return the labels of positions, each centred below its position; labels that would touch are left out."""
     line = [" "] * width
     free_from = 0
     for value, label in scale.ticks:

@@ -1,6 +1,6 @@
-"""Charts of how runs learn, over their full length: one line for each run, or for the mean of the seeds of a group.
+"""Learning curves of runs over their full length: one line for each run, or for the mean of a group's seeds.
 
-Scales are shared by all lines of a chart, and positions by all charts, so that runs are compared by height and one
+All lines of a chart share its scale, and all charts share positions, so that runs are compared by height and one
 cursor reads all charts.
 """
 
@@ -23,18 +23,18 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 
 class ChartView(SpanWidget, can_focus=True):
-    """As many charts as fit, for the runs that ``show`` was given.
+    """As many charts as fit, for the runs given to ``show``.
 
     Attributes:
         settings: Axis, smoothing and window.
         is_grouped: Seeds of an experiment are one line; the owner gives groups accordingly.
-        note: What is still going on, for the title: ``reading back``.
+        note: Work in progress, for the title: ``reading back``.
     """
 
     BINDINGS = bindings(KeyContext.CHARTS)
 
     class ContentChanged(Message):
-        """Other things are drawn than before: titles and groups are out of date."""
+        """The drawn curves or settings have changed: titles and groups are out of date."""
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -50,7 +50,7 @@ class ChartView(SpanWidget, can_focus=True):
 
     @property
     def facts(self) -> list[str]:
-        """Facts on what is drawn, in a few words each, for the title."""
+        """Short facts about the drawn charts, for the title."""
         alone = f"{figure_label(self._alone)} alone" if self._alone else ""
         axis, *others = self.settings.facts
         return [axis, "mean ± sd" if self.is_grouped else "", *others, alone, self.note]
@@ -61,12 +61,12 @@ class ChartView(SpanWidget, can_focus=True):
         return (self._alone,) if self._alone else figures_of(self.groups)
 
     def show(self, groups: Sequence[CurveGroup]) -> None:
-        """Draw these groups; nothing is done where neither they nor their records differ."""
+        """Draw these groups; does nothing if neither groups nor records have changed."""
         self.groups = tuple(groups)
         self._draw(is_new_only=True)
 
     def as_svg(self) -> str:
-        """Return what is drawn as a picture."""
+        """Return the drawn charts as a picture."""
         return svg_text(self.groups, self.settings, self.figures)
 
     def as_csv(self) -> str:
@@ -81,7 +81,7 @@ class ChartView(SpanWidget, can_focus=True):
         width, height = self.size
         if not width or not height:
             return
-        # Curves grow in place: their number of records says whether a picture of them is out of date.
+        # Curves grow in place: their number of records shows whether their picture is out of date.
         records = tuple(seed.curve.num_records for group in self.groups for seed in group.seeds)
         state = (self.groups, records, width, height, self.settings, self._alone)
         if state != self._state:
@@ -94,7 +94,7 @@ class ChartView(SpanWidget, can_focus=True):
         self.refresh_changed(before, lines)
 
     def render_line(self, y: int) -> Strip:
-        """One line of all charts beside each other."""
+        """One line of all charts side by side."""
         return self.strip(self._lines[y] if y < len(self._lines) else (), self.size.width)
 
     # --- actions -----------------------------------------------------------------------------------------------
@@ -103,11 +103,11 @@ class ChartView(SpanWidget, can_focus=True):
         self._choose(axis=_after(tuple(Axis), self.settings.axis))
 
     def action_smooth(self) -> None:
-        """Smooth more, or not at all."""
+        """Use the next smoothing, or turn it off after the last."""
         self._choose(smoothing=_after(SMOOTHINGS, self.settings.smoothing))
 
     def action_window(self) -> None:
-        """Draw a smaller part of the axis, counted from its end, or all of it."""
+        """Draw a smaller part of the axis, ending at its end, or all of it."""
         self._choose(window=_after(WINDOWS, self.settings.window))
 
     def _choose(self, **changes: object) -> None:
@@ -116,7 +116,7 @@ class ChartView(SpanWidget, can_focus=True):
         self.post_message(self.ContentChanged())
 
     def action_alone(self, by: int) -> None:
-        """Draw the next figure alone, or all of them again."""
+        """Draw only the next figure, or all of them again."""
         choices = ("", *figures_of(self.groups))
         position = choices.index(self._alone) if self._alone in choices else 0
         self._alone = choices[(position + by) % len(choices)]
@@ -124,12 +124,12 @@ class ChartView(SpanWidget, can_focus=True):
         self.post_message(self.ContentChanged())
 
     def action_group(self) -> None:
-        """Draw the mean of seeds, or each run for itself."""
+        """Draw the mean of seeds, or each run separately."""
         self.is_grouped = not self.is_grouped
         self.post_message(self.ContentChanged())
 
     def action_cursor(self, by: int) -> None:
-        """Move the cursor; it comes in from the end, and leaves there."""
+        """Move the cursor; it appears at the right end, and disappears there."""
         last = self._plot_width - 1
         at = (last + 1 if self._cursor is None else self._cursor) + by
         self._cursor = max(0, at) if at <= last else None

@@ -29,13 +29,13 @@ def old_contexts(contexts: Sequence[ContextHealth], now: float) -> dict[str, str
 
 
 class ContextColumn:
-    """Column of several tables; there is none while a single context is shown."""
+    """Column of several tables; absent while a single context is shown."""
 
     def __init__(self) -> None:
         self._cells: dict[str, Cell] = {}
 
     def update(self, contexts: Sequence[ContextHealth], now: float) -> None:
-        """Take the state of each context."""
+        """Set the state of each context."""
         old = old_contexts(contexts, now)
         self._cells = {own.name: self._cell(own.name, old.get(own.name, "")) for own in contexts}
 
@@ -57,7 +57,7 @@ class ContextColumn:
         """Set columns and rows of a table, with this column after the one that names the row.
 
         Args:
-            items: Key and source of each row; the first part of a source is what has the context.
+            items: Key and source of each row; the first part of a source has the context.
         """
         cells = self._cells
         if not cells:

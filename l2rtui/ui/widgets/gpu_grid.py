@@ -27,27 +27,27 @@ from l2rtui.ui.widgets.span_renderer import NO_STYLE, SpanWidget
 
 _MARGIN = 2
 _FRAME_LINES = 2
-"""Lines beside those of the nodes: header and legend."""
+"""Lines of the grid other than nodes: header and legend."""
 
 
 class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     """Slots of all nodes; an update redraws only lines that look different.
 
     Args:
-        is_exact: Each slot has its own cell at every level, so that something can be put on it.
+        is_exact: Each slot has a separate cell at every level, so that replicas can be placed on it.
 
     Attributes:
-        ghosts: Spans drawn in place of some slots: staged replicas, a range.
+        ghosts: Spans drawn instead of some slots: staged replicas, a range.
         only: Names of the nodes to show; None for all.
-        figures: Rates of runs, idle GPUs, and the age of all of it.
-        level: How near the grid is seen; None is the nearest at which all nodes are in sight.
+        figures: Rates of runs, idle GPUs, and the age of these data.
+        level: Zoom level; None is the most detailed one at which all nodes fit.
         cursor_slot: Slot under the cursor, which ``move_to`` sets.
     """
 
     DEFAULT_CSS = """
     GpuGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
-    # A stable gutter: a bar that comes with more lines would lie over their last column.
+    # A stable gutter: a scroll bar that appears with more lines would cover their last column.
     BINDINGS = bindings(KeyContext.GRID)
 
     snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
@@ -58,7 +58,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     @dataclass
     class SlotMoved(Message):
-        """The cursor stands on another slot; None when the grid is empty."""
+        """The cursor has moved to another slot; None if the grid is empty."""
 
         slot: SlotId | None
         by_user: bool
@@ -77,7 +77,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     @dataclass
     class SlotReleased(Message):
-        """The mouse that had grabbed a ghost was released on a slot; None beside all of them."""
+        """The mouse that had grabbed a ghost was released on a slot; None outside the slots."""
 
         slot: SlotId | None
 
@@ -88,7 +88,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         level: ZoomLevel
 
     class HeightChanged(Message):
-        """The grid takes another number of lines since it has another width, or is visible again."""
+        """The height of the grid has changed, because of a new width or because it is visible again."""
 
     def __init__(self, *, is_exact: bool = False, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -97,7 +97,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         # Made for the next snapshot, with the width that it was made for.
         self._ahead: tuple[int, SlotGrid] = 0, EMPTY_GRID
         self._laid_width = self._promised = self._room = self._height = 0
-        # Lines as they are on the screen, by number: what render_line() returned last.
+        # Lines on the screen, by number, as last returned by render_line().
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
         self._is_dragging = False
@@ -109,16 +109,16 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     @property
     def _columns(self) -> int:
-        """Columns beside the scroll bar, which are there for it even while there is none."""
+        """Columns without the scroll bar, whose gutter is reserved even while there is no bar."""
         return self.scrollable_content_region.width or self._promised
 
     @property
     def shown_level(self) -> ZoomLevel:
-        """The level that is seen now."""
+        """The current level."""
         return self._grid.shape.level
 
     def fit_to_room(self, lines: int, columns: int = 0) -> None:
-        """Take the level that shows all nodes in so many lines, header and legend included.
+        """Choose the level that shows all nodes in this many lines, including header and legend.
 
         Args:
             columns: Width that the grid gets with its first layout, to lay out the slots before it; 0 if unknown.
@@ -139,8 +139,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         return tuple(order[low : high + 1])
 
     def lay_out_ahead(self, snapshot: ClusterSnapshot) -> None:
-        """Lay out for the snapshot that is assigned next; safe in a thread, since nothing is drawn yet."""
-        # A grid that is hidden, as all but one list are on a small terminal, has no width yet to lay out for.
+        """Lay out the grid for the snapshot that is assigned next; safe in a thread, since nothing is drawn yet."""
+        # A hidden grid, as on a small terminal where one list is visible, has no width yet.
         if width := self._laid_width:
             room = max(0, self._room - _FRAME_LINES)
             self._ahead = (
@@ -149,7 +149,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             )
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
-        """Put the cursor on a slot, if it is there."""
+        """Put the cursor on a slot, if it exists."""
         if slot in self._grid.shape.slots:
             self._place(slot, by_user=by_user)
 
@@ -165,7 +165,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self._place(list(self._grid.shape.slots)[0 if side < 0 else -1], by_user=True)
 
     def action_nearer(self, by: int) -> None:
-        """Go to the next level, or with -1 to the one before; at the last one nothing happens."""
+        """Go to the next level, or with -1 to the previous one; does nothing at the last level."""
         levels = [level for level in ZoomLevel if not self._is_exact or level is not ZoomLevel.CLUSTER]
         at = levels.index(self.shown_level) + by
         if 0 <= at < len(levels):
@@ -187,7 +187,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         slot = self._slot_under(event)
         if slot is not None and slot in self.ghosts and event.button == 1:
             self._is_dragging = True
-            self.capture_mouse()  # else a release over another widget would never come here
+            self.capture_mouse()  # otherwise a release over another widget would never arrive here
             self._place(slot, by_user=True)
             self.post_message(self.SlotGrabbed(slot))
 
@@ -197,14 +197,14 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self._place(slot, by_user=True)
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Let a ghost go."""
+        """Drop a ghost."""
         if self._is_dragging:
             self._is_dragging = False
             self.release_mouse()
             self.post_message(self.SlotReleased(self._slot_under(event)))
 
     def _slot_under(self, event: events.MouseEvent) -> SlotId | None:
-        """Return the slot under the mouse; None beside the slots, and on header and legend."""
+        """Return the slot under the mouse; None outside the slots, and on header and legend."""
         place = event.get_content_offset(self)
         if place is None or place.y == 0 or place.y == self.size.height - 1:
             return None
@@ -212,16 +212,15 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     # --- inside ---------------------------------------------------------------------------------------------
     def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:
-        """Lay out again where a slot can have changed, and draw the lines that differ."""
-        # Most changes of pods move no slot; the ledger is then the same object, and even its slots are not
-        # compared.
+        """Lay out again if a slot may have changed, and draw the lines that differ."""
+        # Most changes of pods move no slot; the ledger is then the same object, and its slots are not compared.
         is_same = old.nodes == new.nodes and old.runs == new.runs
         is_other = old.ledger is not new.ledger and old.ledger.slots != new.ledger.slots
         if not is_same or self._grid is EMPTY_GRID or is_other:
             self._arrange()
         elif old.pods is not new.pods:
             self._grid = replace(self._grid, snapshot=new)
-            # A pod that starts to run moves no slot, but the case of its letter says that it waits no longer.
+            # A pod that starts running moves no slot, but its letter changes to upper case.
             pods = changed_pods(old.pods, new.pods)
             if pods is None or any(is_waiting(before) is not is_waiting(now) for before, now in pods):
                 self._draw_differences()
@@ -237,7 +236,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         self._draw_edges(old)
 
     def watch_only(self) -> None:
-        """Show these nodes alone."""
+        """Show only these nodes."""
         self._lay_out_anew()
 
     watch_level = watch_only
@@ -247,7 +246,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         self._arrange(is_other=True)
 
     def on_resize(self) -> None:
-        """Lay out for the new size; the shape depends on the width alone."""
+        """Lay out for the new size; the shape depends only on the width."""
         if self._columns != self._laid_width:
             self._laid_width, self._grid = self._columns, EMPTY_GRID
         before = self._height
@@ -258,13 +257,13 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def _arrange(self, *, is_other: bool = False) -> None:
         width = self._columns - _MARGIN
         if width <= 0:
-            # Hidden: a layout that is no longer brought up to date would be drawn with nodes that are gone.
+            # Hidden: a layout that is no longer updated would later be drawn with deleted nodes.
             self._grid = EMPTY_GRID
             self._drawn.clear()
             return
         old = self._grid
         (ahead_width, ahead), self._ahead = self._ahead, (0, EMPTY_GRID)
-        # The layout that was made ahead knows neither ghosts nor a filter, and only its own width.
+        # The layout made ahead has neither ghosts nor a filter, and only one width.
         is_whole = self.only is None and not self.ghosts and self._columns == ahead_width
         if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
             self._grid = ahead
@@ -293,13 +292,13 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self._place(next(iter(self._grid.shape.slots), None), by_user=False)
 
     def _draw_edges(self, old: SlotGrid) -> None:
-        if old.header != self._grid.header:  # the first figures of GPUs have come, or the last are gone
+        if old.header != self._grid.header:  # the first figures of GPUs have arrived, or the last have ended
             self.refresh_line(self.scroll_offset.y)
         if old.legend != self._grid.legend:
             self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
 
     def _draw_differences(self) -> None:
-        # Lines that were never drawn need no comparison: a large cluster has thousands out of sight.
+        # Lines that were never drawn need no comparison: a large cluster has thousands of them.
         for y in tuple(self._drawn):
             if y >= self._grid.height or self._drawn[y] != self._grid.line(y):
                 self.refresh_line(y + 1)
@@ -321,7 +320,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self.post_message(self.SlotMoved(slot, by_user))
 
     def on_focus(self) -> None:
-        """Draw the cursor as that of a pane with or without focus."""
+        """Draw the cursor with or without focus."""
         self.refresh()
 
     on_blur = on_focus
@@ -347,15 +346,15 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         return self.strip((Span(" " * _MARGIN), *line), self.size.width)
 
     def _with_cursor(self, strip: Strip, x: int) -> Strip:
-        """Put light behind the cell under the cursor, or underline it without focus: visible without colour too.
+        """Highlight the cell under the cursor, or underline it without focus: visible without colour too.
 
-        A resized screen is drawn once before its resize event comes, so the cell may lie beyond the right edge.
+        A resized screen is drawn once before its resize event, so the cell may be beyond the right edge.
         """
         end = x + self._grid.shape.cell_width
         if end > strip.cell_length:
             return strip
         before, cell, after = strip.divide([x, end, strip.cell_length])
-        # Not reversed but of its own colours: faults and staged replicas are reversed already.
+        # Not reversed, but in separate colours: faults and staged replicas are already reversed.
         look = cursor_style(self.app.theme_variables) if self.has_focus else Style(underline=True, bold=True)
         segments = (Segment(segment.text, (segment.style or NO_STYLE) + look) for segment in cell)
         return Strip([*before, *segments, *after], strip.cell_length)

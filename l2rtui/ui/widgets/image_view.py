@@ -1,4 +1,4 @@
-"""Camera image in the terminal: two pixels a character cell, or shades of ASCII without colours."""
+"""Camera image in the terminal: two pixels per character cell, or shades of ASCII without colours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CameraImageView(SpanWidget):
         margin = Segment(" " * max(0, (width - len(cells)) // 2), self.rich_style)
         if is_plain(self.app) or self.app.no_color:
             return Strip([margin, Segment("".join(cell.shade for cell in cells), self.rich_style)])
-        # Equal neighbours share one segment: each segment costs the terminal an escape sequence.
+        # Equal adjacent cells share one segment: each segment costs the terminal an escape sequence.
         groups = groupby(cells, key=lambda cell: (cell.upper, cell.lower))
         pieces = [
             Segment(UPPER * len(list(same)), Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))

@@ -1,4 +1,4 @@
-"""Key bar, the last line: keys of the present context, made from the key table. Impossible ones are grey."""
+"""Key bar, the last line: keys of the current context from the key table. Unavailable ones are grey."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 
 class Choice(NamedTuple):
-    """Key of the bar, and the reason why it is off now; empty where it is on."""
+    """Key of the bar, and the reason why it is unavailable; empty if it is available."""
 
     key: Key
     reason: str = ""
@@ -42,10 +42,10 @@ class KeyBar(SpanWidget):
             self.post_message(self.Clicked(choice.key))
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Show as a tooltip what the key under the mouse does, or why it is off."""
+        """Show a tooltip: what the key under the mouse does, or why it is unavailable."""
         choice = self._at(event.x)
         tooltip = "" if choice is None else f"Off: {choice.reason}." if choice.reason else f"{choice.key.tooltip}."
-        # Setting a tooltip makes the screen update it at once, so only a change is set.
+        # Setting a tooltip updates the screen immediately, so only changes are set.
         if tooltip != (self.tooltip or ""):
             self.tooltip = tooltip or None
 
@@ -69,7 +69,7 @@ class KeyBar(SpanWidget):
 
 
 def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
-    """Return the keys that fit; the menu, and ``?``, which lists all of them, always do."""
+    """Return the keys that fit; the menu, and ``?``, which lists all keys, always do."""
     last = [choice for choice in choices if choice.key.action in ("menu", "help")]
     room = width - 1 - sum(map(_width, last))
     fitted: list[Choice] = []
@@ -77,7 +77,7 @@ def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
         if choice in last:
             continue
         room -= _width(choice)
-        # The rest is left out even if a shorter key would fit: the order of the table is that of importance.
+        # The rest is left out even if a shorter key would fit: the table is ordered by importance.
         if room < 0:
             break
         fitted.append(choice)

@@ -30,9 +30,9 @@ from runtime.base.contract import METRIC_PREFIX
 from runtime.base.metric_records import parse_record
 
 RUSH_SECONDS: Final = 0.1
-"""Time between two repaints while many lines come."""
+"""Time between two repaints while many lines arrive."""
 QUIET_SECONDS: Final = 0.5
-"""The same while few come: lines of several pods then share a repaint, and an idle screen costs little."""
+"""The same while few arrive: lines of several pods share a repaint, and an idle screen costs little."""
 RUSH_LINES: Final = 20
 MOST_LEARNT: Final = 64
 """Records of a batch that are read for the columns of the table."""
@@ -42,7 +42,7 @@ _POD: Final = attrgetter("pod")
 
 @dataclass
 class PatternsRemoved(Message):
-    """The patterns of a log took too long on lines that came, and are gone."""
+    """The patterns of a log took too long on new lines, and were removed."""
 
     sentence: str
 
@@ -52,7 +52,7 @@ class LogPane(LogView, can_focus=True):
 
     Attributes:
         log_filter: Patterns of the displayed lines, and the form of JSON lines.
-        received: Number of lines that came since the log began.
+        received: Number of lines received since the log was started.
     """
 
     BINDINGS = bindings(KeyContext.LOG)
@@ -68,12 +68,12 @@ class LogPane(LogView, can_focus=True):
         self._table = RecordTable()
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
-        """Drop all lines and begin with another log.
+        """Drop all lines and start another log.
 
         Args:
             run: Its name is left out of the prefixes of pods.
             is_merged: Prefix each line with its pod.
-            empty: Text until the first line comes.
+            empty: Text until the first line arrives.
         """
         self.ring.clear()
         self._all.clear()
@@ -91,26 +91,26 @@ class LogPane(LogView, can_focus=True):
         self.post_message(self.Changed())
 
     def extend(self, lines: Iterable[BufferedLine]) -> None:
-        """Append lines; they are drawn at the next repaint. A newer state of the last line takes its place."""
+        """Append lines; they are drawn at the next repaint. A newer state of the last line replaces it."""
         entries = bounded(self._all.newest_states(lines, self.ring))
-        # Once for each pod of a batch and not for each of its lines, of which thousands may come in a second.
+        # Once for each pod of a batch, not for each line, of which thousands may arrive in a second.
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
         self.received += len(entries)
         stored, displayed = self._store(entries)
         gone = 0
         if self._learn(stored):
-            self._refill(self.log_filter)  # the rows that are there have other columns
+            self._refill(self.log_filter)  # the existing rows have other columns
         else:
             self._head()
             gone = self.ring.extend(self.log_filter.apply(displayed, self.ring.table))
         self.log_search.drop(self.ring.dropped - before)
-        # What is read stays where it is while old lines are dropped above it.
+        # The visible text keeps its place while old lines are dropped above it.
         if gone and not self.is_following:
             self._go(self._top - gone)
         self._waiting += len(entries)
         is_rush = self._waiting >= RUSH_LINES or not self._has_drawn
-        # A slow timer that is running would hold back the first lines of a rush.
+        # A slow timer that is already running would delay the first lines of a burst.
         if self._timer is not None and is_rush and not self._is_rush:
             self._timer.stop()
             self._timer = None
@@ -120,7 +120,7 @@ class LogPane(LogView, can_focus=True):
             self._timer = self.set_timer(seconds, self._drawn)
 
     def _store(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
-        """Store lines; return them and those that are displayed. Patterns that take too long are removed."""
+        """Store lines; return them and the displayed ones. Patterns that take too long are removed."""
         try:
             return self._all.extend(lines)
         except UsageError as error:
@@ -129,9 +129,10 @@ class LogPane(LogView, can_focus=True):
             return self._all.extend(lines)
 
     def _learn(self, lines: Iterable[BufferedLine]) -> bool:
-        """Make room for the records among new lines; return True where rows that were made before are out of place.
+        """Add columns for the records among new lines; return True if the existing rows no longer match the
+        columns.
 
-        One record of each kind and pod is read: of a rush of them the others have the same fields.
+        One record of each kind and pod is read: the others in a burst have the same fields.
         """
         newest: dict[tuple[str, str], str] = {}
         for line in lines:
@@ -142,7 +143,9 @@ class LogPane(LogView, can_focus=True):
         return any(changes)
 
     def _head(self) -> None:
-        """Show headings where rows stand below them; wrapped ones would not, so these get another form."""
+        """Show headings if rows are shown below them; wrapped lines have no columns, so records get another
+        form.
+        """
         has_rows = self.log_filter.json_as is JsonMode.TABLE and not self.is_wrapping
         self.ring.table = self._table if has_rows else None
         self.heading = self._table.heading if has_rows else ""
@@ -155,7 +158,7 @@ class LogPane(LogView, can_focus=True):
             self._refill(self.log_filter)
 
     def _meet(self, pods: Iterable[str]) -> None:
-        """Give pods that are new their hue, and all of them names that can be told apart."""
+        """Give new pods their hue, and all pods distinguishable names."""
         new = [pod for pod in pods if pod not in self._hues]
         for pod in new:
             self._hues[pod] = HUES[len(self._hues) % len(HUES)]
@@ -167,7 +170,7 @@ class LogPane(LogView, can_focus=True):
 
     @property
     def dropped(self) -> int:
-        """Number of lines that came and were dropped since, displayed or not."""
+        """Number of received lines that were dropped since, displayed or not."""
         return self.received - len(self._all)
 
     @property
@@ -176,14 +179,14 @@ class LogPane(LogView, can_focus=True):
         return self._all.hidden
 
     def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
-        """Display only lines with a pattern, and none with another; also of those that are there already.
+        """Display only lines with a pattern and without another one, including existing lines.
 
         Args:
-            include, exclude: None leaves the pattern as it is, empty removes it.
+            include, exclude: None keeps the pattern, empty removes it.
 
         Raises:
-            re.error: a pattern is no regular expression; nothing has changed.
-            UsageError: it takes too long on the lines that are there; nothing has changed.
+            re.error: a pattern is not a regular expression; nothing has changed.
+            UsageError: it takes too long on the existing lines; nothing has changed.
         """
         old = self.log_filter
         patterns = old.include if include is None else include, old.exclude if exclude is None else exclude
@@ -192,7 +195,7 @@ class LogPane(LogView, can_focus=True):
         self._refill(log_filter)
 
     def _refill(self, log_filter: LogFilter) -> None:
-        """Fill the ring again through another filter; the line at the top of the view stays about where it is."""
+        """Fill the ring again through another filter; the line at the top of the view stays roughly in place."""
         self.log_filter = log_filter
         top = self.ring.at(self._top)
         top_time = self.ring[top[0]].time if top else 0.0
@@ -209,7 +212,7 @@ class LogPane(LogView, can_focus=True):
         self.post_message(self.Changed())
 
     async def action_since(self, by: int) -> None:
-        """Restart the log with the next longer span of time, or with -1 the one before."""
+        """Restart the log with the next longer time span, or with -1 the previous one."""
         await self.screen.run_action(f"log_since({by})")
 
     async def action_ask(self, what: str) -> None:
@@ -224,7 +227,7 @@ class LogPane(LogView, can_focus=True):
         self._refill(LogFilter(old.include, old.exclude, following))
 
     def action_marker(self) -> None:
-        """Append a marker line with the present time, and go to it: what follows it is what it was set for."""
+        """Append a marker line with the current time and scroll to it, so that later lines are easy to find."""
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
         self.received += 1

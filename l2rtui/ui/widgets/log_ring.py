@@ -1,9 +1,9 @@
 """Buffers of a log pane: the newest lines, the filter, and the position of each line when wrapped.
 
-Lines are stored raw and sanitised on first access: of ten thousand a second nearly none is ever displayed. Only
+Lines are stored raw and sanitised on first access: of ten thousand a second almost none is ever displayed. Only
 sanitised entries leave the ring.
 
-Pure, no widget. Rows are counted from the first line ever taken, so dropping the oldest lines moves no other;
+Pure, no widget. Rows are counted from the first line ever received, so dropping the oldest lines moves no other;
 finding the line at a row is a bisection.
 """
 
@@ -36,7 +36,9 @@ from runtime.base import bounded_json
 
 KEPT_LINES: Final = 50_000
 KEPT_CHARACTERS: Final = 32 * 2**20
-"""Characters beyond which the oldest lines go, however few: lines of the longest kind would take 800 MB."""
+"""Number of characters above which the oldest lines are dropped: fifty thousand of the longest lines would take 800
+MB.
+"""
 MOST_COLOURS: Final = 64
 """Maximum number of colour changes in one line; the rest of the line has no colours."""
 
@@ -45,7 +47,7 @@ class JsonMode(StrEnum):
     """Form in which lines that are JSON objects are displayed, in the order of its key.
 
     ``table``: metric records as rows below headings, other objects as ``name=value``. ``raw``: as written.
-    ``pretty``: on lines of their own.
+    ``pretty``: on several lines.
     """
 
     TABLE = "table"
@@ -58,10 +60,10 @@ class LogEntry:
     """One line, sanitised and ready to be drawn.
 
     Attributes:
-        is_mark: The backend wrote it: a restart.
+        is_mark: Written by the backend: a restart.
         is_record: A JSON object in another form than it was written. is_row: a row of the table.
         columns: Terminal columns of the text.
-        colours: ANSI colours of the line itself, as (first character, end, style).
+        colours: ANSI colours of the line, as (first character, end, style).
     """
 
     time: float
@@ -78,16 +80,16 @@ _GONE: Final = LogEntry(0.0, "", "", 0)
 _LEADING: Final = re.compile(r"\A(?:\.\*\??(?![?+*{]))+")
 
 BufferedLine = LogLine | LogEntry
-"""A raw line until it first comes into sight, then its sanitised entry in its place."""
+"""A raw line until it first becomes visible, then its sanitised entry."""
 
 
 def bounded(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
-    """Return the lines; those that are too long become entries, so that their cut end does not stay in memory."""
+    """Return the lines; too long ones become entries, so that their cut end does not stay in memory."""
     return [line if len(line.text) <= MAX_LINE else entry_of(line) for line in lines]
 
 
 def newest_states(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
-    """Return lines without those that the next one is a newer state of, as a progress bar writes them."""
+    """Return the lines; of several states of one line, as in a progress bar, only the last."""
     states: list[BufferedLine] = []
     for line in lines:
         if isinstance(line, LogLine) and is_newer_state(line, writer_of(states[-1]) if states else None):
@@ -98,7 +100,7 @@ def newest_states(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
 
 
 def is_newer_state(line: BufferedLine, writer: tuple[str, str] | None) -> bool:
-    """Return True where a line takes the place of the one before it, which this container has written."""
+    """Return True if a line replaces the previous one, which this container has written."""
     return isinstance(line, LogLine) and line.replaces and writer_of(line) == writer
 
 
@@ -108,7 +110,7 @@ def writer_of(line: BufferedLine) -> tuple[str, str]:
 
 
 def entry_of(line: BufferedLine) -> LogEntry:
-    """Sanitise a line and take out its colours."""
+    """Sanitise a line and extract its colours."""
     if isinstance(line, LogEntry):
         return line
     text = line.text
@@ -123,7 +125,9 @@ def entry_of(line: BufferedLine) -> LogEntry:
 
 @lru_cache(maxsize=64)
 def chopped(text: str, width: int) -> tuple[str, ...]:
-    """Return the rows of a wrapped line: each that is drawn needs them all, and a long line takes milliseconds."""
+    """Return the rows of a wrapped line. Cached: each drawn row needs all of them, and a long line takes
+    milliseconds.
+    """
     return tuple(chop_cells(text, width))
 
 
@@ -145,24 +149,24 @@ def _coloured(text: str) -> tuple[str, tuple[tuple[int, int, Style], ...]]:
 
 
 def _readable(style: Style) -> Style:
-    """Return the style without anything that can hide text: concealment, backgrounds, near-black, near-white."""
+    """Return the style without attributes that can hide text: concealment, backgrounds, near-black, near-white."""
     colour = style.color
     if colour is not None:
         red, green, blue = colour.get_truecolor()
-        # Relative luminance (Rec. 709 weights). The background may be dark or light, and is not known here.
+        # Relative luminance (Rec. 709 weights). The background may be dark or light; it is not known here.
         if not 0.15 < (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255 < 0.85:
             colour = None
     return Style(color=colour, bold=style.bold, italic=style.italic, underline=style.underline)
 
 
 class LogFilter:
-    """Filter of a log pane: which lines are displayed, and JSON lines in which form.
+    """Filter of a log pane: the displayed lines, and the form of JSON lines.
 
     Args:
-        include, exclude: Regular expressions, searched in the text whatever its case; empty for none.
+        include, exclude: Regular expressions, searched in the text ignoring case; empty for no pattern.
 
     Raises:
-        re.error: a pattern is no regular expression.
+        re.error: a pattern is not a regular expression.
     """
 
     def __init__(self, include: str = "", exclude: str = "", json_as: JsonMode = JsonMode.TABLE) -> None:
@@ -174,7 +178,7 @@ class LogFilter:
 
     @property
     def has_patterns(self) -> bool:
-        """True when some lines may be hidden."""
+        """True if some lines may be hidden."""
         return self._include is not None or self._exclude is not None
 
     def passing(self, entries: Sequence[LogEntry]) -> list[bool]:
@@ -198,7 +202,7 @@ class LogFilter:
         return self._exclude is None or not self._exclude.search(entry.text)
 
     def apply(self, lines: Iterable[BufferedLine], table: RecordTable | None = None) -> Iterator[BufferedLine]:
-        """Yield lines for a ring: raw ones, which it decodes on sight, where each is displayed as one entry."""
+        """Yield lines for a ring; a line displayed as one entry stays raw and is decoded when visible."""
         for line in lines:
             if isinstance(line, LogEntry) or self.json_as is JsonMode.PRETTY:
                 yield from present(entry_of(line), self.json_as, table)
@@ -207,21 +211,21 @@ class LogFilter:
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Compile a pattern that is searched for, in any case of its letters; None for an empty one."""
+    """Compile a pattern that is searched for ignoring case; None for an empty one."""
     if not pattern:
         return None
-    re.compile(pattern, re.IGNORECASE)  # checked as it was typed: `.*` may stand before what it repeats
-    # A search for `.*loss` finds the lines of `loss`, but runs to the end of the line from each of its places.
+    re.compile(pattern, re.IGNORECASE)  # checked as typed: a following operator may repeat the `.*`
+    # A search for `.*loss` finds the same lines as `loss`, but runs to the end of the line from each position.
     return re.compile(_LEADING.sub("", pattern), re.IGNORECASE)
 
 
 def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None) -> tuple[LogEntry, ...]:
-    """Return the entries that a line is displayed as: one, or several where a JSON object is pretty-printed.
+    """Return the entries that display a line: one, or several if a JSON object is pretty-printed.
 
     Args:
-        table: Columns of metric records; None shows these as other objects, which is how they are wrapped.
+        table: Columns of metric records; None shows these like other objects, as needed for wrapping.
     """
-    # Only objects: a line that is a JSON number or string reads best as it is.
+    # Only objects: a line that is a JSON number or string is most readable unchanged.
     if json_as is JsonMode.RAW or not entry.text.startswith("{") or entry.is_mark:
         return (entry,)
     try:
@@ -265,9 +269,9 @@ def _value(value: object) -> str:
 
 
 class LogStore:
-    """Newest lines of a log, within lines and characters, and the number of those that the patterns hide.
+    """Newest lines of a log, limited in lines and characters, and the number of lines that the patterns hide.
 
-    Lines that patterns are applied to are sanitised here, once.
+    If there are patterns, lines are sanitised here, once.
     """
 
     def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
@@ -285,7 +289,7 @@ class LogStore:
     @property
     def hidden(self) -> int:
         """Number of lines that the patterns hide."""
-        # Counted as they come: to look at fifty thousand anew, ten times a second, leaves no time for keys.
+        # Counted as they arrive: checking fifty thousand again, ten times a second, leaves no time for keys.
         return sum(self._hides)
 
     def clear(self) -> None:
@@ -297,14 +301,16 @@ class LogStore:
         """Pod and container of the newest line."""
 
     def newest_states(self, lines: Iterable[BufferedLine], ring: LogRing) -> list[BufferedLine]:
-        """Return lines without older states of a bar; one that is the newest here is dropped, and from the ring."""
+        """Return lines without older states of a bar; if the newest stored line is one, drop it here and from the
+        ring.
+        """
         states = newest_states(lines)
         if states and is_newer_state(states[0], self._writer) and self.drop_newest():
             ring.drop_newest()
         return states
 
     def extend(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
-        """Append lines; return them as they are stored, and those of them that are displayed.
+        """Append lines; return them as stored, and the displayed ones.
 
         Raises:
             UsageError: the patterns take too long; nothing was appended.
@@ -326,7 +332,7 @@ class LogStore:
         return lines, displayed
 
     def drop_newest(self) -> bool:
-        """Drop the newest line, of which a newer state has come; return True if it was displayed."""
+        """Drop the newest line after a newer state of it has arrived; return True if it was displayed."""
         if not self._lines:
             return False
         self._characters -= len(self._lines.pop().text)
@@ -337,7 +343,7 @@ class LogStore:
         return [*compress(self._lines, map(not_, self._hides))] if self._hides else [*self._lines]
 
     def narrow(self, log_filter: LogFilter) -> None:
-        """Hide by the patterns of another filter from now on.
+        """Apply the patterns of another filter from now on.
 
         Raises:
             UsageError: they take too long; nothing has changed.
@@ -356,7 +362,7 @@ class LogRing:
         json_as, table: Form of JSON lines when they are decoded, and the columns of metric records; changed only
             while the ring is empty.
         dropped: Number of lines that were dropped because the ring was full.
-        width: Columns at which lines wrap; 0 while they do not.
+        width: Columns at which lines wrap; 0 without wrapping.
     """
 
     def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
@@ -402,13 +408,13 @@ class LogRing:
         return self._drop(self._excess())
 
     def drop_newest(self) -> None:
-        """Drop the newest line, of which a newer state has come."""
+        """Drop the newest line, after a newer state of it has arrived."""
         if len(self):
             self._characters -= len(self._entries.pop().text)
             del self._ends[-1], self._sums[-1]
 
     def _excess(self) -> int:
-        """Return the number of lines to drop, so that the others are within lines and characters."""
+        """Return the number of lines to drop, so that the others are within both limits."""
         lines = max(0, len(self) - self._capacity)
         gone = self._characters - self._most_characters
         return max(lines, bisect_left(self._sums, gone, lo=self._head) + 1 - self._head) if gone > 0 else lines
@@ -427,16 +433,16 @@ class LogRing:
         line = self._entries[index]
         if isinstance(line, LogEntry):
             return line
-        # Decoded in place on first access; of a raw line one entry is displayed, so the first is the only one.
+        # Decoded in place on first access; a raw line is displayed as one entry, so the first is the only one.
         entry = self._entries[index] = present(entry_of(line), self.json_as, self.table)[0]
         return entry
 
     def clear(self) -> None:
-        """Drop all lines, and wrapping."""
+        """Drop all lines, and turn off wrapping."""
         self.dropped = 0
         self.width = 0
-        # _ends[i] is the row after line i, and _sums[i] the number of characters as they came, both counted from
-        # the first line ever taken; _head is the oldest line's index, _base the row at which it begins.
+        # _ends[i] is the row after line i, and _sums[i] the number of raw characters, both counted from the first
+        # line ever received; _head is the oldest line's index, _base the row at which it starts.
         self._entries: list[BufferedLine] = []
         self._ends: list[int] = []
         self._sums: list[int] = []
@@ -445,7 +451,7 @@ class LogRing:
         self._base = 0
 
     def wrap(self, width: int) -> None:
-        """Wrap lines at this many columns from now on; 0 turns that off."""
+        """Wrap lines at this many columns from now on; 0 turns wrapping off."""
         if width == self.width:
             return
         self.width = width
@@ -479,7 +485,7 @@ class LogRing:
             return 0
         self.dropped += lines
         before = self._base
-        self._entries[self._head : self._head + lines] = [_GONE] * lines  # their text is not kept until the cut
+        self._entries[self._head : self._head + lines] = [_GONE] * lines  # do not keep their text until the cut
         self._head += lines
         self._base = self._ends[self._head - 1]
         if self._head > self._capacity:

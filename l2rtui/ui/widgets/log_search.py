@@ -1,17 +1,22 @@
-"""Search in a log: its matches, the one that is current, and how far sideways a line must move to show it. Pure.
+"""Search in a log: its matches, the current one, and the horizontal shift that makes it visible. Pure.
 
-A row of records matches by the names of its columns too: a search for ``return`` shows the column of that name.
+A row of records also matches by the names of its columns: a search for ``return`` shows the column of that name.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
 
+_LINES_PER_LOOK: Final = 32
+"""Lines that are counted between two looks at the clock."""
 _CONTEXT_SHARE: Final = 4
-"""Part of the room that stays before a match which was out of sight, as a divisor."""
+"""Divisor of the view's width that gives the text shown before a match that was not visible."""
 
 
 class Match(NamedTuple):
@@ -21,8 +26,51 @@ class Match(NamedTuple):
     end: int
 
 
+class MatchCounts:
+    """Number of matches before each line that was counted.
+
+    Attributes:
+        base: Number of the oldest counted line. Lines have numbers that stay when older ones are dropped.
+        sums: ``sums[i]`` is the number of matches in the lines before ``base + i``.
+        heading: Names of the columns, in which rows of records match too.
+    """
+
+    def __init__(self, base: int = 0, heading: str = "") -> None:
+        self.base = base
+        self.sums = [0]
+        self.heading = heading
+
+    @property
+    def end(self) -> int:
+        """Number of the first line that was not counted."""
+        return self.base + len(self.sums) - 1
+
+    def has_none(self, number: int) -> bool:
+        """Return True for a line that was counted and has no match."""
+        at = number - self.base
+        return self.base <= number < self.end and self.sums[at] == self.sums[at + 1]
+
+    def next_line(self, start: int, by: int, oldest: int) -> int | None:
+        """Return the number of the next line with a match after a line, or before it with -1, round the ends."""
+        first, at = oldest - self.base, start - self.base
+        least, most = self.sums[first], self.sums[-1]
+        if most == least:
+            return None
+        if by > 0:
+            passed = self.sums[at + 1] if self.sums[at + 1] < most else least
+            return self.base + bisect_right(self.sums, passed, first) - 1
+        passed = self.sums[at] if self.sums[at] > least else most
+        return self.base + bisect_left(self.sums, passed, first) - 1
+
+
 class LogSearch:
-    """Text that is searched, ignoring case, and the current match.
+    """Searched text, ignoring case, and the current match.
+
+    The first access to a line of JSON decodes it, so counting the matches of fifty thousand lines takes a second on
+    a busy machine. ``count`` therefore stops at a deadline and goes on with the next call.
+
+    Args:
+        before: Search before this one. If this text continues its text, lines without a match there have none here.
 
     Attributes:
         text: Empty for no search.
@@ -30,19 +78,21 @@ class LogSearch:
         match: The current match in that line.
     """
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", before: LogSearch | None = None) -> None:
         self.text = text.casefold()
         self.line: int | None = None
         self.match = Match(0, 0)
-        self.forget()
+        self.counts = MatchCounts()
+        is_longer = before is not None and before.text != "" and self.text.startswith(before.text)
+        self._earlier = before.counts if before is not None and is_longer else None
 
     def forget(self) -> None:
         """Drop the current match and all counts: there are other lines now."""
-        self.line = None
-        self._begin_count("", 0)
+        self.line = self._earlier = None
+        self.counts = MatchCounts()
 
     def drop(self, lines: int) -> None:
-        """Follow the current match while the oldest lines are dropped."""
+        """Keep the current match while the oldest lines are dropped."""
         if self.line is not None:
             self.line = max(0, self.line - lines)
 
@@ -54,7 +104,7 @@ class LogSearch:
         return sorted(matches)
 
     def step(self, ring: LogRing, heading: str, by: int) -> bool:
-        """Make the next match, or with -1 the one before, the current one, round the ends; False without any."""
+        """Move to the next match, or with -1 to the previous one, wrapping around the ends; False without any."""
         total = len(ring)
         if not self.text or not total:
             return False
@@ -63,64 +113,67 @@ class LogSearch:
             if beside:
                 self.match = beside[0] if by > 0 else beside[-1]
                 return True
+        self.count(ring, heading)
         # A new search begins at the newest line and goes back: what happened last matters most.
-        start = self.line if self.line is not None else (total if by < 0 else -1)
-        for number in ((start + by * step) % total for step in range(1, total + 1)):
-            if matches := self.matches(ring[number], heading):
-                self.line, self.match = number, matches[0] if by > 0 else matches[-1]
-                return True
-        return False
+        start = self.line if self.line is not None and self.line < total else (total if by < 0 else -1)
+        number = self.counts.next_line(ring.dropped + start, by, ring.dropped)
+        if number is None:
+            return False
+        self.line = number - ring.dropped
+        matches = self.matches(ring[self.line], heading)
+        self.match = matches[0] if by > 0 else matches[-1]
+        return True
 
     def position(self, ring: LogRing, heading: str) -> tuple[int, int]:
-        """Return the number of the current match, from 1, and of all matches; 0 where there is none."""
+        """Return the number of the current match, from 1, and of all matches; 0 without a match."""
         if not self.text:
             return 0, 0
-        self._count(ring, heading)
-        current, before = 0, self._sums[self._first]
+        self.count(ring, heading)
+        sums, first, current = self.counts.sums, ring.dropped - self.counts.base, 0
         if self.line is not None and self.line < len(ring):
             matches = self.matches(ring[self.line], heading)
-            earlier = self._sums[self._first + self.line] - before
+            earlier = sums[first + self.line] - sums[first]
             current = earlier + matches.index(self.match) + 1 if self.match in matches else 0
-        return current, self._sums[-1] - before
+        return current, sums[-1] - sums[first]
 
-    def _begin_count(self, heading: str, dropped: int) -> None:
-        self._heading = heading
-        self._in_heading = heading.casefold().count(self.text.replace("_", " ")) if self.text else 0
-        self._dropped = dropped
-        # _sums[i] is the number of matches before line i, of those that were counted; _first is the oldest line's.
-        self._sums = [0]
-        self._first = 0
-
-    def _count(self, ring: LogRing, heading: str) -> None:
-        """Count the matches of new lines: all fifty thousand take 20 ms, too long for each key or repaint."""
-        gone, counted = ring.dropped - self._dropped, len(self._sums) - 1 - self._first
-        if heading != self._heading or not 0 <= gone <= counted:
-            self._begin_count(heading, ring.dropped)
-            gone = counted = 0
-        self._dropped, self._first = ring.dropped, self._first + gone
-        for number in range(counted - gone, len(ring)):
-            entry = ring[number]
-            matches = entry.text.casefold().count(self.text) + self._in_heading * entry.is_row
-            self._sums.append(self._sums[-1] + matches)
-        if self._first > len(ring):  # cut seldom, so that a line that is dropped costs nothing
-            del self._sums[: self._first]
-            self._first = 0
+    def count(self, ring: LogRing, heading: str, seconds: float = math.inf) -> bool:
+        """Count the matches of lines that were not counted yet; False if some are left after so many seconds."""
+        deadline = time.monotonic() + seconds
+        counts, oldest = self.counts, ring.dropped
+        if heading != counts.heading or not counts.base <= oldest <= counts.end:
+            counts = self.counts = MatchCounts(oldest, heading)
+        earlier = self._earlier if self._earlier is not None and self._earlier.heading == heading else None
+        in_heading = heading.casefold().count(self.text.replace("_", " "))
+        sums = counts.sums
+        for number in range(counts.end, oldest + len(ring)):
+            matches = 0
+            if earlier is None or not earlier.has_none(number):
+                entry = ring[number - oldest]
+                matches = entry.text.casefold().count(self.text) + in_heading * entry.is_row
+            sums.append(sums[-1] + matches)
+            if not number % _LINES_PER_LOOK and time.monotonic() > deadline:
+                return False
+        gone = oldest - counts.base
+        if gone > len(ring):  # cut seldom, so that a line that is dropped costs nothing
+            del sums[:gone]
+            counts.base = oldest
+        return True
 
 
 def pan_to(match: Match, pan: int, room: int, column_ends: Sequence[int] = ()) -> int:
-    """Return the columns by which a line is moved to the left so that a match is in sight.
+    """Return the columns by which a line is shifted left so that a match is visible.
 
     Args:
-        pan: As it is now; it stays where that does.
+        pan: Current shift; it is kept if the match is already visible.
         room: Columns of the view; a sign may take one at either edge.
-        column_ends: Of a row of a table, which is cut at columns alone; empty for other lines.
+        column_ends: Cut positions of a row of a table; empty for other lines.
     """
     end = next((end for end in column_ends if end >= match.end), match.end)
     for candidate in (pan, 0):
         if (match.start > candidate or not candidate) and end - candidate < room:
             return candidate
     start = max(0, match.start - room // _CONTEXT_SHARE)
-    # Between two columns: a row that begins inside of one blanks what is left of it.
+    # Between two columns: a row that starts inside a column blanks the rest of that column.
     return max((end for end in column_ends if end <= start), default=0 if column_ends else start)
 
 

@@ -1,9 +1,9 @@
 """View of a log over Textual's line API: the visible part of the ring, its scroll position, wrapping and search.
 
-Lines are sanitised and styled when they become visible. Scrolling back stops following, and the text in view then
-stays where it is, however much is appended.
+Lines are sanitised and styled when they become visible. Scrolling back stops following; the visible text then keeps
+its place, however much is appended.
 
-The view scrolls by itself and draws its own scroll bar: a ScrollView lays out the whole screen again whenever its
+The view implements scrolling and its scroll bar itself: a ScrollView lays out the whole screen again whenever its
 virtual size changes, which here is with every line.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -28,8 +29,11 @@ from l2rtui.ui.widgets.log_search import LogSearch, pan_to
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
+SLICE_SECONDS: Final = 0.004
+"""Longest time that a search takes from the keys before it lets them pass."""
+SLICE_REST_SECONDS: Final = 0.001
 _MOST_A_COLUMN: Final = 4
-"""Characters of a line that are looked at for each column of the view; some take none."""
+"""Characters of a line that are read for each column of the view; some characters have no width."""
 
 
 class LogView(SpanWidget):
@@ -46,10 +50,11 @@ class LogView(SpanWidget):
         self.is_wrapping = False
         self.has_times = False
         self.log_search = LogSearch()
+        self.is_searching = False
         self.empty_text = ""
         self.received = 0
         self.heading = ""
-        """Headings of the columns, in the first row of the pane; empty while no table is shown."""
+        """Headings of the columns, in the first row of the pane; empty if no table is shown."""
         self.column_ends: Sequence[int] = ()
         self._top = 0
         self._pan = 0
@@ -57,19 +62,29 @@ class LogView(SpanWidget):
         self._prefix = 0
         self._hues: dict[str, TextStyle] = {}
         self._names: dict[str, str] = {}
-        """Names of the pods as the lines begin with them."""
+        """Names of the pods as shown at the start of lines."""
 
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
         """Search for text, ignoring case; empty ends the search."""
-        self.log_search = LogSearch(text)
-        self.action_hit(-1)
+        self.log_search = LogSearch(text, self.log_search)
+        self._search_on(self.log_search)
+
+    def _search_on(self, search: LogSearch) -> None:
+        """Count matches for a moment, and go on after the keys that came meanwhile; then show the newest match."""
+        if search is not self.log_search:
+            return
+        self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
+        if self.is_searching:
+            self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search))
+        else:
+            self.action_hit(-1)
         self.refresh()
         self.post_message(self.Changed())
 
     @property
     def search(self) -> str:
-        """Text that is searched, in small letters; empty for none."""
+        """Searched text, in lower case; empty without a search."""
         return self.log_search.text
 
     @property
@@ -79,16 +94,18 @@ class LogView(SpanWidget):
 
     @property
     def search_fact(self) -> str:
-        """Text that is searched, and which of its matches is the current one; empty without a search."""
+        """Searched text and number of the current match; empty without a search."""
         if not self.search:
             return ""
+        if self.is_searching:
+            return f"/{sanitize(self.search)}, searching …"
         current, total = self.log_search.position(self.ring, self.heading)
         return f"/{sanitize(self.search)}, " + (f"{current:,} of {total:,}" if total else "no match")
 
     def action_hit(self, by: int) -> None:
         """Go to the next or the previous match, sideways too."""
         search = self.log_search
-        if not search.step(self.ring, self.heading, by) or search.line is None:
+        if self.is_searching or not search.step(self.ring, self.heading, by) or search.line is None:
             return
         self._follow(False)
         entry, room = self.ring[search.line], max(1, self.size.width - 1 - self._left)
@@ -126,13 +143,13 @@ class LogView(SpanWidget):
             self._scroll(round(self._last_top * place.y / (self.size.height - 1)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back with the wheel."""
+        """Scroll up with the wheel."""
         event.stop()
         event.prevent_default()
         self._scroll(self._top - 3)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll on with the wheel."""
+        """Scroll down with the wheel."""
         event.stop()
         event.prevent_default()
         self._scroll(self._top + 3)
@@ -181,18 +198,18 @@ class LogView(SpanWidget):
             self._go(self._last_top)
 
     def _scroll(self, top: int) -> None:
-        """Scroll; following resumes at the very end and stops anywhere else."""
+        """Scroll; following resumes at the end and stops anywhere else."""
         self._go(top)
         self._follow(self._top >= self._last_top)
 
     def _arrange(self) -> None:
         """Update wrapping and scroll position, and draw."""
-        # Before the first layout; on_resize() comes back here.
+        # Before the first layout; on_resize() calls this again.
         if not self.size.width:
             return
-        # Wrapping changes the rows of all lines: the line at the top stays there, and not the number of its row.
+        # Wrapping changes the rows of all lines: the line at the top stays, not its row number.
         top = self.ring.at(self._top)
-        # One column is the scroll bar's.
+        # One column is for the scroll bar.
         self.ring.wrap(max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0)
         first = self._top if top is None or self.ring.at(self._top) == top else self.ring.row_of(top[0])
         self._go(self._last_top if self.is_following else first)
@@ -207,7 +224,7 @@ class LogView(SpanWidget):
         return 2 + (9 if self.has_times else 0) + (self._prefix + 3 if self._prefix else 0)
 
     def render_line(self, y: int) -> Strip:
-        """One row of the log, with its piece of the scroll bar; the headings stay above them."""
+        """One row of the log, with its part of the scroll bar; the headings are always the first row."""
         if self.heading:
             if y == 0:
                 return self._heading_line(self.size.width)
@@ -223,7 +240,7 @@ class LogView(SpanWidget):
         return self.strip((Span(" " * self._left), *spans), width)
 
     def _has_thumb(self, y: int) -> bool:
-        """True where the scroll bar's thumb covers this row; it is at least one row high."""
+        """True if the scroll bar's thumb covers this row; it is at least one row high."""
         rows, height = self.ring.rows, self._height
         if rows <= height:
             return False
@@ -280,8 +297,8 @@ class LogView(SpanWidget):
         return (Span(pieces[part] if part < len(pieces) else "", style),)
 
     def _painted(self, strip: Strip, entry: LogEntry) -> Strip:
-        """Apply the line's own colours to its first row."""
-        # Positions are characters; with wide characters they are no columns, and the line stays uncoloured.
+        """Apply the line's ANSI colours to its first row."""
+        # Positions are characters, which differ from columns with wide characters; such a line stays uncoloured.
         if entry.columns != len(entry.text):
             return strip
         for start, end, style in entry.colours:
@@ -316,12 +333,12 @@ def _highlighted(strip: Strip, search: str, left: int, current: int) -> Strip:
 
 
 def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int]) -> Line:
-    """Part of a line that is in sight; a sign stands at each edge beyond which it goes on.
+    """Visible part of a line; a sign marks each edge where the line continues.
 
     Args:
         column_ends: Positions at which a row of the table may be cut: half a number reads as another number.
     """
-    # Not all that follows: the width of the longest line takes some milliseconds, and a screen may be full of them.
+    # Not the whole rest: the width of the longest line takes some milliseconds, and a screen may be full of them.
     text = entry.text[pan : pan + _MOST_A_COLUMN * room]
     before = "…" if pan and entry.text else ""
     if pan and entry.is_row:
@@ -336,7 +353,7 @@ def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends:
 
 
 def _level_style(text: str) -> TextStyle:
-    """Style by the log level near the start of a line; the word itself says the same without colour."""
+    """Style by the log level near the start of a line; the word itself shows the level without colour."""
     # Long enough for a timestamp and a logger's name before the level.
     head = text[:48]
     if "ERROR" in head or "CRITICAL" in head or head.startswith(("Traceback", "error:")):

@@ -18,6 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
+from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
@@ -41,7 +42,7 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _LABEL = 10
 _MOST_OF_STATE = 3
-"""Lines that the state of the selection may take where all are in use; half of the strip at most."""
+"""Lines for the state of the selection if all lines are in use; half of the strip at most."""
 
 
 class MetricStrip(SpanWidget):
@@ -57,17 +58,17 @@ class MetricStrip(SpanWidget):
         self.refresh_changed(old, self._rows)
 
     def on_resize(self) -> None:
-        """Break the lines for the new size."""
+        """Wrap the lines for the new size."""
         self._rows = self._fitted()
         self.refresh()
 
     def _fitted(self) -> tuple[Line, ...]:
-        """Return the lines, the long ones broken as far as there are rows for it."""
+        """Return the lines; long ones are wrapped as far as there are rows."""
         width, spare = self.size.width, self.size.height - len(self.lines)
         rows: list[Line] = []
         for line in self.lines:
             indent = _LABEL + 3 if rows else 3  # the first is a sentence, the others have a label
-            # What is wrong and why is worth a figure or two less; a strip of a single line has no second one.
+            # The fault and its cause matter more than some figures; a strip of a single line has no second row.
             most = 1 + max(spare, 0 if rows else min(_MOST_OF_STATE, self.size.height // 2) - 1)
             broken = wrapped(line, width, most, indent) if width_of(line) > width > 0 else (line,)
             spare -= len(broken) - 1
@@ -75,7 +76,7 @@ class MetricStrip(SpanWidget):
         return tuple(rows)
 
     def render_line(self, y: int) -> Strip:
-        """One row; what does not fit is left out by words, so that no number is cut."""
+        """One row; text that does not fit is cut between words, so that no number is cut."""
         line = self._rows[y] if y < len(self._rows) else ()
         return self.strip(clip(line, self.size.width), self.size.width)
 
@@ -88,16 +89,20 @@ def about_run(
     width: int,
     old: str = "",
     learning: LearningState | None = None,
+    *,
+    is_single: bool = False,
 ) -> tuple[Line, ...]:
     """Describe a run: status, the state of its learning with cause and next step, sets, learning progress.
 
     Args:
         old: Age of the metrics where they say nothing of the present; empty where they do.
+        is_single: Only the first line is shown.
     """
     status = run_status(run, pods)
     if learning is not None and learning.is_fault and status.level is Level.OK:
-        # A pane of a single line shows the first alone: a run whose pods run and that does not learn is not fine.
-        status = Status(learning.state, learning.level, f"{status.sentence}, {learning.state}: {learning.reason}")
+        # A run whose pods run and that does not learn is not fine. A pane of one line has no line of the learning.
+        reason = f": {learning.reason}" if is_single else ""
+        status = Status(learning.state, learning.level, f"{status.sentence}, {learning.state}{reason}")
     sets = "  ".join(
         f"{view.name} {sum(pod.ready for pod in pods if pod.set_name == view.name)}/{view.replicas}"
         for view in run.sets
@@ -110,10 +115,10 @@ def about_run(
     ]
     if metrics is None:
         return tuple(lines)
-    # The sparkline takes what label and number leave, at least enough to see a trend.
+    # The sparkline gets the width that label and number leave, at least enough to see a trend.
     bars = max(8, min(40, width - _LABEL - 13))
     lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
-    # A learner that hangs or is gone has no rate.
+    # A learner that hangs or was deleted has no rate.
     is_live = is_learning(pods) and not old
     rate, updates = metrics.env_steps_per_second, metrics.updates_per_second
     lines += [
@@ -130,7 +135,7 @@ def about_run(
 
 
 def _about_exchange(figures: ExchangeFigures) -> tuple[Line, ...]:
-    """Lines of what a learner's exchange carries, each short enough for a narrow pane."""
+    """Lines about the traffic of a learner's exchange, each short enough for a narrow pane."""
     came, went = (f"{format_bytes(number)}B/s" for number in (figures.bytes_in, figures.bytes_out))
     return (
         _field("exchange", f"in {came}   out {went}"),
@@ -145,14 +150,14 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
     word = Span(f"{status_text(learning.state, learning.level)}{since}: ", style_of_level(learning.level))
     text = f"{'_' * len(word.text)}{sanitize(learning.reason)}"
-    # A sentence that ends early says so.
+    # A truncated sentence ends with an ellipsis.
     rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]
     rest = [_field("", row) for row in rows[1:]]
     return ((*_field("learning", "")[:1], word, Span(rows[0].lstrip("_"))), *rest)
 
 
 def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:
-    """Line that says how old the numbers below it are; none for new ones."""
+    """Line with the age of the numbers below it; empty if they are new."""
     if not old:
         return ()
     reason = f"▲ {old} old: the learner prints none any more" if is_live else f"{old} old: the last one"
@@ -173,12 +178,12 @@ def about_pod(
     mismatches: Sequence[str] = (),
     shares: Mapping[int, GpuShare | None] = MappingProxyType({}),
 ) -> tuple[Line, ...]:
-    """Describe a pod: status, node and slot, history, and its newest metric record; a learner's is its run's.
+    """Describe a pod: status, node and slot, history, and its newest metric record, for a learner the run's.
 
     Args:
-        old: Age of that record where it says nothing of the present; empty where it does.
-        mismatches: Sentences on what does not fit between it and its place.
-        shares: Its part of each GPU that it uses; None for one that is unknown.
+        old: Age of that record if it is outdated; otherwise empty.
+        mismatches: Sentences about differences between the pod and its place.
+        shares: Its part of each GPU that it uses; None if unknown.
     """
     created = age(now - pod.created) if pod.created else NOTHING
     return (
@@ -195,7 +200,7 @@ def about_pod(
 
 
 def _with_simulator(pod: PodView, record: PodMetrics | None) -> Status:
-    """Return the status of a pod; of one that runs beside a simulator that does not, that one's."""
+    """Return the status of a pod; if only its simulator has a fault, the simulator's status."""
     status, state = pod.status, record.simulator if record is not None and not pod.is_down else ""
     level = simulator_level(state) if state else Level.OK
     if status.level is not Level.OK or level not in (Level.WARN, Level.BAD):
@@ -204,7 +209,7 @@ def _with_simulator(pod: PodView, record: PodMetrics | None) -> Status:
 
 
 def _process(pod: PodView) -> str:
-    """Facts on the process of a pod; what nobody knows is left out."""
+    """Facts about the process of a pod; unknown values are left out."""
     pid = f"pid {pod.pid}   " if pod.pid else ""
     ended = "" if pod.exit_code is None else f"   last exit {pod.exit_code}"
     return f"{pid}restarts {pod.restarts}{ended}"
@@ -216,9 +221,11 @@ def _share_text(gpu: int, share: GpuShare | None) -> str:
 
 
 def _about_record(record: PodMetrics, old: str, *, is_up: bool) -> tuple[Line, ...]:
-    """Lines of a pod's newest record; of one that is down, only what still holds."""
+    """Lines of a pod's newest record; for a pod that is down, only the values that still hold."""
     lines: list[Line] = []
-    if old and is_up:
+    if old == NOT_READ and is_up:
+        lines.append((*_field("record", ""), Span("its log is not read now: select its run", TextStyle.DIM)))
+    elif old and is_up:
         lines.append((*_field("record", ""), Span(f"▲ {old} old: it prints none any more", TextStyle.WARN)))
     if record.simulator and is_up:
         level = simulator_level(record.simulator)
@@ -242,7 +249,7 @@ def _about_record(record: PodMetrics, old: str, *, is_up: bool) -> tuple[Line, .
 
 
 def _about_device(metrics: RunMetrics, old: str) -> tuple[Line, ...]:
-    """Line about the device that a learner computes on; none for a record of a runtime that does not report it."""
+    """Line about the device that a learner computes on; empty if the runtime does not report it."""
     since = f"   {old} ago" if old else ""
     if not metrics.device:
         return ()
@@ -267,7 +274,7 @@ def about_slot(
     """Describe a slot: its holder and its device.
 
     Args:
-        unseen: Clause on pods of its node of which nobody knows the GPU.
+        unseen: Clause about pods of its node whose GPU is unknown.
     """
     states = {
         SlotState.FREE: (" · ", TextStyle.DIM, "is free"),
@@ -291,7 +298,7 @@ def about_slot(
     gpu = node.gpu(slot.id.gpu) if node else None
     if gpu is not None:
         use = node.use(gpu.index) if node else None
-        # Not every backend knows the memory of a device; then the size from the measurement stands.
+        # Not every backend knows the memory of a device; then the size from the measurement is shown.
         total = gpu.memory_bytes or (use.memory_bytes if use else 0)
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
@@ -301,7 +308,7 @@ def about_slot(
     if pod is None:
         return tuple(lines)
     about = about_pod(pod, now, record, metrics, old, mismatches, shares)[1:]
-    # The first line says where it is already, unless the pod has more than this slot.
+    # The first line already names the place, unless the pod has more than this slot.
     is_alone = len(pod.devices) == 1 and pod.devices[0].count == 1
     return (*lines, *(line for line in about if not is_alone or not line[0].text.startswith("   place ")))
 
@@ -321,7 +328,7 @@ def _memory_in_use(used_bytes: float | None) -> str:
 
 
 def _figures(busy: float | None, used_bytes: float | None) -> str:
-    """Utilisation and memory of a GPU in a record; what is unknown is left out."""
+    """Utilisation and memory of a GPU in a record; unknown values are left out."""
     return (f"   {busy:.0f} % busy" if busy is not None else "") + _memory_in_use(used_bytes)
 
 
@@ -340,6 +347,6 @@ def _series(label: str, values: Sequence[float], newest: str, bars: int) -> Line
 
 
 def _progress(metrics: RunMetrics) -> str:
-    # 0 where the environment has no track: a pole makes no progress.
+    # 0 for an environment without a track, such as a pole: then progress is not shown.
     progress = f"{metrics.eval_progress:,.1f} in evaluation   " if metrics.eval_progress else ""
     return f"{progress}{count(metrics.env_steps)} env steps"

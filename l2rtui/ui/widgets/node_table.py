@@ -44,12 +44,12 @@ class NodeTable(VirtualTable):
 
 
 def _sum(gpu_slots: int, cpu_slots: int, beside: Counter[SlotState]) -> str:
-    """Write a number of slots of GPUs, and that of the CPU where it stands beside them: ``4+16``."""
+    """Write a number of GPU slots, plus the CPU slots if the node has both: ``4+16``."""
     return f"{gpu_slots}+{cpu_slots}" if beside else str(gpu_slots)
 
 
 def _share(uses: Iterable[tuple[float | None, float]]) -> tuple[Span, float]:
-    """Cell of all GPUs together: what is in use of their whole; unknown unless it is known of each."""
+    """Cell for all GPUs together: the part of the total in use; unknown unless every GPU's use is known."""
     pairs = list(uses)
     used = [used for used, total in pairs if used is not None and total]
     if not pairs or len(used) < len(pairs):
@@ -58,17 +58,17 @@ def _share(uses: Iterable[tuple[float | None, float]]) -> tuple[Span, float]:
 
 
 def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None, unseen: str = "") -> Row:
-    """One node with its slots; those of a CPU beside GPUs stand behind a plus sign.
+    """One node with its slots; on a GPU node, CPU slots are written after a plus sign.
 
     Args:
-        num_pods: Pods on it; None where it is unknown.
-        unseen: Clause on its pods of which nobody knows the GPU.
+        num_pods: Pods on it; None if unknown.
+        unseen: Clause about its pods whose GPU is unknown.
     """
     beside = Counter(slot.state for slot in slots if slot.id.gpu == CPU)
     states = Counter(slot.state for slot in slots if slot.id.gpu != CPU)
     free = states[SlotState.FREE]
     unknown, failing = (states[state] + beside[state] for state in (SlotState.UNKNOWN, SlotState.FAILED))
-    # A failing pod keeps its slot: the slot counts as busy, too, so that the columns add up.
+    # A failing pod keeps its slot: the slot also counts as busy, so that the columns add up.
     busy = states[SlotState.BUSY] + states[SlotState.FAILED]
     if not node.ready:
         state = Span("✖ not ready", TextStyle.FAULT)
@@ -94,8 +94,8 @@ def node_row(node: Node, slots: Sequence[Slot], num_pods: int | None = None, uns
         (Span(str(failing or NOTHING), TextStyle.FAULT if failing else TextStyle.DIM), failing),
         (Span(str(unknown or NOTHING), TextStyle.WARN if unknown else TextStyle.DIM), unknown),
         (Span(NOTHING if num_pods is None else str(num_pods), TextStyle.DIM), -1 if num_pods is None else num_pods),
-        (Span("", TextStyle.DIM), -node.created),  # orders like the age, which is computed when it is drawn
-        # Sorted by absolute use and displayed in percent: of equal shares the larger node stands first.
+        (Span("", TextStyle.DIM), -node.created),  # sorts like the age, which is computed when it is drawn
+        # Sorted by absolute use and displayed in percent: of equal shares the larger node comes first.
         (Span(percent(node.cpu_used, node.cpu_cores)), node.cpu_used or 0.0),
         (Span(percent(node.memory_used_bytes, node.memory_bytes)), node.memory_used_bytes or 0),
         _share((use.percent, 100) for use in node.gpu_use),

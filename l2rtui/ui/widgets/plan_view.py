@@ -20,7 +20,7 @@ COLUMNS: Final = (
 
 
 class PlanView(VirtualTable):
-    """One row a step, in order of execution."""
+    """One row per step, in order of execution."""
 
     def __init__(self, steps: Sequence[PlanStep], *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(COLUMNS, empty="The plan is empty.", id=id)
@@ -30,7 +30,7 @@ class PlanView(VirtualTable):
     def report(self, step: PlanStep, error: str) -> None:
         """Show the result of a step; an empty error means success."""
         key = self._key(step)
-        # A backend may report steps beyond those that the plan lists.
+        # A backend may report steps that the plan does not list.
         if key in self._steps:
             self.update_rows([_row(key, *self._steps[key], error)])
             self.move_to(key)

@@ -1,4 +1,4 @@
-"""Table of pods, with columns for metric records where some pod has any."""
+"""Table of pods, with columns for metric records if some pod has any."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
+from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-# A slot says nothing without its node; the role stands in most names.
+# A slot is ambiguous without its node; most pod names contain the role.
 _FIRST: Final = (
     TableColumn("pod", "pod", most=40),
     TableColumn("status", "status", most=22),
@@ -38,13 +39,13 @@ _OF_RECORDS: Final = (
 )
 """Columns for fields of metric records, by field; a column appears as soon as one pod reports its field.
 
-A pod's rate is its own, of its own record: those of the workers add up to about that of their learner.
+A pod's rate comes from its own record: the rates of the workers add up to roughly the learner's.
 """
 _SHARES: Final = (
     TableColumn("gpu_busy", "its GPU%", most=8, right=True, rank=5),
     TableColumn("gpu_memory", "its GPU mem", most=11, right=True, rank=6),
 )
-"""Columns of the parts of GPUs that pods use, where those of at least one pod are known."""
+"""Columns of the parts of GPUs that pods use, shown if they are known for at least one pod."""
 _LAST: Final = (
     TableColumn("run", "run", most=24, rank=7),
     TableColumn("owner", "owner", most=12, rank=8),
@@ -65,7 +66,7 @@ _STATES: Final = {
 RecordFields = frozenset[str]
 """Fields that some pod has, of ``rate``, ``sim``, ``rank``, ``round`` and ``step``; ``share`` and ``mismatch``."""
 _MISMATCH: Final = TableColumn("mismatch", "mismatch", most=60, rank=1)
-"""Column that appears behind the status as soon as one pod does not fit its place."""
+"""Column that appears after the status as soon as one pod does not match its place."""
 
 
 class PodTable(VirtualTable):
@@ -86,14 +87,14 @@ def record_fields(records: Iterable[PodMetrics]) -> RecordFields:
 
 
 def columns_for(fields: RecordFields, *, is_all: bool = False) -> tuple[TableColumn, ...]:
-    """Return the columns of a table whose pods report these fields; with ``is_all`` those of all runs."""
+    """Return the columns of a table whose pods report these fields; ``is_all`` if it lists the pods of all runs."""
     behind_status = (_MISMATCH,) if "mismatch" in fields else ()
     of_records = (column for field, column in _OF_RECORDS if field in fields)
     shares = _SHARES if "share" in fields else ()
     columns = (*_FIRST[:2], *behind_status, *_FIRST[2:], *of_records, *shares, *_LAST)
     if not is_all:
         return columns
-    # Of everybody's pods it counts where they are and whose, before the state of a simulator.
+    # For the pods of all users, place and owner matter more than the state of a simulator.
     return tuple(replace(column, rank=_RANKS_OF_ALL.get(column.key, column.rank)) for column in columns)
 
 
@@ -128,16 +129,16 @@ def pod_row(
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
-        old: Age of the record where it says nothing of the present; empty where it does.
+        old: Age of the record where it says nothing of the present, or NOT_READ; empty where it does.
         mismatches: Sentences on what does not fit between it and its place.
         share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """
-    # The row names the pod already.
+    # The row already names the pod.
     status, mismatch = pod.status, "; ".join(sentence.removeprefix(f"{pod.name} ") for sentence in mismatches)
     role = str(pod.role) if pod.role else NOTHING
     slot = slot_text(pod)
     exit_code, exit_order = (NOTHING, -1) if pod.exit_code is None else (str(pod.exit_code), pod.exit_code)
-    # A pod without simulators must not count as a fault, hence "ready" in place of an empty state.
+    # A pod without simulators must not count as a fault, so an empty state is treated as "ready".
     level = simulator_level(record.simulator or "ready") if record is not None and not pod.is_down else Level.OK
     is_lost = level in (Level.BAD, Level.WARN)
     return make_row(
@@ -151,7 +152,7 @@ def pod_row(
         (Span(slot), slot),
         (Span(str(pod.restarts or NOTHING), TextStyle.WARN if pod.restarts else TextStyle.DIM), pod.restarts),
         (Span(exit_code, TextStyle.WARN if pod.exit_code else TextStyle.DIM), exit_order),
-        (Span("", TextStyle.DIM), -pod.created),  # orders like the age, but does not change with time
+        (Span("", TextStyle.DIM), -pod.created),  # sorts like the age, but does not change with time
         *_record_cells(record, fields, old, is_up=not pod.is_down),
         *(_share_cells(share) if "share" in fields else ()),
         (Span(sanitize(pod.run) or NOTHING, TextStyle.DIM), pod.run),
@@ -164,7 +165,7 @@ def pod_row(
 
 def total_shares(snapshot: ClusterSnapshot, pods: Iterable[PodView]) -> Mapping[str, GpuShare]:
     """Return the parts of pods over all GPUs that each uses, by uid; pods with an unknown part are left out."""
-    # A scan of all pods only where a source tells any part.
+    # Scan all pods only if a source reports any share.
     if not any(use.shares for node in snapshot.nodes.values() for use in node.gpu_use):
         return {}
     totals = ((pod.uid, _total_share(snapshot.gpu_shares(pod))) for pod in pods)
@@ -198,14 +199,15 @@ def _record_cells(
     if "rate" in fields:
         yield _rate(record.rate if record and is_up else None, old)
     if "sim" in fields:
-        # A pod that is down has no simulator either, whatever its last record says.
+        # A pod that is down has no running simulator, whatever its last record says.
         state = record.simulator if record and is_up else ""
         level, restarts = simulator_level(state), record.simulator_restarts if record else 0
         text = f"{status_text(sanitize(state), level)}{f' x{restarts}' if restarts else ''}" if state else NOTHING
         yield Span(text, style_of_level(level) if state else TextStyle.DIM), state
-        # Rounded to 5, so that an idle screen stays idle. The rate, where there is one, says that all are silent.
+        # Rounded to 5, so that an idle screen stays idle. If there is a rate, it shows that all are silent.
         fps = 5.0 * round(record.simulator_fps / 5) if record and state else None
-        yield _rate(None if old and "rate" in fields else fps, old, TextStyle.DIM)
+        is_said = old not in ("", NOT_READ) and "rate" in fields
+        yield _rate(None if is_said else fps, old, TextStyle.DIM)
     if "rank" in fields:
         rank, size = (record.rank, record.world_size) if record else (None, None)
         of = "" if size is None else f"/{size}"
@@ -219,7 +221,9 @@ def _record_cells(
 
 
 def _rate(rate: float | None, old: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Cell of a rate, or for how long its pod has been silent: an old one says nothing of the present."""
+    """Cell of a rate, or of how long its pod has been silent; a last rate is marked while its log is not read."""
     if rate is None:
         return Span(NOTHING, TextStyle.DIM), -1.0
+    if old == NOT_READ:
+        return Span(f"{count(round(rate))}{NOT_READ}", TextStyle.DIM), rate
     return (Span(f"silent {old}", TextStyle.WARN), -1.0) if old else (Span(count(round(rate)), style), rate)

@@ -1,8 +1,8 @@
 """Metric records of a log as a table: its columns, their order and widths, and the row of a record. Pure.
 
-Columns are learnt from the records as they come. A row is a text with fixed columns, so that it can be searched,
+Columns are learnt from the records as they arrive. A row is a text with fixed columns, so that it can be searched,
 panned and saved like any line. Records come from inside a run: names and texts are sanitised, and their number is
-bounded.
+limited.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import NOTHING, count, decimal, fit, shorten
 
 MAX_COLUMNS: Final = 48
-"""Columns of one log; fields beyond them stand at the end of a row with their names."""
+"""Maximum number of columns of a log; further fields are written at the end of a row with their names."""
 _WIDEST_TEXT: Final = 24
 _LONGEST_TEXT: Final = 200
-"""Characters of a text in the last column, behind which nothing stands that it could push away."""
+"""Maximum length of a text in the last column, which has no column after it."""
 _LEAST_CUT: Final = 8
-"""Characters from which a part of that text says something."""
+"""Minimum length at which part of that text is still useful."""
 _WIDEST_NUMBER: Final = 15
 _GAP: Final = "  "
 _WHOLE_RATE: Final = 100.0
 """Rate from which it is written without a fraction."""
 _LEFT_OUT: Final = frozenset(("l2r", "time"))
-"""The kind has a column of its own where it says something, and `t` shows the time of every line."""
+"""The kind has a column if a pod writes several kinds, and `t` shows the time of every line."""
 _FIRST: Final = (
     "mean_return",
     "eval_return",
@@ -50,7 +50,7 @@ _FIRST: Final = (
     "world_size",
     "policy_version",
 )
-"""Fields that people look for, in the order in which they stand; the others follow as they come."""
+"""Fields that users look for, in display order; other fields follow in order of arrival."""
 _HEADINGS: Final = {
     "eval_progress": "progress",
     "env_steps_per_second": "steps/s",
@@ -69,10 +69,10 @@ _KIND_HEADING: Final = "record"
 
 @dataclass(slots=True)
 class _Column:
-    """Column of one field; numbers stand at its right edge.
+    """Column of one field; numbers are right-aligned.
 
     Attributes:
-        is_null: Nobody has known a value yet; it counts as a number until a text comes.
+        is_null: No record has had a value yet; treated as a number until a text arrives.
     """
 
     heading: str
@@ -99,7 +99,7 @@ class RecordTable:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Positions at which a row may be cut: behind each column, and anywhere in a text that is the last."""
+        """Positions at which a row may be cut: after each column, and anywhere in a text in the last column."""
         columns = tuple(self._columns.values())
         ends = tuple(accumulate((column.width for column in columns), lambda end, width: end + len(_GAP) + width))
         if not columns or columns[-1].is_number:
@@ -108,10 +108,10 @@ class RecordTable:
         return (*ends[:-1], *range(start + _LEAST_CUT, start + _LONGEST_TEXT + 1))
 
     def learn(self, pod: str, record: Mapping[str, Any]) -> bool:
-        """Make room for the fields of a record; return True where rows that were made before are out of place."""
+        """Add columns for the fields of a record; return True if the existing rows no longer match the columns."""
         before = [(name, column.width, column.is_number) for name, column in self._columns.items()]
         kind = sanitize(str(record.get(_KIND, "")))
-        # A pod that writes records of several kinds, such as steps and what they fetch: the kind tells them apart.
+        # A pod may write records of several kinds, such as steps and fetches: the kind distinguishes them.
         if self._kinds.setdefault(pod, kind) != kind and _KIND not in self._columns:
             self._columns = {_KIND: _Column(_KIND_HEADING, len(_KIND_HEADING), is_number=False), **self._columns}
         self._widen(_KIND, kind)
@@ -123,11 +123,11 @@ class RecordTable:
             self._settle(name, value)
             self._widen(name, _field_text(name, value))
         after = [(name, column.width, column.is_number) for name, column in self._columns.items()]
-        # A new last column leaves every row that has no value there as it is.
+        # A new last column does not change rows without a value in it.
         return after[: len(before)] != before
 
     def row(self, record: Mapping[str, Any]) -> str:
-        """Return a record as a row; what has no column yet stands at its end as ``name=value``."""
+        """Return a record as a row; fields without a column are appended as ``name=value``."""
         *names, last = self._columns or ("",)
         cells = [_at(_cell(record, name, self._columns[name]), self._columns[name]) for name in names]
         if last:
@@ -154,7 +154,7 @@ class RecordTable:
         self._columns = dict(ordered)
 
     def _settle(self, name: str, value: object) -> None:
-        """Take a column for one of texts where its first value is one."""
+        """Make a column a text column if its first value is a text."""
         column = self._columns.get(name)
         if column is not None and column.is_null and value is not None:
             column.is_null, column.is_number = False, not isinstance(value, str)
@@ -167,7 +167,7 @@ class RecordTable:
 
 
 def _at(text: str, column: _Column) -> str:
-    """Return a text at the width of its column; a text that is cut ends with a sign."""
+    """Return a text at the width of its column; a cut text ends with a sign."""
     return fit(text, column.width, right=column.is_number)
 
 
@@ -176,15 +176,16 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
     if name not in record or (value is None and not column.is_number):
         return ""
     text = _field_text(name, value)
-    if len(text) > column.width and isinstance(value, int | float):
-        # A number is never cut: digits would be missing. It is rounded until it fits.
-        shorter = (f"{value:.{digits}g}" for digits in (6, 4, 3, 2, 1))
+    numbers = value if isinstance(value, list) else [value]
+    if len(text) > column.width and all(isinstance(number, int | float) for number in numbers):
+        # A number is never cut: digits would be missing. All numbers of a cell are rounded until they fit.
+        shorter = ("/".join(f"{number:.{digits}g}" for number in numbers) for digits in (6, 4, 3, 2, 1))
         return next((short for short in shorter if len(short) <= column.width), "…")
     return text
 
 
 def _field_text(name: str, value: object) -> str:
-    """Write a value; a rate of hundreds is whole and a share has two digits: the others are noise."""
+    """Write a value; large rates have no fraction and shares two digits, as more would be noise."""
     if name.endswith("_per_second") and isinstance(value, float) and abs(value) >= _WHOLE_RATE:
         return count(value)
     if name.endswith("_share") and isinstance(value, float):

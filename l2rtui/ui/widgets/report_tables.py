@@ -1,4 +1,4 @@
-"""Tables of events and leaks. Both are fetched on request and not watched; the rows are those of the last fetch."""
+"""Tables of events and leaks. Both are fetched on request, without a watch; the rows are from the last fetch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EventTable(VirtualTable):
 
     COLUMNS = (
         TableColumn("age", "age", most=6, right=True, is_age=True),
-        # Where columns are short the level goes first: a reason without its object says nothing.
+        # In a narrow table the level is dropped first: a reason without its object is useless.
         TableColumn("level", "level", most=10, rank=1),
         TableColumn("reason", "reason", most=26),
         TableColumn("object", "object", most=48),
@@ -26,7 +26,7 @@ class EventTable(VirtualTable):
 
 
 class LeakTable(VirtualTable):
-    """Objects left behind by runs that are gone."""
+    """Objects left behind by deleted runs."""
 
     COLUMNS = (
         TableColumn("run", "run", most=40),
@@ -40,7 +40,7 @@ class LeakTable(VirtualTable):
 def event_row(event: KubeEvent) -> Row:
     """Make the row of an event."""
     is_warning = event.level == "Warning"
-    # The glyph stands with the reason: where columns are short the level goes, and a colour alone says nothing.
+    # The glyph is in the reason column: a narrow table drops the level, and colour is not enough.
     glyph, style = ("▲ ", TextStyle.WARN) if is_warning else ("", TextStyle.PLAIN)
     return make_row(
         # Without time and count: an event that occurs again updates its row in place.

@@ -1,4 +1,4 @@
-"""Matrix of seeds and sets: one row a run with its status and learning progress, and a cell for each set."""
+"""Matrix of seeds and sets: one row per run with its status and learning progress, and a cell for each set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BEFORE: Final = (
     TableColumn("seed", "seed", most=6, right=True, rank=8),
 )
 _AT: Final = TableColumn("at", "at", most=28, rank=1)
-"""Activity of a run's processes, where some run reports it: steps of a job, size of a process group."""
+"""Activity of a run's processes, if some run reports it: steps of a job, size of a process group."""
 _AFTER: Final = (
     TableColumn("ready", "ready", most=7, right=True, rank=9),
     TableColumn("rate", "steps/s", most=8, right=True, rank=2),
@@ -40,7 +40,7 @@ _AFTER: Final = (
     TableColumn("policy", "policy", most=8, right=True, rank=6),
     TableColumn("lag", "lag", most=6, right=True, rank=7),
     TableColumn("steps", "env steps", most=14, right=True, rank=10),
-    # For filters above all: the name of a run begins with it.
+    # Mainly for filters: the name of a run starts with it.
     TableColumn("experiment", "experiment", most=24, rank=12),
     TableColumn("owner", "owner", most=12, rank=11),
     TableColumn("age", "age", most=6, right=True, rank=4, is_age=True),
@@ -55,12 +55,12 @@ class RunTable(VirtualTable):
 
     @property
     def cursor_set(self) -> str:
-        """Name of the set under the cursor; empty while the cursor stands on the whole run."""
+        """Name of the set under the cursor; empty while the cursor is on the whole run."""
         return (self.cursor_cell or "").removeprefix(CELL)
 
 
 class RunRows:
-    """Factory of the rows of runs; those of a large cluster's first snapshot can be made ahead, in a thread."""
+    """Factory of the rows of runs; rows of a large cluster's first snapshot can be made ahead, in a thread."""
 
     def __init__(self) -> None:
         self._ahead: dict[str, tuple[Sequence[PodView], tuple[str, ...], Row]] = {}
@@ -98,8 +98,8 @@ class RunRows:
         learning: LearningState | None = None,
         letter: tuple[str, TextStyle] = NO_LETTER,
     ) -> Row:
-        """As ``run_row``; takes the row that was made ahead, once, if it was made of the same values."""
-        # Identity and no comparison: the pods of an unchanged run are the same tuple in both snapshots.
+        """Like ``run_row``; uses the row made ahead, once, if it was made from the same values."""
+        # Identity instead of a comparison: the pods of an unchanged run are the same tuple in both snapshots.
         ahead = self._ahead.pop(run.uid, None)
         is_same = learning == self._states_ahead.get(run.uid)
         if (
@@ -157,8 +157,8 @@ def run_row(
     """Make the row of a run, with a cell for each of these sets, and one for its activity unless that is None.
 
     Args:
-        old: Age of the metrics where they say nothing of the present; empty where they do.
-        learning: State of its learning; None derives it from the pods alone.
+        old: Age of the metrics if they are outdated; otherwise empty.
+        learning: State of its learning; None derives it only from the pods.
         letter: Letter and hue of its slots in the grid.
     """
     status = run_status(run, pods)
@@ -169,7 +169,7 @@ def run_row(
         by_set.setdefault(pod.set_name, []).append(pod)
         if pod.is_failing:
             failing.add(pod.set_name)
-    # A list and no generator, which costs more for each item: this runs over all pods of the cluster.
+    # A list, not a generator, which costs more per item: this runs over all pods of the cluster.
     counts = {name: sum([pod.ready for pod in own]) for name, own in by_set.items()}
     ready, replicas = sum(counts.values()), replicas_of_run(run)
     rate, updates, reported_return, *learner_counters = _numbers(metrics, old, is_live=is_learning(pods))
@@ -194,13 +194,13 @@ def run_row(
         *learner_counters,
         (Span(sanitize(run.experiment), TextStyle.DIM), run.experiment),
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
-        (Span("", TextStyle.DIM), -run.created),  # orders like the age, but does not change with time
+        (Span("", TextStyle.DIM), -run.created),  # sorts like the age, but does not change with time
         is_fault=status.level in (Level.BAD, Level.WARN) or learning.is_fault,
     )
 
 
 def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int, is_failing: bool) -> Span:
-    """``4/4``, with a glyph where a pod fails or is still missing; empty where the run has no such set."""
+    """``4/4``, with a glyph if a pod fails or is still missing; empty if the run has no such set."""
     worker_set = next((worker_set for worker_set in run.sets if worker_set.name == name), None)
     if worker_set is None:
         return Span("")
@@ -219,14 +219,15 @@ def _span(text: str) -> Span:
 
 
 def is_learning(pods: Iterable[PodView]) -> bool:
-    """Return True while a learner of a run is there, so that its rates can be those of this moment."""
+    """Return True if a learner of the run is ready, so that its rates can be current."""
     return any(pod.ready and pod.role is Role.LEARNER for pod in pods)
 
 
 def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tuple[Span, float]]:
     """Return cells and sort values of the learner's numbers; a run without numbers sorts below all others.
 
-    A rate is of this moment or none: a learner that hangs, or is gone, has none. Its last counts stay, dimmed.
+    A rate is shown only if it is current: a learner that hangs or was deleted has none. Its last counts stay,
+    dimmed.
     """
     nothing = _span(NOTHING), float("-inf")
     if metrics is None:

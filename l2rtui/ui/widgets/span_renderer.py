@@ -24,8 +24,8 @@ NO_STYLE = Style()
 class SpanWidget(Widget):
     """Widget that draws itself line by line from spans.
 
-    Computing a style walks up the whole widget tree: it is done once for each repaint and not for each line, and
-    not at all when a repaint finds every line of this widget cached.
+    Computing a style walks up the whole widget tree. It is done once for each repaint, not for each line, and not
+    at all if a repaint finds every line of this widget cached.
     """
 
     _base: Style = NO_STYLE
@@ -33,13 +33,13 @@ class SpanWidget(Widget):
     _is_plain = False
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draw the refreshed lines; Textual requests all of them when a widget beside this one changes."""
+        """Draw the refreshed lines; Textual requests all of them when an adjacent widget changes."""
         # The theme or the focus may differ since the last repaint.
         self._pens = None
         return super().render_lines(crop)
 
     def refresh_changed(self, before: Sequence[Line], after: Sequence[Line]) -> None:
-        """Redraw only the lines that differ; all of them when their number does."""
+        """Redraw only the lines that differ; all of them if their number has changed."""
         if len(before) != len(after):
             self.refresh()
             return
@@ -48,13 +48,13 @@ class SpanWidget(Widget):
                 self.refresh(self.size.region.crop_size((self.size.width, 1)).translate((0, y)))
 
     def strip(self, line: Iterable[Span], width: int, back: Style = NO_STYLE) -> Strip:
-        """Draw one line, cut or filled to a width in columns; ``back`` is applied over it, as that of a cursor."""
+        """Draw one line, cut or padded to a width in columns; ``back`` is applied over it, e.g. for the cursor."""
         if self._pens is None:
             self._base = self.rich_style
             self._pens = _on(self._base, tuple(_palette_of(self.app).items()))
             self._is_plain = is_plain(self.app)
         pens = self._pens
-        # Neighbours of one style become one segment: each segment costs the terminal an escape sequence.
+        # Adjacent spans of one style become one segment: each segment costs the terminal an escape sequence.
         pieces = (
             (text_style, "".join(text for text, _ in spans))
             for text_style, spans in groupby(line, key=itemgetter(1))
@@ -70,7 +70,7 @@ def _palette_of(app: App[None]) -> Palette:
 
 
 def is_plain(app: App[None]) -> bool:
-    """True where the app must write ASCII only."""
+    """True if the app must write ASCII only."""
     return app.theme == ASCII.name
 
 

@@ -1,4 +1,4 @@
-"""Line with a text at each end; where both do not fit, the left one is cut."""
+"""Line with a text at each end; if both do not fit, the left one is cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 class SplitLine(SpanWidget):
     """Line that is redrawn only when its text has changed.
 
-    The left end is a list of groups, such as a label and its number, which stay or go together.
+    The left end is a list of groups, such as a label and its number, which are kept or dropped together.
     """
 
     DEFAULT_CSS = "SplitLine { height: 1; }"
@@ -21,7 +21,7 @@ class SplitLine(SpanWidget):
     _ends: tuple[tuple[Line, ...], Line] = (), ()
 
     def show(self, left: tuple[Line, ...], right: Line) -> None:
-        """Set both ends; of the left one the last groups are dropped first."""
+        """Set both ends; the last groups of the left end are dropped first."""
         if (left, right) != self._ends:
             self._ends = left, right
             self.refresh()

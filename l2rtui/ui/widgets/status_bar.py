@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class Slots(NamedTuple):
-    """Number of all slots, of busy, free and off ones; that of CPUs beside GPUs, which the others leave out."""
+    """Number of all slots, of busy, free and off ones; CPU slots of GPU nodes are counted only separately."""
 
     there: int
     busy: int
@@ -30,13 +30,15 @@ NO_SLOTS: Final = Slots(0, 0, 0)
 
 
 class StatusBar(SplitLine):
-    """Status line of the whole screen."""
+    """Status line of the screen."""
 
     DEFAULT_CSS = "StatusBar { height: 1; }"
 
     snapshot: reactive[ClusterSnapshot] = reactive(ClusterSnapshot, repaint=False)
     health: reactive[ConnectionStatus] = reactive(ConnectionStatus, repaint=False)
     pod_counts: reactive[PodCounts] = reactive(PodCounts, repaint=False)
+    stalled: reactive[int] = reactive(0, repaint=False)
+    """Number of runs whose pods run and which do not learn."""
     _ledger: Ledger | None = None
     _slots = NO_SLOTS
 
@@ -46,10 +48,10 @@ class StatusBar(SplitLine):
         if self.health.is_connected and self.snapshot.ledger is not self._ledger:
             self._ledger = self.snapshot.ledger
             self._slots = slots_of(self._ledger)
-        left = left_of(self.snapshot, self.health, self.pod_counts, self._slots)
+        left = left_of(self.snapshot, self.health, self.pod_counts, self._slots, self.stalled)
         self.show(left, right_of(self.snapshot.problems, self.health))
 
-    watch_health = watch_snapshot
+    watch_health = watch_stalled = watch_snapshot
 
 
 def slots_of(ledger: Ledger) -> Slots:
@@ -69,7 +71,7 @@ def slots_of(ledger: Ledger) -> Slots:
 
 
 def left_of(
-    snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots
+    snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots, stalled: int = 0
 ) -> tuple[Line, ...]:
     """Name, context and counts; least important last, as the line is cut at the right."""
     groups = name_of(health)
@@ -84,6 +86,7 @@ def left_of(
         *((_pair("off", f"{slots.off}"),) if slots.off else ()),
         *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
         _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.FAULT if failing else TextStyle.PLAIN),
+        *((_pair("stalled", f"✖ {stalled}", TextStyle.FAULT),) if stalled else ()),
         _pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
         _pair("mine", f"{pod_counts.mine}"),
         _pair("runs", f"{len(snapshot.runs)}"),

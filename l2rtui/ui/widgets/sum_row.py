@@ -1,4 +1,4 @@
-"""Row of the matrix that sums an experiment: pods of each set, rates and env steps together, the mean return."""
+"""Row of the matrix with the totals of an experiment: pods of each set, summed rates and env steps, mean return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2rtui.ui.widgets.run_table import CELL, is_learning
 from l2rtui.ui.widgets.table_model import Row, RowModel
 
 KEY: Final = "sum"
-"""Key of the row; no run has it, and no cursor stands on it."""
+"""Key of the row; no run has it, and the cursor skips it."""
 PodsOf = Callable[[str], Sequence[PodView]]
 
 
@@ -27,12 +27,12 @@ def sum_of_listed(
     metrics: Mapping[str, RunMetrics],
     learning: Mapping[str, LearningState],
 ) -> Row | None:
-    """Return the sum of the listed runs where they are several of one experiment; else None.
+    """Return the sum of the listed runs if they are several of one experiment; otherwise None.
 
     Args:
         runs, metrics, learning: By uid of the run.
     """
-    # The rows may be older than the snapshot by a moment.
+    # The rows may be slightly older than the snapshot.
     listed = [runs[uid] for uid in model.displayed if uid in runs]
     if len(listed) < 2 or any(run.experiment != listed[0].experiment for run in listed):
         return None
@@ -58,7 +58,7 @@ def _cells(
     # Runs of several specs or places have no mean.
     mean_return = summaries[0].mean_return if len(summaries) == 1 else None
     own = [metrics[run.uid] for run in runs if run.uid in metrics]
-    # A learner that is over has no rate any more, whatever its last record says.
+    # A learner that has ended no longer has a rate, whatever its last record says.
     rates = [metrics[run.uid] for run in runs if run.uid in metrics and is_learning(pods[run.uid])]
     num_good = sum(run_status(run, pods[run.uid]).level in (Level.OK, Level.DONE) for run in runs)
     ready = sum(pod.ready for members in pods.values() for pod in members)

@@ -16,7 +16,7 @@ from l2rtui.domain.selection.filter_language import Test, compile_filter, misrea
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 
 SLACK: Final = 3
-"""Characters by which a column stays wider than its widest cell; an error that is over leaves no gap for good."""
+"""Characters by which a column may stay wider than its widest cell; a past error does not leave a permanent gap."""
 _LEAST_CUT: Final = 8
 S = TypeVar("S")
 
@@ -27,13 +27,13 @@ class TableColumn:
 
     Attributes:
         key: Stable name. title: text of the header.
-        most: Maximum width; content beyond it is cut.
+        most: Maximum width; longer content is cut.
         right: Aligned to the right, for numbers.
         rank: In a narrow table columns of the highest rank are left out first; 0 never is.
         is_age: The sort value is minus the time of creation; the age is computed when the cell is drawn, so that
             the passing of time changes no row.
-        needs: Key of the column without which this one is left out, too: half of an interval says less than none.
-        is_cell: The cursor can stand on single cells of this column instead of the whole row.
+        needs: Key of a column without which this one is left out, too: half of an interval would mislead.
+        is_cell: The cursor can be on single cells of this column instead of the whole row.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Row:
     """Row of a table.
 
     Attributes:
-        key: Unique and stable: the uid of what it shows.
+        key: Unique and stable: the uid of the displayed object.
         cells: One span for each column, sanitised.
         sort: One comparable value for each column; all rows hold the same types in the same place.
         is_fault: The faults filter (key `!`) shows it.
@@ -77,9 +77,9 @@ class RowModel:
     Attributes:
         rows: Every row by key.
         displayed: Keys of the displayed rows, in order.
-        pinned: Row below the header that neither sorting nor filters move; None for none.
-        widths: Characters of the widest cell in each column, or up to ``SLACK`` more: numbers that change their
-            length must not make the columns dance.
+        pinned: Row below the header that neither sorting nor filters move; None without one.
+        widths: Characters of the widest cell in each column, or up to ``SLACK`` more, so that numbers of varying
+            length do not make the columns jump.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RowModel:
         """Apply changes of single rows.
 
         Returns:
-            Whether the displayed rows or their order have changed; else the keys whose cells alone differ.
+            Whether the displayed rows or their order have changed; otherwise the keys of rows with only new cells.
         """
         touched: list[str] = []
         narrower: list[Row] = []
@@ -118,7 +118,7 @@ class RowModel:
             self._grow(row)
             if old is not None and self._is_narrower(old, row):
                 narrower.append(old)
-            # A new sort value, or a row that passes the filter no more, moves other rows; new cells alone do not.
+            # A new sort value, or a row that no longer passes the filter, moves other rows; new cells do not.
             if (
                 old is None
                 or self._rank(old) != self._rank(row)
@@ -134,19 +134,19 @@ class RowModel:
         return is_reordered, touched
 
     def replace(self, rows: Iterable[Row]) -> tuple[bool, list[str]]:
-        """Replace all rows; returns as update() does."""
+        """Replace all rows; returns the same as update()."""
         new = {row.key: row for row in rows}
         gone = [key for key in self.rows if key not in new]
         is_reordered, touched = self.update(new.values(), gone)
         if list(self.rows) != list(new):
-            # The caller's order counts without a sort column, and among rows that are equal in that column.
+            # The caller's order applies without a sort column, and among rows that are equal in that column.
             self.rows = {key: self.rows[key] for key in new}
             self.arrange()
             is_reordered = True
         return is_reordered, touched
 
     def set_sources(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> tuple[bool, list[str]]:
-        """As replace(), with a source for each row: only rows whose source is another object are made again."""
+        """Like replace(), with a source for each row: only rows whose source is another object are made again."""
         old, new, rows = self._sources, {}, []
         for key, source in items:
             new[key] = source
@@ -163,7 +163,7 @@ class RowModel:
             return False
         sorted_by = None if self.sort_column is None else self.columns[self.sort_column].key
         self.columns = tuple(columns)
-        # Rows that go here may have been the widest ones: the widths begin anew with the rows that come.
+        # The removed rows may have been the widest: widths are computed again from the new rows.
         self.widths = [_least(column) for column in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
@@ -173,7 +173,7 @@ class RowModel:
         return True
 
     def text(self, row: Row, number: int) -> str:
-        """Return the present text of a cell; behind the columns stand the hidden ones."""
+        """Return the current text of a cell; numbers beyond the columns are the hidden texts."""
         if number >= len(self.columns):
             return row.hidden[number - len(self.columns)]
         if not self.columns[number].is_age:
@@ -181,7 +181,7 @@ class RowModel:
         return age(self.clock() + row.sort[number]) if row.sort[number] else NOTHING
 
     def described(self, row: Row) -> list[Line]:
-        """Return a line for each cell of a row that says something, with the title of its column."""
+        """Return a line for each non-empty cell of a row, with the title of its column."""
         width = max(len(column.title) for column in self.columns) + 2
         return [
             (Span(f"   {column.title:<{width}}", TextStyle.DIM), Span(text, row.cells[number].style))
@@ -205,12 +205,12 @@ class RowModel:
 
     @property
     def filter_columns(self) -> list[str]:
-        """Names of the columns for filters: those of the table, then the hidden ones."""
+        """Names of the columns for filters: the columns of the table, then the hidden ones."""
         return [*(column.key for column in self.columns), *self._hidden]
 
     @property
     def misread(self) -> str:
-        """Sentence about a column that the filter names and the table has not; empty without one."""
+        """Sentence about a column in the filter that the table lacks; empty if there is none."""
         return misread_columns(self.filter_text, self.filter_columns)
 
     def arrange(self) -> None:
@@ -224,7 +224,7 @@ class RowModel:
         self.displayed, self._positions = keys, None
 
     def position(self, key: str) -> int | None:
-        """Return the index of a row among the displayed ones; None when it is hidden."""
+        """Return the index of a row among the displayed ones; None if it is hidden."""
         # Built on first use: most arrangements of a large table never ask for a position.
         if self._positions is None:
             self._positions = {row_key: number for number, row_key in enumerate(self.displayed)}
@@ -235,7 +235,8 @@ class RowModel:
 
         The highest ranks are left out first, then column 0 is cut, then the last column of text.
 
-        Of the columns with cells for the cursor the rightmost go first, or the leftmost once it is ``must``.
+        Of the columns with cells for the cursor the rightmost are left out first, or the leftmost once that would
+        be ``must``.
         """
         # A cut number reads as another number: a column of numbers is as wide as its widest.
         widest = self.widths
@@ -255,8 +256,8 @@ class RowModel:
         sets = [number for number in widths if self.columns[number].is_cell]
         while len(sets) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
             del widths[sets.pop(0 if self.columns[sets[-1]].key == must else -1)]
-        # Nothing more can be left out: the first column, which names the row, gives way down to eight characters,
-        # then the last one that holds text. The edge of the table would cut without a sign.
+        # Nothing more can be left out: the first column, which names the row, is cut down to eight characters, then
+        # the last one that holds text. The edge of the table would cut without a sign.
         last = next((number for number in reversed(widths) if not self.columns[number].right), 0)
         for number in (0, last):
             over = sum(widths.values()) + gap * (len(widths) - 1) - width
@@ -268,12 +269,12 @@ class RowModel:
         return None if self.sort_column is None else row.sort[self.sort_column]
 
     def _is_displayed(self, row: Row) -> bool:
-        # The faults filter: what counts as a fault is decided where the row is made, in *_row() of each table.
+        # The faults filter: the *_row() function of each table decides what counts as a fault.
         if self.faults_only and not row.is_fault:
             return False
         if self._test is None:
             return True
-        # Words match what is displayed and not the values behind it: people filter for what they see.
+        # Words match the displayed text, not the values behind it: users filter for the text they see.
         everything = " ".join(cell.text for cell in row.cells).casefold()
         return self._test(lambda number: self.text(row, number).casefold(), everything)
 
@@ -282,17 +283,17 @@ class RowModel:
             self.widths[number] = max(self.widths[number], len(cell.text))
 
     def _is_narrower(self, old: Row, row: Row) -> bool:
-        """True where a cell that may have given its column its width has become much shorter."""
+        """True if a cell that may have determined its column's width has become much shorter."""
         cells = zip(old.cells, row.cells, self.widths, strict=True)
         return any(len(now.text) < width - SLACK <= len(before.text) for before, now, width in cells)
 
     def _shrink(self, gone: Sequence[Row], slack: int) -> None:
-        """Fit the columns whose widest cell went, unless another is nearly as wide."""
+        """Shrink the columns whose widest cell was removed, unless another is nearly as wide."""
         for number, column in enumerate(self.columns) if gone else ():
             width = self.widths[number]
             if all(len(row.cells[number].text) < width - SLACK for row in gone):
                 continue
-            # Most often some other row is as wide, and is soon met: names of pods have one length.
+            # Usually another row is as wide and is found early: names of pods have one length.
             if not any(len(row.cells[number].text) >= width - slack for row in self.rows.values()):
                 widest = max((len(row.cells[number].text) for row in self.rows.values()), default=0)
                 self.widths[number] = max(_least(column), widest)

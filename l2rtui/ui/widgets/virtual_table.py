@@ -1,8 +1,8 @@
 """Table over Textual's line API: keyed rows, cursor, marks, sort, filter; fast at 100,000 rows.
 
-Textual's DataTable repaints its whole visible part for one changed cell. Here a changed row repaints its own line,
-if that is visible, and rows out of sight cost nothing. The cursor stands on a key and not on an index, so that a
-refresh never moves it to another row.
+Textual's DataTable repaints its whole visible part for one changed cell. Here a changed row repaints only its line,
+if that is visible, and hidden rows cost nothing. The cursor is bound to a key, not an index, so that a refresh
+never moves it to another row.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     Attributes:
         cursor_key: Key of the row under the cursor, which ``move_to`` sets.
-        empty_text: Text in place of rows while there are none.
-        scope: Part of the rows that the table has at all, and the key to the others, as a sentence; empty for all.
+        empty_text: Text shown if there are no rows.
+        scope: Sentence about the subset of rows shown, and the key to the others; empty for all.
     """
 
     DEFAULT_CSS = """
@@ -46,15 +46,15 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     BINDINGS = bindings(KeyContext.TABLE)
     COLUMNS: ClassVar[Sequence[TableColumn]] = ()
     HIDDEN: ClassVar[Sequence[str]] = ()
-    """Columns of a table that names none when it is made."""
+    """Default columns of a table."""
     EMPTY: ClassVar[str] = "Nothing here."
-    """Text of a table without rows, unless another is given."""
+    """Default text of a table without rows."""
 
     empty_text: reactive[str] = reactive("")
 
     @dataclass
     class CursorMoved(Message):
-        """The cursor stands on another row; None when there are no rows. ``by_user``: a key or a click did it."""
+        """The cursor has moved to another row; None if there are no rows. ``by_user``: by a key or a click."""
 
         table: VirtualTable
         key: str | None
@@ -62,7 +62,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """Enter was pressed on a row, or it was clicked twice."""
+        """Enter was pressed on a row, or it was double-clicked."""
 
         table: VirtualTable
         key: str
@@ -91,18 +91,18 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.scope = ""
         self._are_rows_due = False
         self._drawn_widths = list(self.model.widths)
-        # Ages as they were drawn last, by row: a tick of the clock redraws only lines whose text differs.
+        # Last drawn ages, by row: a tick of the clock redraws only lines whose text differs.
         self._ages: dict[str, str] = {}
 
-    # --- what the owner calls ---------------------------------------------------------------------------------
+    # --- interface of the owner ------------------------------------------------------------------------------
     @property
     def cursor_cell(self) -> str | None:
-        """Key of the column whose cell the cursor stands on; None while it stands on the whole row."""
+        """Key of the column whose cell the cursor is on; None while it is on the whole row."""
         is_there = any(column.key == self._cell for column in self.model.columns)
         return self._cell if is_there else None
 
     def set_sources(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> None:
-        """Replace all rows, making only those whose source is another object than before."""
+        """Replace all rows, making only those whose source is a new object."""
         self._apply(*self.model.set_sources(items, make))
 
     def set_columns(self, columns: Sequence[TableColumn]) -> None:
@@ -112,7 +112,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self.refresh()
 
     def pin(self, row: Row | None) -> None:
-        """Show a row below the header that stays there, such as a sum; None takes it away."""
+        """Show a fixed row below the header, such as a sum; None removes it."""
         if row == self.model.pinned:
             return
         is_moved = (row is None) is not (self.model.pinned is None)
@@ -122,7 +122,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.refresh()
 
     def draw_ages(self) -> None:
-        """Redraw the visible rows whose age has another text by now."""
+        """Redraw the visible rows whose age text has changed."""
         number = next((number for number, column in enumerate(self.model.columns) if column.is_age), None)
         if number is None:
             return
@@ -134,7 +134,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 self.refresh_line(line + self._head)
 
     def set_rows(self, rows: Iterable[Row]) -> None:
-        """Replace all rows, in this order while no sort column is chosen."""
+        """Replace all rows; their order applies while no sort column is chosen."""
         self._apply(*self.model.replace(rows))
 
     def update_rows(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> None:
@@ -142,7 +142,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._apply(*self.model.update(changed, removed))
 
     def move_to(self, key: str, *, by_user: bool = False) -> bool:
-        """Put the cursor on a row. False when the row is hidden or gone."""
+        """Put the cursor on a row. False if the row is hidden or does not exist."""
         line = self.model.position(key)
         if line is None:
             return False
@@ -150,15 +150,21 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         return True
 
     def narrow(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
-        """Filter the rows by a text, or by faults; None leaves that filter as it is."""
+        """Filter the rows by a text, or by faults; None keeps that filter."""
         self.model.set_filter(text=text, faults_only=faults_only)
         self._rearranged()
 
     def action_cell(self, by: int) -> None:
-        """Move over the cells of the row; before the first one the cursor stands on the whole row."""
+        """Move over the cells of the row; before the first one the cursor is on the whole row."""
         keys = [None, *(column.key for column in self.model.columns if column.is_cell)]
         now = keys.index(self.cursor_cell)
         self._cell = keys[max(0, min(len(keys) - 1, now + by))]
+        self.refresh()
+        self.post_message(self.CursorMoved(self, self.cursor_key, True))
+
+    def leave_cell(self) -> None:
+        """Put the cursor on the whole row."""
+        self._cell = None
         self.refresh()
         self.post_message(self.CursorMoved(self, self.cursor_key, True))
 
@@ -202,7 +208,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self.action_move(1)
 
     def sort_on(self, name: str) -> bool:
-        """Sort by a column, by its key or title; with ``-`` before it descending. False if there is none."""
+        """Sort by a column, by its key or title; with ``-`` before it descending. False for an unknown column."""
         wish = name.removeprefix("-").casefold()
         numbers = [
             number
@@ -224,7 +230,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._sort(self.model.sort_column, descending=not self.model.is_descending)
 
     def on_click(self, event: events.Click) -> None:
-        """Select the row that was clicked; a click on the header sorts."""
+        """Select the clicked row; a click on the header sorts."""
         place = event.get_content_offset(self)
         if place is None:  # the frame
             return
@@ -250,14 +256,14 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._rearranged()
 
     def _apply(self, is_reordered: bool, touched: Sequence[str]) -> None:
-        # Rows that went with their columns are reported by nobody where no others came: the cursor must leave them.
+        # Rows removed with their columns are not reported if no others arrive: the cursor must leave them.
         if is_reordered or self._are_rows_due:
             self._are_rows_due = False
-            # Marks of hidden rows stay: a filter narrows the view and not the selection.
+            # Marks of hidden rows stay: a filter narrows the view, not the selection.
             self.marked &= self.model.rows.keys()
             self._rearranged()
             return
-        # A cell that widens its column moves the cells of all lines, the header's too.
+        # A cell that widens its column moves the cells of all lines, including the header's.
         if self.model.widths != self._drawn_widths:
             self._drawn_widths = list(self.model.widths)
             self.refresh()
@@ -269,7 +275,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 self.refresh_line(line + self._head)
 
     def _rearranged(self) -> None:
-        """Keep the cursor on its key; if that is gone, on its line."""
+        """Keep the cursor on its key; if that was removed, on its line."""
         self._drawn_widths = list(self.model.widths)
         self._measure()
         before = self.cursor_key
@@ -288,8 +294,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         height = self.size.height - self._head
         top = self.scroll_offset.y
         if height > 0 and not top <= line < top + height:
-            # immediate and force: the virtual size was set in this same call, and Textual would clamp or delay
-            # the scroll.
+            # immediate and force: the virtual size was set in this same call, and Textual would clamp or delay the
+            # scroll.
             self.scroll_to(y=line if line < top else line - height + 1, animate=False, immediate=True, force=True)
         if line != old_line:
             self.refresh_line(old_line + self._head)
@@ -298,17 +304,17 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self.post_message(self.CursorMoved(self, key, by_user))
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight."""
+        """Keep the cursor visible."""
         self._fit_rows()
 
     def _fit_rows(self) -> None:
-        """Scroll as far as the rows reach, with the cursor in sight."""
+        """Limit the scroll position to the rows, with the cursor visible."""
         self._measure()
         self._place(self._cursor_line, by_user=False)
 
     def _measure(self) -> None:
         height = len(self.model.displayed) + self._head
-        if height != self.virtual_size.height:  # a layout of the screen; the width does not scroll
+        if height != self.virtual_size.height:  # triggers a layout of the screen; the width does not scroll
             self.virtual_size = Size(self.size.width, height)
 
     @property
@@ -318,17 +324,17 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     @property
     def _row_width(self) -> int:
-        """Columns beside the scroll bar, which covers what lies under it."""
+        """Columns without the scroll bar, which covers the text under it."""
         return self.scrollable_content_region.width
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Move the scroll bar, too."""
         super().watch_scroll_y(old_value, new_value)
-        # Textual moves a bar that is visible alone: one that appears later would stand where it last stood.
+        # Textual moves only visible bars: one that appears later would be at its old position.
         self.vertical_scrollbar.position = new_value
 
     def on_focus(self) -> None:
-        """Draw the cursor as that of a pane with or without focus."""
+        """Draw the cursor with or without focus."""
         self.refresh_line(self._cursor_line + self._head)
 
     on_blur = on_focus
@@ -360,7 +366,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             column = self.model.columns[number]
             is_sorted = number == self.model.sort_column
             mark = ("▼" if self.model.is_descending else "▲") if is_sorted else ""
-            # Beside a title as wide as its column the mark stands in the gap: no letter goes for it.
+            # With a title as wide as its column the mark is in the gap, so that no letter is lost.
             inside, beside = (mark, "") if len(column.title) + len(mark) <= cells else ("", mark)
             title = f"{column.title[:cells]}{inside}"
             title = title.rjust(cells) if column.right else title.ljust(cells)
@@ -376,12 +382,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             if column.is_age:
                 self._ages[row.key] = text
             if is_cursor and column.key == self._cell:
-                # The brackets stand in the gaps on both sides, so that the text keeps its place and its length.
+                # The brackets are in the gaps on both sides, so that the text keeps its place and its length.
                 before = spans[-1]
                 spans[-1] = Span(before.text[:-1], before.style)
                 spans += [Span(fit(f"[{text.strip()}]", cells + 2), TextStyle.STRONG), Span(" " * (_GAP - 1))]
             elif style is TextStyle.FAULT and text.strip():
-                # It is reversed: blanks beside the text would stand there as a block of their own.
+                # It is reversed: spaces around the text would look like a separate block.
                 cell = fit(text, cells, right=column.right)
                 left, word, right = cell.partition(cell.strip())
                 spans += [Span(left), Span(word, style), Span(f"{right}{'':{_GAP}}")]

@@ -45,20 +45,6 @@ class TorchScript:
             return _arrays(torch.jit.load(str(path))(*_tensors(inputs)))  # type: ignore[no-untyped-call]
 
 
-class TorchExport:
-    """A ``torch.export`` program, which AOTInductor and ExecuTorch can compile."""
-
-    def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Export the module and save it."""
-        with _quiet():
-            torch.export.save(_program(module, inputs), path)
-
-    def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the outputs of the program."""
-        with _quiet():
-            return _arrays(torch.export.load(path).module()(*_tensors(inputs)))
-
-
 class Onnx:
     """An ONNX graph, for ONNX Runtime, TensorRT and others."""
 
@@ -89,8 +75,8 @@ class Onnx:
         return outputs
 
 
-FORMATS: Final[Mapping[str, type[FileFormat]]] = {"onnx": Onnx, "torchscript": TorchScript, "torch": TorchExport}
-"""File formats by the value of ``--to``."""
+FORMATS: Final[Mapping[str, type[FileFormat]]] = {"onnx": Onnx, "torchscript": TorchScript}
+"""Value of ``--to`` to the form."""
 
 
 def _program(module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]]) -> torch.export.ExportedProgram:

@@ -28,18 +28,18 @@ A film needs ffmpeg for mp4 (imageio-ffmpeg has it), Pillow for gif; both come w
 """
 
 _EXPORT: Final = """\
-export a saved policy to ONNX, TorchScript or torch.export
+export a saved policy to ONNX or TorchScript
 Write the policy of a checkpoint as a file that runs without l2r-runtime, and compare the two.
 
 examples:
   l2r-runtime export ~/runs/racing-sac --to onnx policy.onnx
   l2r-runtime export ckpt-0000012000-000000192512.json --to torchscript policy.pt
-  l2r-runtime export s3://lab/runs/racing-sac/racing-sac-1 --to torch policy.pt2
+  l2r-runtime export s3://lab/runs/racing-sac/racing-sac-1 --to onnx policy.onnx
 
 Inputs: vector (batch, numbers) float32, and image_0, image_1 ... (batch, height, width, channels) bytes, as far as
 the environment shows them. Outputs: action (batch, size), the likeliest one, numbers or choices from 0, and
 outputs, from which actions can be drawn (docs/learning.md). CHECKPOINT and L2R_CONFIG are those of `drive`.
-onnx needs `pip install 'l2rtui[policies]'`. Torch has deprecated TorchScript; torch (.pt2) is its successor.
+onnx needs `pip install 'l2rtui[policies]'`. Torch has deprecated TorchScript.
 """
 
 

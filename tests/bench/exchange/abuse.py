@@ -1,4 +1,4 @@
-"""Ten minutes of abuse of a learner's port: memory, and whether segments go on coming in."""
+"""Ten minutes of abuse of a learner's port: memory, and whether segments keep arriving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both ends of the exchange as the product has them, with a store of slots and without an environment."""
+"""Both ends of the exchange as in the product, with a store of slots and without an environment."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ IMAGE = Layout(
 SHAPES = {"small": (SMALL, 128), "image": (IMAGE, 64)}
 """Layout and transitions of a segment: 36 KB and 2.4 MB."""
 MEMORY_BYTES = 4 * 2**20
-"""Of the slots in which everything ends: few, so that it is the way that counts and not the memory at its end.
-``--memory`` of a measurement makes them more."""
+"""Memory of the slots at the end of the path: few, so that the path is measured and not the memory. ``--memory`` of
+a measurement increases it.
+"""
 SOURCE_BYTES = BUNDLE_BYTES
-"""Of the segments that a worker, or a raw sender, has and sends again and again: a full message, or one segment."""
+"""Memory of the segments that a worker, or a raw sender, sends repeatedly: a full message, or one segment."""
 
 
 class Slots:
-    """A store of whole segments, as a replay for sequences is: taking one in is one copy."""
+    """A store of complete segments, like a replay for sequences: storing one is one copy."""
 
     def __init__(self, layout: Layout, transitions: int, memory_bytes: int = MEMORY_BYTES) -> None:
         self.layout = layout
@@ -70,7 +71,7 @@ class Slots:
         raise NotImplementedError(columns)
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
-        """Take segments that lie one behind the other."""
+        """Store segments that are adjacent in memory."""
         arena, segments = bundle.arena, len(bundle)
         while segments:
             at = self.taken % self.count
@@ -87,7 +88,7 @@ class Slots:
 
 @dataclass
 class Case:
-    """What both ends have to know."""
+    """Data known to both ends."""
 
     endpoint: str
     shape: str = "small"
@@ -97,7 +98,7 @@ class Case:
     workers: int = 1
     floats: int = 16
     inflight_bytes: int = 128 * 2**20
-    """On their way at most, of all workers together."""
+    """Maximum in flight, of all workers together."""
 
     @property
     def layout(self) -> Layout:
@@ -138,7 +139,7 @@ class Learner:
 
 
 def hello_of(case: Case, pod: str, born: int) -> Hello:
-    """What a worker of a case says of itself."""
+    """Hello message of a worker of a case."""
     return Hello(
         protocol=PROTOCOL_VERSION,
         run="bench",
@@ -156,7 +157,7 @@ def hello_of(case: Case, pod: str, born: int) -> Hello:
 
 
 def worker(case: Case, pod: str, segments: int | None = None, seconds: float | None = None) -> int:
-    """Send as fast as the learner gives credit; return how many segments it has taken."""
+    """Send as fast as the learner gives credit; return how many segments it has accepted."""
     layout, transitions = case.layout, case.transitions
     arenas = SegmentAllocator(layout.item_bytes * transitions)
     born = time.time_ns() // 1000

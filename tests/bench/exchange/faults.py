@@ -1,4 +1,4 @@
-"""Thousands of faults: accounts, memory, and how long it takes until segments come in again."""
+"""Thousands of faults: accounts, memory, and the time until segments arrive again."""
 
 from __future__ import annotations
 

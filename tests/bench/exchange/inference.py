@@ -1,9 +1,9 @@
-"""Remote inference: from an observation to the action that the learner's policy gives for it, on loopback.
+"""Remote inference: from an observation to the action that the learner's policy returns for it, on loopback.
 
-A learner process answers with an MLP 64x64; workers are processes of their own that ask, draw and ask again. Beside
-it an echo of the same size over a plain socket and over ZeroMQ, and the same policy in the worker itself, in the
-same round. A round trip is mostly what the machine needs to wake a process, so the ratios to the plain socket are
-what can be compared between machines.
+A learner process answers with an MLP 64x64; workers are separate processes that ask, draw and ask again. For
+comparison, in the same round: an echo of the same size over a plain socket and over ZeroMQ, and the same policy in
+the worker itself. A round trip is mostly the time to wake a process, so only the ratios to the plain socket can be
+compared between machines.
 
     python -m tests.bench.exchange inference [--rounds 5] [--seconds 2] [--workers 1 8] [--over ipc tcp curve]
 """
@@ -39,7 +39,7 @@ PLAIN = "tcp, plain socket echo"
 
 
 def shapes(copies: int) -> Shapes:
-    """What both ends know: the observations of the racing environment."""
+    """Shapes known to both ends: the observations of the racing environment."""
     return Shapes(np.dtype(np.float32), SHAPE.obs_dim, SHAPE.answer_floats, copies)
 
 
@@ -48,7 +48,7 @@ def key_pair(over: str) -> tuple[Any, Any]:
 
 
 class FirstWeights:
-    """Weights of which there is one version."""
+    """Weights with a single version."""
 
     def version(self) -> int:
         return 1
@@ -59,7 +59,7 @@ class FirstWeights:
 
 
 def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
-    """Be the process of inference until the other end of `ready` says so."""
+    """Act as the process of inference until the other end of `ready` stops it."""
     network = NumpyPolicy(SHAPE, shapes(copies).batch_rows)
     with AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0]) as channel:
         server = InferenceServer(channel, network, shapes(copies), PROOF, FirstWeights())
@@ -70,7 +70,7 @@ def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
 
 
 def ask(endpoint: str, over: str, copies: int, index: int, seconds: float, found: Connection) -> None:
-    """Be a worker: note how long each action took."""
+    """Act as a worker: record the duration of each action."""
     rng = np.random.default_rng(index)
     drawing = NumpyActor(SHAPE)
     obs = rng.standard_normal((copies, SHAPE.obs_dim), dtype=np.float32)
@@ -89,7 +89,7 @@ def ask(endpoint: str, over: str, copies: int, index: int, seconds: float, found
 
 
 def echo(address: str) -> None:
-    """Send everything back: what ZeroMQ itself takes."""
+    """Send everything back: ZeroMQ's own cost."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.bind(address)
@@ -98,7 +98,7 @@ def echo(address: str) -> None:
 
 
 def raw(address: str, seconds: float) -> list[float]:
-    """Round trips of a question's size."""
+    """Round trips with the size of a question."""
     process = mp.Process(target=echo, args=(address,), daemon=True)
     process.start()
     took: list[float] = []
@@ -125,7 +125,7 @@ def plain_echo(port: int) -> None:
 
 
 def plain(seconds: float) -> list[float]:
-    """Round trips of a question's size over TCP: what no exchange can beat on this machine."""
+    """Round trips with the size of a question over TCP: the lower bound for any exchange on this machine."""
     took: list[float] = []
     message = bytes(32 + SHAPE.obs_dim * 4)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -144,7 +144,7 @@ def plain(seconds: float) -> list[float]:
 
 
 def local(copies: int, seconds: float) -> list[float]:
-    """The same policy where the observations are."""
+    """The same policy in the worker itself."""
     rng, actor = np.random.default_rng(0), NumpyActor(SHAPE)
     obs = rng.standard_normal((copies, SHAPE.obs_dim), dtype=np.float32)
     took: list[float] = []
@@ -158,7 +158,7 @@ def local(copies: int, seconds: float) -> list[float]:
 def remote(
     endpoint: str, over: str, workers: int, copies: int, seconds: float
 ) -> tuple[list[float], dict[str, Any]]:
-    """All times of all workers, and what the learner counted."""
+    """All times of all workers, and the learner's counts."""
     here, there = mp.Pipe()
     learner = mp.Process(target=answer, args=(endpoint, over, copies, there))
     learner.start()

@@ -1,8 +1,8 @@
 """Remote inference while its learner idles and while it learns.
 
-Askers send the observations of 16 environments each and ask again as soon as they are answered. The learner does
-nothing else, or updates SAC from batches of 256, as one that is never short of data. Updates a second show what
-answers cost.
+Askers send the observations of 16 environments each and ask again as soon as they have an answer. The learner does
+nothing else, or updates SAC from batches of 256, as if it never lacked data. Updates a second show the cost of
+answers.
 
     python -m tests.bench.exchange inference_learning [--askers 12] [--rows 16] [--rounds 3] [--seconds 6]
 """
@@ -44,7 +44,7 @@ BATCH = 256
 
 
 def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: bool) -> float:
-    """Update SAC until the other end says something; return the updates a second, of none 0."""
+    """Update SAC until the other end sends a message; return the updates a second, 0 if it does not learn."""
     import torch
 
     from runtime.rl.algos.configs import SACConfig
@@ -67,7 +67,7 @@ def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: 
 
 
 def serve(case: str, options: argparse.Namespace, folder: str, commands: Connection, learning: bool) -> None:
-    """Be the learner until the other end of `commands` says so."""
+    """Act as the learner until the other end of `commands` stops it."""
     import torch
 
     torch.set_num_threads(1)
@@ -94,7 +94,7 @@ def observations(shape: ActorShape, rows: int, seed: int) -> Any:
 
 
 def ask(case: str, rows: int, folder: str, index: int, seconds: float, times: Connection) -> None:
-    """Be a worker: ask once, wait for the others, and note how long each answer took."""
+    """Act as a worker: ask once, wait for the others, and record the duration of each answer."""
     shape = CASES[case]
     obs, shapes = observations(shape, rows, index), shapes_of(shape, rows)
     taken: list[float] = []
@@ -116,7 +116,7 @@ def measure(case: str, options: argparse.Namespace, *, learning: bool) -> tuple[
         here, there = mp.Pipe()
         learner = mp.Process(target=serve, args=(case, options, folder, there, learning))
         learner.start()
-        there.close()  # so that a learner that fails is the end of the pipe, and not a wait for ever
+        there.close()  # so that a failing learner closes the pipe, instead of an endless wait
         pipes = [mp.Pipe() for _ in range(options.askers)]
         askers = [
             mp.Process(target=ask, args=(case, options.rows, folder, index, options.seconds, pipe[1]))
@@ -152,7 +152,7 @@ def rows(arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
     options = parser.parse_args(arguments)
-    # As in a run, where a launcher bounds every process: libraries that take each core they see stall one another.
+    # As in a run, where a launcher limits every process: libraries that take every core they see stall one another.
     os.environ |= dict.fromkeys(THREAD_VARIABLES, "1")
     mp.set_start_method("spawn", force=True)
     for case in options.cases:

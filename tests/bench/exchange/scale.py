@@ -1,7 +1,7 @@
-"""How many small segments the learner takes in for a second of its CPU, from 1 to 256 workers over TCP.
+"""Number of small segments that the learner accepts per second of its CPU, from 1 to 256 workers over TCP.
 
-The workers are real connections with a session each, in one process. All that the learner's process spends counts:
-its network thread, ZeroMQ's own thread, and taking the segments into slots.
+The workers are real connections with a session each, in one process. All CPU time of the learner's process counts:
+its network thread, ZeroMQ's own thread, and copying the segments into slots.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _workers(case: Case, count: int, seconds: float) -> None:
 
 
 def intake(count: int, seconds: float) -> tuple[float, float]:
-    """Segments for a second of the learner's CPU, and segments a second."""
+    """Segments per second of the learner's CPU, and segments per second."""
     case = Case(f"tcp://127.0.0.1:{free_port()}", ring=False)
     learner = Learner(case)
     child = SPAWN.Process(target=_workers, args=(case, count, seconds + 60), daemon=True)

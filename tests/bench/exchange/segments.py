@@ -26,11 +26,11 @@ from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, SOURCE_BYTES, Case, 
 
 SPAWN = multiprocessing.get_context("spawn")
 BARE_MESSAGES = 8
-"""Of half a megabyte or more, that wait at each end where no credit bounds them."""
+"""Number of waiting segments of half a megabyte or more at each end, if no credit limits them."""
 
 
 def free_port() -> int:
-    """A port that is free with its successor, below those that the system gives to connections."""
+    """A free port whose successor is free too, below the system's ports for connections."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as one, socket.socket() as two:
@@ -49,7 +49,7 @@ def cpu_of(child: int) -> float:
 
 
 def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float, float]:
-    """Segments a second, once it runs, and CPU seconds for each of them at both ends."""
+    """Segments per second in steady state, and CPU seconds for each of them at both ends."""
     limit = time.monotonic() + 30
     while taken() < 20 and time.monotonic() < limit:
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float
 def _while_received(
     receive: Callable[[], None], taken: Callable[[], int], seconds: float, child: BaseProcess, stop: Event
 ) -> tuple[float, float]:
-    """Measure while a thread receives what a child sends, then end both."""
+    """Measure while a thread receives data from a child, then end both."""
     thread = threading.Thread(target=receive)
     thread.start()
     found = measure(taken, seconds, child.pid or 0)
@@ -83,7 +83,7 @@ def _raw_sender(port: int, size: int, stop: Event) -> None:
 
 
 def raw(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
-    """A socket whose bytes land in the slots: what no exchange can beat over TCP."""
+    """A socket whose bytes arrive directly in the slots: the upper bound for any exchange over TCP."""
     layout, transitions = SHAPES[shape]
     size = layout.item_bytes * transitions
     slots = memoryview(np.ones(max(2, memory_bytes // size) * size, dtype=np.uint8))
@@ -145,7 +145,7 @@ def bare(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[
 
 
 def copies(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
-    """The same bytes copied into the slots by one process alone: each copy on the way costs at least as much."""
+    """The same bytes copied into the slots by just one process: each copy on the way costs at least as much."""
     layout, transitions = SHAPES[shape]
     size = layout.item_bytes * transitions
     many = max(1, SOURCE_BYTES // size)

@@ -1,4 +1,4 @@
-"""Weights of 20 MB from one learner to 8 workers, until each has them in its own policy and has said so."""
+"""Weights of 20 MB from one learner to 8 workers, until each has them in its policy and has acknowledged them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SHAPE = ActorShape(33, 2, (2_200, 2_200))
 
 
 class Silence(Console):
-    """Says nothing: eight workers that join are no figures."""
+    """Prints nothing: messages about eight joining workers are not results."""
 
     def say(self, sentence: str) -> None:
         del sentence
 
 
 def _worker(endpoint: str, index: int, form: str, got: Semaphore, stop: Event) -> None:
-    """Take every version that comes; with `form` one of the codecs, as if on another host."""
+    """Take every new version; with `form` one of the codecs, as if on another host."""
     if form != "shelf":
         shared_memory.host_identity = lambda: ""
     pod = f"w-{index}"
@@ -95,7 +95,7 @@ def ours(form: str, seconds: float) -> float:
 
 
 def _repeat(broadcast: Callable[[], None], seconds: float) -> float:
-    for _ in range(3):  # everybody is there, memory is touched
+    for _ in range(3):  # all workers have joined, and memory is touched
         broadcast()
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -116,7 +116,7 @@ def _raw_worker(port: int, floats: int, got: Semaphore) -> None:
 
 
 def raw(seconds: float) -> float:
-    """A thread for each of 8 connections pushes the float32 as they are."""
+    """A thread for each of 8 connections pushes the float32 values unchanged."""
     data = memoryview(np.full(SHAPE.size, 0.5, dtype=np.float32)).cast("B")
     got = SPAWN.Semaphore(0)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,4 +1,6 @@
-"""What a segment costs the learner's books with 1 to 256 workers: CPU time, in which other programs do not show."""
+"""Cost of a segment in the learner's accounting with 1 to 256 workers, in CPU time, which other programs do not
+affect.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from runtime.exchange.protocol.messages import Hello, SegmentRows, Segments, Tra
 
 SIZE = 128 * 281
 PER_POLL = 64
-"""Messages that the network thread takes in between two ticks, at most."""
+"""Maximum number of messages that the network thread handles between two ticks."""
 
 
 def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
-    """Microseconds of CPU for a segment, decoding included."""
+    """Microseconds of CPU per segment, decoding included."""
     terms = SessionTerms("r", "r", "", 1, "e", "x", 1, 281, 128, 10**9, window=64, inflight_transitions=10**9)
     machine = Membership(terms)
     machine.handle(Ticked(0.0, 10**15))

@@ -1,8 +1,8 @@
-"""Learner, racing and inference on a GPU beside the CPU: `python -m tests.bench.gpu --help`.
+"""Learner, racing and inference on a GPU compared with the CPU: `python -m tests.bench.gpu --help`.
 
 All of it takes less than ten minutes, and each half less than five. It needs no network; docs/gpu.md names the
-wheels that a machine with torch for CUDA may lack. Every step is a process of its own, so that a fault of CUDA in
-one of them costs only its rows.
+wheels that a machine with torch for CUDA may lack. Every step is a separate process, so that a CUDA fault in one of
+them costs only its rows.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 FIRST = {"machine": 35.0, "correctness": 80.0, "updates": 100.0, "racing": 75.0}
 SECOND = {"runs": 130.0, "inference": 40.0, "experiments": 120.0}
 STEPS = FIRST | SECOND
-"""Seconds of each step in their order, with its start, for which the first import of torch alone may take 20.
+"""Seconds of each step in order, including its start, for which the first import of torch may take 20.
 
-What a step leaves over goes to the next ones.
+Unused time of a step is passed on to the next ones.
 """
 CLOSING_SECONDS = 6.0
-"""Kept back of a step's time for the row that is being measured when it is over."""
+"""Reserve of a step's time for the row that is being measured at its end."""
 
 
 def limits(steps: Sequence[str], seconds: float | None) -> Iterator[tuple[str, float]]:
-    """Yield each step with the time, in seconds since the start of the first, by which it has to be done.
+    """Yield each step with its deadline, in seconds since the start of the first.
 
-    `seconds` are shared out as those of `STEPS` are, which count if it is None.
+    `seconds` are divided in proportion to `STEPS`; None uses the times of `STEPS`.
     """
     share = 1.0 if seconds is None else seconds / sum(STEPS[name] for name in steps)
     end = 0.0
@@ -41,7 +41,7 @@ def limits(steps: Sequence[str], seconds: float | None) -> Iterator[tuple[str, f
 
 
 def run_step(name: str, options: argparse.Namespace) -> int:
-    """Run one step in this process; it leaves out what its time does not allow, and says so.
+    """Run one step in this process; it reports rows left out for lack of time.
 
     Returns the exit code: 1 if a row failed.
     """
@@ -58,7 +58,7 @@ def run_step(name: str, options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the steps one after the other; 1 if one of them failed."""
+    """Run the steps one after the other; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,7 +88,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("")
-    # Ended like ctrl+c ends it, with its step, which would go on and take the card from the next try.
+    # End like with ctrl+c, together with the step, which would otherwise continue and occupy the card for the next
+    # try.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed, began = [], time.monotonic()
     for name, end in limits(options.steps, options.seconds):
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_process(name: str, seconds: float, options: argparse.Namespace) -> str | None:
-    """Run one step as a process and end what it leaves; return how it failed, if it did."""
+    """Run one step as a process and end its leftovers; return the failure, if any."""
     command = [sys.executable, "-m", "tests.bench.gpu", "--step", name, "--seconds", f"{seconds:.1f}"]
     command += ["--device", options.device, "--only", options.only, *(["--tiny"] if options.tiny else [])]
     command += ["--out", str(options.out)] if options.out is not None else []

@@ -1,4 +1,4 @@
-"""Correctness: the tests of a card that decide whether its figures mean anything, in several processes at once."""
+"""Correctness: the tests on a card that decide whether its figures are valid, in several parallel processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from tests.bench.gpu.measuring import Bench, show
 
 FILES = ("updates", "streams", "replay", "racing", "inference", "memory")
-"""Of `tests/gpu`, the most important first."""
+"""Files of `tests/gpu`, most important first."""
 PLUGINS = ("xdist.plugin", "pytest_timeout", "pytest_asyncio.plugin")
 PROCESSES = 8
 
@@ -23,7 +23,7 @@ def measure(bench: Bench) -> None:
     files = [f"tests/gpu/test_{name}.py" for name in FILES]
     command = [sys.executable, "-m", "pytest", *files, "-m", "gpu and not process", "-q", "--timeout", "60"]
     command += ["-p", "no:cacheprovider", "-n", str(min(PROCESSES, os.cpu_count() or 1))]
-    # Only the plugins that are used: pytest-benchmark warns that xdist is on, and a warning is an error here.
+    # Only the plugins in use: pytest-benchmark warns that xdist is on, and a warning is an error here.
     for plugin in PLUGINS:
         command += ["-p", plugin]
     environ = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

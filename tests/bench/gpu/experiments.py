@@ -1,8 +1,8 @@
-"""Sharing a card: several learners, and a learner beside remote inference, by turns and under NVIDIA's MPS.
+"""Sharing a card: several learners, and a learner with remote inference, by time slicing and under NVIDIA's MPS.
 
-Processes on one GPU take turns; under the Multi-Process Service their kernels run side by side (NVIDIA,
-*Multi-Process Service*). The rows show what that is worth for networks that do not fill the card, and the kernels
-that an update consists of show where its time goes.
+Processes on one GPU take turns; under the Multi-Process Service their kernels run in parallel (NVIDIA,
+*Multi-Process Service*). The rows show the gain for networks that do not fill the card, and the kernels of an
+update show where its time is spent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def cases(bench: Bench) -> tuple[updates.Case, ...]:
 
 
 def turns(bench: Bench, case: updates.Case) -> tuple[DataParallel, Callable[[], object], int]:
-    """Return a learner, one launch of its updates, and how many there are in it."""
+    """Return a learner, one launch of its updates, and how many updates it contains."""
     torch.set_num_threads(1)
     learner = updates.team(case, {}, bench.device)
     turn, count = updates.loop(bench, case, learner, "device")
@@ -92,7 +92,7 @@ def turns(bench: Bench, case: updates.Case) -> tuple[DataParallel, Callable[[], 
 
 
 def kernels(bench: Bench, title: str) -> None:
-    """Print the kernels of one update by the time that they take together."""
+    """Print the kernels of one update by their total time."""
     from torch.profiler import ProfilerActivity, profile
 
     kind = ProfilerActivity.CUDA if bench.is_gpu else ProfilerActivity.CPU
@@ -151,7 +151,7 @@ def rates_of(bench: Bench, count: int) -> list[float]:
 
 
 def learner() -> None:
-    """Be one of `rates_of`: learn for a while from the moment that the other end names."""
+    """Act as one learner of `rates_of`: learn for a while from the moment set by the other end."""
     bench = Bench(sys.argv[1], time.monotonic() + 60, is_tiny=bool(sys.argv[2]))
     _, turn, count = turns(bench, cases(bench)[0])
     print("ready", flush=True)
@@ -165,7 +165,9 @@ def learner() -> None:
 
 
 def answers(bench: Bench, title: str) -> None:
-    """Print how long answers to observations take under the service; step `inference` has them by turns."""
+    """Print the duration of answers to observations under the service; step `inference` measures them with time
+    slicing.
+    """
     sizes = ["--askers", "12", "--seconds", "2", "--cases", "84x84x4"]
     if bench.is_tiny:
         sizes = ["--askers", "2", "--seconds", "1", "--cases", "vector"]
@@ -190,7 +192,7 @@ def by_turns() -> Iterator[str]:
 
 @contextmanager
 def multi_process_service() -> Iterator[str]:
-    """Run a control daemon of one's own, which changes no setting of the card."""
+    """Run a separate control daemon, which changes no setting of the card."""
     with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
         places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         os.environ |= places

@@ -1,4 +1,4 @@
-"""Remote inference on the device, idle and while SAC learns: the exchange's own measurement of it."""
+"""Remote inference on the device, idle and while SAC learns: uses the exchange's own measurement."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def measure(bench: Bench) -> None:
     try:
         for row, figures in inference_learning.rows(sizes):
             show(row, figures)
-    except (RuntimeError, EOFError) as error:  # of a learner or an asker that ended
+    except (RuntimeError, EOFError) as error:  # a learner or an asker ended
         bench.fail(title, error or "a process ended before its time")

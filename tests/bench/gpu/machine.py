@@ -1,4 +1,4 @@
-"""Machine: products of matrices, launches of kernels and copies, on which every other figure rests."""
+"""Machine: products of matrices, launches of kernels and copies, on which every other figure depends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(bench: Bench) -> None:
 
 
 def launches(device: str) -> None:
-    """Print the cost of a small kernel alone, with a wait behind it, and as a node of a graph of a hundred."""
+    """Print the cost of a small kernel by itself, with a wait after it, and as a node of a graph of a hundred."""
     value = torch.zeros(1024, device=device)
 
     def add_and_wait() -> None:

@@ -30,7 +30,7 @@ class Bench:
 
     device: str
     end: float
-    """Time of `time.monotonic` at which the section has to be done."""
+    """Time of `time.monotonic` by which the section has to be done."""
     is_tiny: bool = False
     only: str = ""
     """Part of the titles of the rows to measure; empty measures all."""
@@ -47,7 +47,9 @@ class Bench:
         return self.device.startswith("cuda")
 
     def has_time(self, seconds: float, title: str) -> bool:
-        """Return whether a row is wanted and that many seconds are left for it; say which rows lack the time."""
+        """Return whether a row is selected and this many seconds are left for it; report rows that lack the
+        time.
+        """
         if self.only not in title:
             return False
         if time.monotonic() + seconds < self.end:
@@ -57,13 +59,13 @@ class Bench:
 
 
 def await_device(device: str) -> None:
-    """Wait until all kernels that were launched are done."""
+    """Wait until all launched kernels are done."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def call_seconds(function: Callable[[], object], device: str, seconds: float = 0.6) -> float:
-    """Return the median over three stretches of the seconds a call; the device is drained around each stretch."""
+    """Return the median over three stretches of the seconds per call; the device is drained around each stretch."""
     for _ in range(2):
         function()  # captures, allocations and choices of kernels
     await_device(device)
@@ -72,7 +74,7 @@ def call_seconds(function: Callable[[], object], device: str, seconds: float = 0
     await_device(device)
     single = time.perf_counter() - began
     if single > seconds:
-        return single  # a picture's update on a CPU takes seconds: the section has other rows to measure
+        return single  # an update on images takes seconds on a CPU: the section has other rows to measure
     calls = max(3, min(5_000, int(seconds / 3 / max(single, 1e-6))))
     stretches = []
     for _ in range(3):
@@ -85,7 +87,7 @@ def call_seconds(function: Callable[[], object], device: str, seconds: float = 0
 
 
 class BusyMeter:
-    """Mean utilisation of a GPU, percent, between `start` and `stop`; None where NVML does not say."""
+    """Mean utilisation of a GPU, percent, between `start` and `stop`; None if NVML does not report it."""
 
     def __init__(self, device: str) -> None:
         self._meter = DeviceMeter([device])
@@ -109,7 +111,7 @@ class BusyMeter:
 
 
 def show(title: str, figures: Mapping[str, Any]) -> None:
-    """Print one row, and add it to the table: a title and named figures; a dash where there is no figure."""
+    """Print one row, and add it to the table: a title and named figures; a dash for a missing figure."""
     parts = [f"{name} {figure(value)}" for name, value in figures.items()]
     print(f"{title:52} {'   '.join(parts)}", flush=True)
     _add_row(title, ", ".join(parts))
@@ -122,7 +124,7 @@ def _add_row(title: str, figures: str) -> None:
 
 
 def write_rows_to(file: Path, bench: Bench, step: str) -> None:
-    """Add the rows of this process to `file`, under the name of its step; the first that can writes the head."""
+    """Add the rows of this process to `file`, under the name of its step; the first process writes the head."""
     global _table  # noqa: PLW0603  (a process is one step)
     rows = file.read_text() if file.exists() else ""
     if HEAD not in rows:
@@ -132,7 +134,7 @@ def write_rows_to(file: Path, bench: Bench, step: str) -> None:
 
 
 def _machine(device: str) -> str:
-    """Return one line on the card, its driver, torch, the date and the commit."""
+    """Return one line about the card, its driver, torch, the date and the commit."""
     card = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{device} ({platform.machine()})"
     parts = [f"{card} with {os.cpu_count()} cores", f"torch {torch.__version__}"]
     if (driver := _driver()) is not None:
@@ -142,7 +144,7 @@ def _machine(device: str) -> str:
 
 
 def _driver() -> str | None:
-    with contextlib.suppress(Exception):  # of NVML, which says in its own classes that there is no card
+    with contextlib.suppress(Exception):  # NVML has its own exception classes for a missing card
         import pynvml
 
         pynvml.nvmlInit()
@@ -151,7 +153,7 @@ def _driver() -> str | None:
 
 
 def _commit() -> str:
-    """Return what git says of this folder; $COMMIT where the files came without their history."""
+    """Return git's description of this folder; $COMMIT if the files came without their history."""
     if commit := os.environ.get("COMMIT"):
         return commit
     try:
@@ -162,7 +164,7 @@ def _commit() -> str:
 
 
 def figure(value: Any) -> str:
-    """Return a number with three digits that count; larger ones whole, with commas."""
+    """Return a number with three significant digits; larger ones whole, with commas."""
     if value is None:
         return "-"
     if not isinstance(value, float):

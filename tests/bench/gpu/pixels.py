@@ -1,4 +1,4 @@
-"""Gymnasium environment whose pictures cost nothing: what a learner does with them is all that is measured."""
+"""Gymnasium environment whose images cost nothing, so that only the learner's work on them is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PICTURES = 32
 
 
 class Pixels(gymnasium.Env[NDArray[np.uint8], NDArray[np.float32]]):
-    """Pictures of noise; the reward is the first action."""
+    """Images of noise; the reward is the first action."""
 
     def __init__(self, side: int = 84, channels: int = 4) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (side, side, channels), np.uint8)

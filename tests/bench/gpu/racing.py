@@ -1,6 +1,6 @@
-"""Racing on the device: cars alone, and cars, policy and PPO together.
+"""Racing on the device: only cars, and cars, policy and PPO together.
 
-An environment of one's own, that of manifests/point-mass.yaml, is learned there too.
+A user-defined environment, manifests/point-mass.yaml, is learned there too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> None:
     sizes = ((65_536, {}), (32_768, VIEW))
     for cars, options in ((256, {}), (64, VIEW)) if bench.is_tiny else sizes:
         if bench.has_time(4.0, title := f"{bench.device}, {cars:,} cars{view(options)}, env steps/s"):
-            # A size takes half a minute to compile; on a CPU, where the learner compiles nothing, longer.
+            # A size takes half a minute to compile; longer on a CPU, where the learner compiles nothing.
             ways = WAYS if cars == 65_536 and bench.has_time(34.0, title) else WAYS[:2]
             show(title, {way: device_rate(bench, cars, options, way) for way in ways})
     for cars, is_compiled in ((256, False),) if bench.is_tiny else ((65_536, True), (65_536, False)):
@@ -64,7 +64,7 @@ def device_rate(bench: Bench, cars: int, options: dict[str, Any], way: str) -> f
         env.use_state(state)
         env.step(action)
         obs: torch.Tensor = env.observe()
-        # In place: a graph begins each time with what it left in these tensors.
+        # In place: a graph starts each time from the values it left in these tensors.
         for name, tensor in env.state().items():
             state[name].copy_(tensor)
         return obs
@@ -75,7 +75,7 @@ def device_rate(bench: Bench, cars: int, options: dict[str, Any], way: str) -> f
 
 
 def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, seconds: float = 12.0) -> dict[str, Any]:
-    """Collect and update by turns as a learner does; rewards are a step's mean, early and at the end."""
+    """Collect and update in turns like a learner; rewards are a step's mean, early and at the end."""
     settings = from_mapping(
         {
             "environment": environment,
@@ -114,7 +114,7 @@ def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, secon
         turn()
         turns += 1
         if turns % 50 == 0:
-            await_device(bench.device)  # what is launched must not run ahead of the clock
+            await_device(bench.device)  # launched work must not run ahead of the clock
     await_device(bench.device)
     passed = time.monotonic() - began
     curve = torch.stack(rewards).tolist()

@@ -40,7 +40,7 @@ class Case:
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """Return the settings of a manifest without an end."""
+    """Return the settings of a manifest without its limits."""
     train = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())["train"]
     return {key: value for key, value in train.items() if key not in {"total_env_steps", "eval_seconds"}}
 
@@ -74,7 +74,7 @@ def measure(bench: Bench) -> None:
 
 
 def run(case: Case, workers: int, device: str) -> dict[str, Any]:
-    """Run until updates come, then count for a while."""
+    """Run until updates arrive, then count for a while."""
     settings = {**case.settings, "device": device, "checkpoint_seconds": 3_600}
     with (
         tempfile.TemporaryDirectory(prefix="l2r-") as folder,

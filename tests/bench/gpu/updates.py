@@ -1,8 +1,8 @@
-"""Updates: SAC, DQN, PPO and IMPALA eager and captured, in each precision, with data where a learner keeps it.
+"""Updates: SAC, DQN, PPO and IMPALA eager and captured, in each precision, with data in the learner's places.
 
-`loop` draws batches of the replay and updates, as the learner does without workers beside it: `device` keeps the
-replay on the GPU and launches several updates together, `host` has it in pinned memory with copies ahead. By
-priority the updates of `device` draw themselves, and `host` has the sum tree, to which the errors are copied.
+`loop` draws batches of the replay and updates, like a learner without workers: `device` keeps the replay on the GPU
+and launches several updates together, `host` has it in pinned memory with copies ahead. By priority the updates of
+`device` draw themselves, and `host` has the sum tree, to which the errors are copied.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
     rows: int = 20_000
     """Transitions in the replay."""
     seconds: float = field(default=12.0)
-    """About what it takes on a GPU."""
+    """Approximate duration on a GPU."""
 
 
 def replayed(
@@ -114,7 +114,7 @@ def measure(bench: Bench) -> None:
             continue
         try:
             figures = row(bench, case)
-        except RuntimeError as error:  # a lack of memory is one of them
+        except RuntimeError as error:  # includes a lack of memory
             bench.fail(case.title, error)
         else:
             show(case.title, figures)
@@ -123,7 +123,7 @@ def measure(bench: Bench) -> None:
 
 
 def row(bench: Bench, case: Case) -> dict[str, Any]:
-    """Return the figures of one case: milliseconds an update, then updates or env steps a second."""
+    """Return the figures of one case: milliseconds per update, then updates or env steps a second."""
     device = bench.device
     plan, settings = planned(case)
     figures: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def team(case: Case, changes: dict[str, Any], device: str) -> DataParallel:
 
 
 def observations(case: Case, count: int, seed: int) -> NDArray[Any]:
-    """Return random observations; pictures repeat, since only their size matters."""
+    """Return random observations; images repeat, since only their size matters."""
     rng = np.random.default_rng(seed)
     vector = rng.standard_normal((count, case.obs.vector), dtype=np.float32)
     if not case.obs.images:
@@ -201,7 +201,9 @@ def actions(plan: Plan, count: int, rng: np.random.Generator) -> NDArray[Any]:
 
 
 def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[Callable[[], object], int]:
-    """Return one turn of a learner's loop over a full replay on the device or the host, and its updates."""
+    """Return one turn of a learner's loop over a full replay on the device or the host, and its number of
+    updates.
+    """
     plan, settings = planned(case)
     on_device = place == "device"
     store = make_store(
@@ -235,7 +237,7 @@ def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[C
 
 
 def fill(store: Replay, case: Case, plan: Plan, settings: Settings) -> None:
-    """Put random transitions into the replay until it is full; the last observations are those of each copy."""
+    """Put random transitions into the replay until it is full; the last observations belong to each copy."""
     rng = np.random.default_rng(4)
     copies, count = settings.num_envs, plan.segment_transitions
     obs = observations(case, count + copies, 5)

@@ -1,4 +1,6 @@
-"""Stand-in for the programs of the examples: it takes any of their options, and fits a line in a process group."""
+"""Stand-in for the programs of the examples: it accepts any of their options, and fits a line in a process
+group.
+"""
 
 import time
 

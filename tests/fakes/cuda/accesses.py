@@ -1,8 +1,8 @@
-"""Who reads and writes which memory of a device, and whether one waits for the other.
+"""Reads and writes of device memory, and whether they wait for each other.
 
-A race detector by vector clocks, as ThreadSanitizer (Serebryany and Iskhodzhanov 2009): kernels run at once, in the
-order of their launches, and each access to memory must come after the earlier ones by streams, events or the host,
-not by luck.
+A race detector by vector clocks, like ThreadSanitizer (Serebryany and Iskhodzhanov 2009). Kernels run immediately,
+in the order of their launches. Each access to memory must be ordered after the earlier ones by streams, events or
+the host, not by luck.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from tests.fakes.cuda.library import clocks
 
 MANY = 32
-"""Accesses of a block after which those are dropped that every launch comes after, since the host does."""
+"""Number of accesses of a block after which those already ordered before every launch, by the host, are dropped."""
 NOT_CALLERS = ("/tests/fakes/cuda/", "/torch/")
 
 
@@ -41,7 +41,7 @@ class Access:
     name: str
     place: str
     rows: NDArray[np.int64] | None = None
-    """First bytes of the rows of which it is made, where it is not all bytes in between, in order."""
+    """First bytes of its rows, in order, if it does not cover all bytes in between."""
     row_bytes: int = 0
 
     def meets(self, other: Access) -> bool:
@@ -66,7 +66,7 @@ class Block:
 
 blocks: dict[int, Block] = {}
 RACES = "SIMULATED_CUDA_RACES"
-"""Variable with the path of a file that takes those of all processes, since a thread may swallow an error."""
+"""Variable with the path of a file that collects the errors of all processes, since a thread may swallow one."""
 lock = threading.RLock()
 _serials = (ctypes.c_int64 * 256)()
 
@@ -87,9 +87,9 @@ def note(
     writes: list[Tensor],
     rows: dict[int, NDArray[np.int64]] | None = None,
 ) -> int:
-    """Check and note a launch's accesses; return its number on the stream.
+    """Check and record a launch's accesses; return its number on the stream.
 
-    ``rows`` names the rows of tensors, by their `id`, that are all that is read or written of them.
+    ``rows`` gives the rows of tensors, by their `id`, if only those are read or written.
     """
     chosen = rows or {}
     with lock:
@@ -114,7 +114,7 @@ def _access(
 
 
 def block_of(tensor: Tensor) -> Block:
-    """Return what is known of a tensor's memory."""
+    """Return the recorded accesses of a tensor's memory."""
     serial, home = torch.ops.simulated.block(tensor)
     return blocks.get(serial) or blocks.setdefault(serial, Block(home))
 
@@ -134,7 +134,7 @@ def _note(tensor: Tensor, access: Access, *, is_write: bool) -> None:
 
 
 def _is_covered(old: Access, new: Access) -> bool:
-    """True if whoever comes after the new access comes after the old one, and meets it if he meets the old one."""
+    """Return True if everything ordered after the new access is ordered after the old one, and overlaps it too."""
     return (
         new.rows is None
         and new.first <= old.first
@@ -157,7 +157,7 @@ def _check(earlier: list[Access], access: Access, verb: str, earlier_verb: str) 
 
 
 def drop_freed() -> None:
-    """Forget freed blocks; report those that a stream may still use which their owner has not waited for."""
+    """Forget freed blocks; report blocks that a stream may still use and whose owner has not waited for it."""
     while count := clocks.take_freed(_serials, len(_serials)):
         for serial in _serials[:count]:
             block = blocks.pop(serial, None)
@@ -175,13 +175,13 @@ def drop_freed() -> None:
 
 
 def record_stream(tensor: Tensor, stream: int) -> None:
-    """Say that a stream uses a tensor until the point that it has reached when the tensor is freed."""
+    """Record that a stream uses a tensor until the point that it has reached when the tensor is freed."""
     with lock:
         block_of(tensor).recorded.add(stream)
 
 
 def report(sentence: str) -> None:
-    """Note a race and raise it."""
+    """Record a race and raise it."""
     if RACES in os.environ:
         with Path(os.environ[RACES]).open("a", encoding="utf-8") as file:
             file.write(f"{sentence}\n")
@@ -189,7 +189,7 @@ def report(sentence: str) -> None:
 
 
 def place_of_caller() -> str:
-    """Return the line of the project that has launched something."""
+    """Return the line of the project that has launched an operation."""
     for frame, line in traceback.walk_stack(None):
         name = frame.f_code.co_filename
         if not any(part in name for part in NOT_CALLERS):

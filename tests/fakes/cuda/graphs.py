@@ -1,4 +1,4 @@
-"""CUDA graphs: calls noted during a capture and repeated, on the same memory, at each replay."""
+"""CUDA graphs: calls recorded during a capture and repeated, on the same memory, at each replay."""
 
 from __future__ import annotations
 

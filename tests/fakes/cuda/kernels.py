@@ -1,4 +1,6 @@
-"""Kernels of the device: each computes by the host's kernel on the same memory, at once or in a graph's replay."""
+"""Kernels of the device: each computes by the host's kernel on the same memory, immediately or in a graph's
+replay.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ AWAITED: Final = {
     "aten::unique_consecutive",
     "aten::unique_dim",
 }
-"""Operations whose result the host must know before it goes on."""
+"""Operations whose result the host needs before it can continue."""
 INDEXES: Final = {"aten::index.Tensor", "aten::index.Tensor_out", "aten::index_put_", "aten::_index_put_impl_"}
 """Operations that take indices of the host, for which it waits, and masks, whose true elements it counts."""
 CHOOSES_ROWS: Final = {"aten::index_select", "aten::index_select.out"}
@@ -40,7 +42,7 @@ Convert = Callable[[Tensor], Tensor]
 
 
 class NotPermittedError(RuntimeError):
-    """What CUDA refuses during a capture."""
+    """Operation that CUDA refuses during a capture."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"CUDA error: operation not permitted when stream is capturing ({name})")
@@ -61,7 +63,7 @@ def tensors_in(*values: Any) -> Iterator[Tensor]:
 
 
 def is_among(tensor: Any, tensors: list[Tensor]) -> bool:
-    """Return true for one of the tensors itself, whatever the values."""
+    """Return true if it is one of these tensors by identity, regardless of values."""
     return any(tensor is other for other in tensors)
 
 
@@ -78,7 +80,7 @@ class Call:
     def __init__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.op = op
         self.name: str = op.name()
-        # Numbers in the place of tensors have come to Python as numbers.
+        # Numbers passed for tensors have become Python numbers.
         self.args = tuple(
             torch.tensor(value) if isinstance(value, (int, float)) and str(argument.type) == "Tensor" else value
             for argument, value in zip(op._schema.arguments, args, strict=False)
@@ -103,13 +105,13 @@ class Call:
 
     @cached_property
     def is_view(self) -> bool:
-        """True where the result is another view of the same memory, which nobody reads or writes."""
+        """True if the result is another view of the same memory, which is neither read nor written."""
         results = self.op._schema.returns
         return not self.written and any(result.alias_info is not None for result in results)
 
     @cached_property
     def is_awaited(self) -> bool:
-        """True where the host waits for the device."""
+        """True if the host waits for the device."""
         if self.name not in INDEXES:
             return self.name in AWAITED
         indices = list(tensors_in(self.args[1]))
@@ -119,13 +121,13 @@ class Call:
         return any(not is_on_device(index) for index in indices) or (bool(masks) and not is_fill)
 
     def rows(self) -> dict[int, Any]:
-        """Return the rows that a choice of rows reads, by the tensor that they are of."""
+        """Return the rows read by a row selection, by the tensor that they belong to."""
         if self.name in CHOOSES_ROWS and self.args[1] == 0:
             return {id(self.args[0]): host_view(self.args[2]).numpy()}
         return {}
 
     def made(self, results: Any) -> list[Tensor]:
-        """Return the results that are in memory of their own."""
+        """Return the results that have separate memory."""
         return [tensor for tensor in tensors_in(results) if not is_among(tensor, self.written)]
 
     def check_devices(self) -> None:
@@ -170,7 +172,7 @@ class Call:
 
 @dataclass
 class OnHost:
-    """Call of the host's kernel: each tensor of the device with that of the host that stands for it."""
+    """Call of the host's kernel: pairs each tensor of the device with the host tensor that replaces it."""
 
     call: Call
     args: tuple[Any, ...]
@@ -178,7 +180,7 @@ class OnHost:
     pairs: list[tuple[Tensor, Tensor]]
 
     def run(self) -> Any:
-        """Compute; return what the host's kernel does."""
+        """Compute; return the result of the host's kernel."""
         return self.call.op(*self.args, **self.kwargs)
 
     def original(self, host: Any) -> Tensor | None:
@@ -186,7 +188,7 @@ class OnHost:
         return next((original for original, other in self.pairs if other is host), None)
 
     def on_device(self, results: Any, *, is_computed: bool = True) -> Any:
-        """Return results as those of the device: arguments, views of them, or new tensors."""
+        """Return results as device tensors: arguments, views of them, or new tensors."""
         return mapped(partial(self._on_device, is_computed=is_computed), results)
 
     def _on_device(self, value: Any, *, is_computed: bool) -> Any:
@@ -209,13 +211,13 @@ class OnHost:
 
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Kernel of every operation that has none of its own below."""
+    """Kernel of every operation without a separate one below."""
     with torch._C._AutoDispatchBelowAutograd():
         return launched(Call(op, args, kwargs))
 
 
 def launched(call: Call) -> Any:
-    """Compute at once, or note the call for the replays of the graph that is being captured."""
+    """Compute immediately, or record the call for replays of the graph that is being captured."""
     call.check_devices()
     if call.is_view:
         on_host = call.on_host(host_view)
@@ -224,7 +226,7 @@ def launched(call: Call) -> Any:
     if stream in captures:
         return captured(call, captures[stream])
     accesses.note(stream, call.name, call.read, call.written, call.rows())
-    # An `out` that is given another shape must own its memory.
+    # An `out` that gets another shape must own its memory.
     on_host = call.on_host(
         lambda tensor: host_view(tensor).clone() if is_among(tensor, call.outs) else host_view(tensor)
     )
@@ -238,7 +240,9 @@ def launched(call: Call) -> Any:
 
 
 def captured(call: Call, graph: Any) -> Any:
-    """Add a node to the graph; return results without values. Raises RuntimeError for what a graph cannot do."""
+    """Add a node to the graph; return results without values. Raises RuntimeError for operations not allowed in a
+    graph.
+    """
     if call.is_awaited:
         raise NotPermittedError(call.name)
     known = {_simulated.generator_id(generator) for generator in graph.generators}
@@ -246,8 +250,8 @@ def captured(call: Call, graph: Any) -> Any:
         raise RuntimeError(TOO_LATE)
 
     def without_effect(tensor: Tensor) -> Tensor:
-        # Only the results' shapes are used. What is written is a copy; indices that earlier nodes will compute hold
-        # anything so far, and the host's kernel checks them.
+        # Only the results' shapes are used. Written tensors are copies. Indices that earlier nodes will compute may
+        # hold any value so far, and the host's kernel checks them.
         host = host_view(tensor)
         if is_among(tensor, call.written):
             return host.clone(memory_format=torch.preserve_format)
@@ -260,7 +264,7 @@ def captured(call: Call, graph: Any) -> Any:
 
 
 class Node:
-    """Call in a graph: of the same memory and the same numbers at each replay."""
+    """Call in a graph: uses the same memory and the same numbers at each replay."""
 
     def __init__(self, call: Call, made: list[Tensor]) -> None:
         self._call = call
@@ -275,7 +279,7 @@ class Node:
             clocks.current_stream(call.device), call.name, call.read, [*call.written, *self._made], call.rows()
         )
         on_host = self._on_host or call.on_host(host_view)
-        # Whoever draws needs the numbers that follow.
+        # Calls that draw need new random numbers each time.
         self._on_host = None if call.generators else on_host
         results = [result for result in tensors_in(on_host.run()) if on_host.original(result) is None]
         for target, values in zip(self._hosts, results, strict=True):
@@ -283,7 +287,7 @@ class Node:
 
 
 def numbers_of(generator: torch.Generator, draws: int, *, is_drawing: bool) -> torch.Generator:
-    """Return a generator of the host for the numbers that follow, and advance that of the device."""
+    """Return a generator of the host for the next numbers, and advance the device's."""
     seed, offset = generator.get_state().view(torch.int64).tolist()
     if is_drawing:
         generator.set_state(torch.tensor([seed, offset + 4 * (1 + draws // 4)]).view(torch.uint8))
@@ -325,7 +329,9 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def copy_to_peer(target: Tensor, source: Tensor) -> None:
-    """Copy between two devices: on the source's stream, when both have come so far, and both go on behind it."""
+    """Copy between two devices: on the source's stream, after both have reached this point; both continue after the
+    copy.
+    """
     stream, other = (clocks.current_stream(tensor.device.index) for tensor in (source, target))
     clocks.stream_waits(stream, clocks.record_event(other))
     accesses.note(stream, "copy to another device", [source], [target])
@@ -334,7 +340,7 @@ def copy_to_peer(target: Tensor, source: Tensor) -> None:
 
 
 class CopyNode:
-    """Copy between host and device. The host waits for it unless its side is pinned and it is told not to."""
+    """Copy between host and device. The host waits for it unless its side is pinned and non_blocking is set."""
 
     def __init__(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
         self._target, self._source = target, source
@@ -369,16 +375,16 @@ class CopyNode:
 
 
 _libraries: Final[list[torch.library.Library]] = []
-"""Kept: what they register ends with them."""
+"""Kept alive: registrations end with these objects."""
 
 
 def register() -> None:
-    """Give the kernels to torch."""
+    """Register the kernels with torch."""
     every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     every.fallback(fallback, "CUDA")
     aten.impl("empty.memory_format", empty, "CUDA")
     aten.impl("empty_strided", empty_strided, "CUDA")
     aten.impl("copy_", copy_, "CUDA")
-    # The general kernel of this one makes its `out` without a shape and warns of it.
+    # The generic kernel of this one makes its `out` without a shape and warns about it.
     aten.impl("mse_loss", partial(fallback, torch.ops.aten.mse_loss.default), "CUDA")
     _libraries.extend([every, aten])

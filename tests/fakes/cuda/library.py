@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("device.cpp")
 
 
 def built(root: Path) -> Path:
-    """Return the shared library; compile it where this version of it is missing."""
+    """Return the shared library; compile it if this version of it is missing."""
     version = importlib.metadata.version("torch")
     digest = hashlib.blake2b(SOURCE.read_bytes() + version.encode(), digest_size=8).hexdigest()
     library = Path(tempfile.gettempdir()) / f"l2r-simulated-cuda-{digest}.so"
@@ -35,7 +35,7 @@ def built(root: Path) -> Path:
 def load() -> ctypes.CDLL:
     """Register the device with torch and return the functions of its clocks.
 
-    Torch looks once, while it is imported, for what knows of CUDA, and keeps what it finds.
+    Torch looks for CUDA once, while it is imported, and keeps the result.
     """
     assert "torch" not in sys.modules, "the simulated device must be there before torch is imported"
     spec = importlib.util.find_spec("torch")

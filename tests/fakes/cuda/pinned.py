@@ -1,4 +1,4 @@
-"""Pinned memory of the host that copies read or write while the host goes on."""
+"""Pinned memory of the host that copies read or write while the host continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GARBAGE: Final = 90
 
 @dataclass(slots=True)
 class _OnItsWay:
-    """Copy between the device and pinned memory that the host may not touch until it is over."""
+    """Copy between the device and pinned memory that the host may not touch until it is complete."""
 
     stream: int
     number: int
@@ -31,13 +31,13 @@ _copies: list[_OnItsWay] = []
 
 
 def leave(stream: int, number: int, pinned: Tensor) -> None:
-    """Note that the device reads pinned memory, which the host must leave as it is until then."""
+    """Record that the device reads pinned memory, which the host must not change until then."""
     with accesses.lock:
         _copies.append(_OnItsWay(stream, number, pinned, pinned.clone(), False, accesses.place_of_caller()))
 
 
 def arrive(stream: int, number: int, pinned: Tensor, values: Tensor) -> None:
-    """Note that the device writes pinned memory: until the host waits for it, it holds anything."""
+    """Record that the device writes pinned memory: until the host waits for it, its contents are undefined."""
     with accesses.lock:
         pinned.fill_(GARBAGE)
         _copies.append(_OnItsWay(stream, number, pinned, values.clone(), True, accesses.place_of_caller()))
@@ -72,7 +72,7 @@ def bring(stream: int, pinned: Tensor) -> None:
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
-    """Compare bytes: numbers that are none are equal to themselves."""
+    """Compare bytes, so that NaN equals itself."""
     return torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (first, second)))
 
 

@@ -1,4 +1,4 @@
-"""Plugin of pytest: tests that need a card run on the simulated device, here and in all processes of theirs."""
+"""Plugin of pytest: tests that need a card run on the simulated device, here and in all their processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_children, os.environ.g
 
 @pytest.fixture(autouse=True)
 def no_race():
-    """Fail where a race was found, though the thread or process that made it has passed over it."""
+    """Fail if a race was found, even if the thread or process that caused it ignored it."""
     with tempfile.NamedTemporaryFile(prefix="l2r-races-") as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv(RACES, file.name)
         yield

@@ -19,7 +19,7 @@ PROPERTIES: Final = SimpleNamespace(
 
 
 def install() -> None:
-    """Make torch find CUDA devices. Once a process, before anything asks for them."""
+    """Make torch find CUDA devices. Once per process, before any code asks for them."""
     kernels.register()
     kernels.default_generators.extend(torch.Generator(f"cuda:{index}") for index in range(clocks.device_count()))
     replaced = _constants() | _streams() | {"_sleep": _sleep, "manual_seed": _seed, "manual_seed_all": _seed}
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def always(value: Any) -> Callable[..., Any]:
-    """Return a function that returns a value, whatever it is called with."""
+    """Return a function that returns a value for any arguments."""
     return lambda *_, **__: value
 
 

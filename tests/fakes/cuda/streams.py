@@ -1,4 +1,4 @@
-"""Streams and events, as `torch.cuda` has them."""
+"""Streams and events, as in `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fakes.cuda.library import clocks
 
 
 def index_of(device: Any) -> int:
-    """Return the index of a device as torch's functions take it; -1 for the current one."""
+    """Return the index of a device as accepted by torch's functions; -1 for the current one."""
     if device is None or isinstance(device, int):
         return -1 if device is None else device
     index = torch.device(device).index
@@ -20,7 +20,7 @@ def index_of(device: Any) -> int:
 
 
 def number_of(stream: Stream | None) -> int:
-    """Return the number of a stream, of the current one without an argument."""
+    """Return the number of a stream, by default the current one."""
     return int(clocks.current_stream(-1)) if stream is None else stream.number
 
 
@@ -30,7 +30,7 @@ def is_current_stream_capturing() -> bool:
 
 
 def refuse_capture(name: str) -> None:
-    """Raise what CUDA raises if the thread's stream is being captured."""
+    """Raise CUDA's error if the thread's stream is being captured."""
     if is_current_stream_capturing():
         raise kernels.NotPermittedError(name)
 
@@ -44,7 +44,7 @@ class Event:
         self._was_asked = False
 
     def record(self, stream: Stream | None = None) -> None:
-        """Mark what a stream has been given so far."""
+        """Mark the work that a stream has been given so far."""
         self._event, self._was_asked = clocks.record_event(number_of(stream)), False
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -53,7 +53,7 @@ class Event:
             clocks.stream_waits(number_of(stream), self._event)
 
     def query(self) -> bool:
-        """Return whether it was reached. The first answer is no, so that who asks must be able to wait."""
+        """Return whether it was reached. The first answer is no, so that every caller must be able to wait."""
         refuse_capture("event query")
         if self._event is None or clocks.host_is_after_event(self._event):
             return True
@@ -86,7 +86,7 @@ class Stream:
         return hash(self.number)
 
     def wait_stream(self, other: Stream) -> None:
-        """Wait for all that another stream has been given so far."""
+        """Wait for all work that another stream has been given so far."""
         clocks.stream_waits(self.number, clocks.record_event(other.number))
 
     def wait_event(self, event: Event) -> None:
@@ -94,7 +94,7 @@ class Stream:
         event.wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one without an argument."""
+        """Record an event, by default a new one."""
         event = event or Event()
         event.record(self)
         return event
@@ -106,12 +106,12 @@ class Stream:
         pinned.settle()
 
     def query(self) -> bool:
-        """Return whether the host has waited for all that the stream was given."""
+        """Return whether the host has waited for all work given to the stream."""
         return bool(clocks.host_is_after_stream(self.number))
 
 
 class StreamContext:
-    """`torch.cuda.stream`: also the stream's device is the current one."""
+    """`torch.cuda.stream`: also makes the stream's device the current one."""
 
     def __init__(self, stream: Stream | None) -> None:
         self._stream = stream
@@ -166,7 +166,7 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def synchronize(device: Any = None) -> None:
-    """`torch.cuda.synchronize`; of all devices."""
+    """`torch.cuda.synchronize`; for all devices."""
     del device
     refuse_capture("device synchronize")
     clocks.host_waits_for_all()

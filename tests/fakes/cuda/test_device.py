@@ -1,4 +1,6 @@
-"""The simulated device: values of the host, and errors for what a card would refuse or leave to luck."""
+"""The simulated device: values of the host, and errors for operations that a card would refuse or leave to
+chance.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SIZE = 1024
 
 @pytest.fixture(autouse=True)
 def races_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Races below are made on purpose: they raise, and are not told to the plugin."""
+    """The races below are intended: they raise, and are not reported to the plugin."""
     from tests.fakes.cuda.accesses import RACES
 
     monkeypatch.delenv(RACES, raising=False)
@@ -31,7 +33,7 @@ def race() -> type[AssertionError]:
 
 @pytest.fixture
 def other() -> Iterator[torch.cuda.Stream]:
-    """Another stream than the one that is current, behind it."""
+    """Another stream than the current one, ordered after it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     yield stream
@@ -161,7 +163,7 @@ def captured(function, generators=()):  # type: ignore[no-untyped-def]
 def test_a_graph_repeats_its_kernels_on_its_memory() -> None:
     values, factor = torch.ones(4, device="cuda"), 3.0
     graph, product = captured(lambda: values.add_(1.0) * factor)
-    factor = 100.0  # frozen as it was
+    factor = 100.0  # frozen at the capture
     assert values.tolist() == [1.0] * 4, "a capture computes nothing"
     assert product.isnan().all()
     graph.replay()

@@ -1,4 +1,4 @@
-"""What an update launches, counted on the simulated device: nodes of its graph, and launches beside them."""
+"""Launches of an update, counted on the simulated device: nodes of its graph, and other launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_NODES = {"sac": 139, "sac by priority": 169, "dqn by priority": 84}
 def test_updates_of_a_launch_are_nodes_of_one_graph_and_nothing_is_launched_between_them(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the graph the rows are sent by one copy, none by priority, and the statistics are kept by another."""
+    """Besides the graph, one copy sends the rows (none by priority), and another keeps the statistics."""
     from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
     from runtime.rl.buffers.device_rows import DeviceRows
     from tests.fakes.cuda import kernels
@@ -47,9 +47,9 @@ def test_updates_of_a_launch_are_nodes_of_one_graph_and_nothing_is_launched_betw
         with monkeypatch.context() as patch:
             patch.setattr(kernels, "launched", counted)
             patch.setattr(kernels.CopyNode, "replay", counted_copy)
-            method._explore = lambda: None  # DQN's share of random actions, which acting alone reads
+            method._explore = lambda: None  # DQN's share of random actions, which is only read when acting
             seen.clear()
-            method.updates = 0  # no target is due behind the launch
+            method.updates = 0  # no target update is due after the launch
             updates.run(count)
         beside = dict(+seen)
         expected = {"aten::copy_": 1} if by else {"aten::copy_": 1, "copy from the host": 1}

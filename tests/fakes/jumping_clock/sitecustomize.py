@@ -1,6 +1,6 @@
-"""Wall clock that jumps: every Python process with this folder in its PYTHONPATH reads the date of a file's making.
+"""Jumping wall clock for every Python process with this folder in its PYTHONPATH.
 
-The file that ``CLOCK_OFFSET`` names holds seconds, which are added to ``time.time()``.
+The file that ``CLOCK_OFFSET`` names contains seconds, which are added to ``time.time()``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The real program in a process of its own, with a home of its own."""
+"""The real program in a separate process with a separate home."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Terminal:
         return self.process.wait(DEADLINE_SECONDS)
 
     def close(self) -> None:
-        """End the program and let go of the terminal."""
+        """End the program and release the terminal."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -103,7 +103,7 @@ class Cli:
         return self.run(*words, L2RTUI_BACKEND="demo", **env)
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """Run with ``-o json`` against this machine and decode what it prints."""
+        """Run with ``-o json`` against this machine and decode the output."""
         done = self.run(*words, "-o", "json")
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
@@ -133,7 +133,7 @@ class Cli:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """A verb that is called in this process keeps its signal handlers to the end, as a program may."""
+    """A verb called in this process keeps its signal handlers to the end, as in the real program."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in kept.items():
@@ -151,7 +151,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 @pytest.fixture
 @starts_processes
 def local(cli: Cli) -> Iterator[Cli]:
-    """The same; whatever it has launched on this machine is destroyed at the end."""
+    """The same; everything launched on this machine is destroyed at the end."""
     cli.env["L2RTUI_BACKEND"] = "local"
     yield cli
     done = cli.run("destroy", "--all-mine", "--grace", "0", "--purge", "--yes")
@@ -160,7 +160,7 @@ def local(cli: Cli) -> Iterator[Cli]:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Every process that was started in this home, told by its environment and not by our own books."""
+    """Every process started in this home, found by its environment, not by our own records."""
     mark = f"XDG_STATE_HOME={home / 'state'}".encode()
     found = []
     for folder in Path("/proc").iterdir():
@@ -168,12 +168,12 @@ def processes_of(home: Path) -> list[int]:
             if folder.name.isdigit() and mark in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
         except OSError:
-            pass  # it ended, or is somebody else's
+            pass  # it has ended, or belongs to another user
     return found
 
 
 def eventually(is_so: Callable[[], object], what: str) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     end = time.monotonic() + DEADLINE_SECONDS
     while not is_so():
         assert time.monotonic() < end, f"{what}: not within {DEADLINE_SECONDS} s"

@@ -1,4 +1,4 @@
-"""Commands of docs/commands.md: each is one that this program understands."""
+"""Commands of docs/commands.md: this program understands each of them."""
 
 from __future__ import annotations
 

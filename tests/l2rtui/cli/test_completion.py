@@ -1,4 +1,4 @@
-"""Completion: what may come next, asked as a shell asks."""
+"""Completion: the possible next words, requested in the same way as by a shell."""
 
 from __future__ import annotations
 

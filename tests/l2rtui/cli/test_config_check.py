@@ -1,4 +1,4 @@
-"""config check: every mistake of the settings file at once."""
+"""config check: every error of the settings file in one run."""
 
 from __future__ import annotations
 

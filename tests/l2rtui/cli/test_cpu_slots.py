@@ -1,4 +1,4 @@
-"""CPU slots beside GPUs in JSON and tables: additions, so that what reads the GPUs reads them as before."""
+"""CPU slots in addition to GPUs in JSON and tables: programs that read the GPUs need no change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every verb against the in-memory cluster: what it prints in each form, and with which code it ends.
+"""Every verb against the in-memory cluster: its output in each form, and its exit code.
 
-That the verbs do what they say is shown in ``test_local``, with real processes.
+``test_local`` shows the effects of the verbs, with real processes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_json_and_yaml_hold_the_same(cli):
     as_yaml = yaml.safe_load(cli.demo("nodes", "-o", "yaml").stdout)
     as_json = json.loads(cli.demo("nodes", "-o", "json").stdout)
     for node in (*as_yaml, *as_json):
-        assert node.pop("created")  # each process makes a cluster of its own
+        assert node.pop("created")  # each process has a new cluster
     assert as_yaml == as_json
 
 
@@ -390,7 +390,7 @@ def test_force_wants_its_word_in_full(cli):
 def test_ctrl_c_at_the_question_is_an_interruption(cli, spec, words):
     terminal = cli.terminal(*(word.format(spec=spec) for word in words), "--backend", "demo")
     terminal.read_until("[y/N]")
-    os.killpg(terminal.process.pid, 2)  # what a terminal does at Ctrl-C
+    os.killpg(terminal.process.pid, 2)  # the effect of Ctrl-C in a terminal
     assert terminal.finish() == 130
     assert "Traceback" not in terminal.text
 

@@ -1,4 +1,4 @@
-"""Ends of runs in the place for records, with real processes and with neither an app nor a command open."""
+"""Ends of runs in the place for records, with real processes and with neither an app nor a command running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPTS = {
 def placed(local):
     """This machine with three slots, and a folder for records."""
     local.env |= {"L2RTUI_SLOTS_PER_CORE": "3", "L2RTUI_MAX_CPU_SLOTS": "3"}
-    # The keeper starts in the root folder: this checkout need not be the one that is installed.
+    # The keeper starts in the root folder: this checkout need not be the installed one.
     local.env |= {"L2RTUI_HISTORY_TO": str(local.home / "shared"), "PYTHONPATH": str(Path.cwd())}
     yield local
     (local.home / "gate").touch()
@@ -57,7 +57,7 @@ def test_a_run_that_ends_by_itself_is_recorded_with_nothing_open(placed):
         launch(placed, name)
     assert len(list((placed.home / "shared").glob("*.launched.json.gz"))) >= 1
     # Without a keeper as well: the supervisor of a run that ends starts another. From here on no command runs until
-    # everything lies in the place.
+    # all records are in the place.
     assert kill(keepers(placed)) == 1
     (placed.home / "gate").touch()
     eventually(lambda: set(records(placed)) == set(SCRIPTS), "every end in the place")

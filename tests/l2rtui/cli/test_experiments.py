@@ -1,4 +1,4 @@
-"""``experiments``: rows of the demo, and of real runs that are computed again from their raw records."""
+"""``experiments``: rows of the demo, and of real runs, checked against their raw records."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_is_not_there_is_a_sentence(demo):
 
 
 def last_returns(home):
-    """Return the last return that the learner of each seed has written, from the raw records of its folder."""
+    """Return the last return written by the learner of each seed, from the raw records of its folder."""
     last = {}
     for file in home.glob("state/**/metrics.jsonl"):
         records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -88,7 +88,7 @@ def last_returns(home):
 
 
 def interval_by_hand(values):
-    """Return the 95 % percentile bootstrap interval of a mean, by random numbers of its own."""
+    """Return the 95 % percentile bootstrap interval of a mean, with independent random numbers."""
     drawn = np.random.default_rng(7).choice(values, (100_000, len(values)))
     return np.percentile(drawn.mean(axis=1), [2.5, 97.5])
 
@@ -116,7 +116,7 @@ def test_twelve_seeds_on_eight_slots_end_and_their_row_agrees_with_their_raw_rec
     document = row()
     values = np.array(list(last.values()))
     assert document["mean_return"] == pytest.approx(values.mean())
-    # Limits of two bootstraps differ by 0.06 of the deviation of the mean: these are five times that.
+    # Limits of two bootstraps differ by 0.06 of the deviation of the mean: the tolerance is five times that.
     assert [document["low"], document["high"]] == pytest.approx(
         interval_by_hand(values), abs=0.3 * values.std() / len(values) ** 0.5
     )

@@ -1,4 +1,4 @@
-"""Lists that are followed and runs that are waited for: real processes on this machine, terminals and pipes."""
+"""Followed lists and waits for runs: real processes on this machine, terminals and pipes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def launch(local):
     script.write_text(LEARNER)
 
     def learner(name: str, steps: int, code: int) -> None:
-        """Launch a learner that ends after so many records with this exit code."""
+        """Launch a learner that ends after this many records with this exit code."""
         path = local.home / f"{name}.yaml"
         path.write_text(
             f"kind: learner-workers\nname: {name}\n"
@@ -47,7 +47,7 @@ def launch(local):
 
 def test_a_pipe_gets_one_object_for_each_change_in_the_life_of_a_run(local, launch):
     watch = local.start("pods", "r", "-o", "json", "-w")
-    # A name that is not there is a mistake, also for somebody who follows.
+    # An unknown name is an error, also with follow.
     assert watch.communicate(timeout=DEADLINE_SECONDS)[1].startswith("l2rtui: There is no pod 'r'")
     watch = local.start("pods", "r*", "-o", "json", "-w")
     launch("r", 9_999, 0)
@@ -101,7 +101,7 @@ def test_several_learners_are_followed_on_one_stream(local, launch):
 def test_wait_tells_a_run_that_got_there_from_one_that_cannot(local, launch):
     launch("good", 40, 0)
     launch("bad", 5, 1)
-    # The learner of `good` ends with a return of 40, so that the last of these is decided by its last record.
+    # The learner of `good` ends with a return of 40, so that its last record decides the last of these.
     for words, code, outcome in (
         (("good", "--for=learned=20"), 0, "reached"),
         (("good", "--for=done"), 0, "reached"),
@@ -125,7 +125,7 @@ def test_wait_says_how_it_stands_and_leaves_the_runs_alone_when_stopped(local, l
     assert terminal.finish() == 130
     assert "Interrupted: the runs go on." in terminal.text
     gone = local.terminal("wait", "r", "--for=gone", "-o", "name", streams={"stdout": subprocess.PIPE})
-    gone.read_until("gone: ")  # it has seen the run: a name that was never seen is printed by nobody
+    gone.read_until("gone: ")  # it has seen the run: a name that was never seen is not printed
     assert local.run("destroy", "r", "--grace", "0", "--yes").returncode == 0
     assert gone.process.communicate(timeout=DEADLINE_SECONDS)[0] == b"r\n"
     assert gone.process.returncode == 0

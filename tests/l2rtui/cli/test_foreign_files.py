@@ -1,4 +1,4 @@
-"""Files of other tools on the command line: every change is printed, and files come by pipe and in parts."""
+"""Files of other tools on the command line: every change is printed, and files can be piped and split."""
 
 from __future__ import annotations
 

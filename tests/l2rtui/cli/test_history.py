@@ -1,4 +1,4 @@
-"""history and diff on the command line: lists, one record, differences, CSV, and what cannot be repeated."""
+"""history and diff on the command line: lists, one record, differences, CSV, and runs that cannot be repeated."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_csv_is_read_as_it_was_written(history, capsys):
     assert code == 0
     assert [row["seed"] for row in table] == ["4", "3", "2", "1"]
     assert list(table[0]) == FIELDS
-    assert table[0]["run"] == "'=cmd()"  # no formula for a spreadsheet
+    assert table[0]["run"] == "'=cmd()"  # not a formula for a spreadsheet
 
 
 @pytest.mark.parametrize(

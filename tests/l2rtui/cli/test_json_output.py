@@ -1,4 +1,4 @@
-"""What is measured of GPUs, as JSON and as wide tables have it."""
+"""Measurements of GPUs, as JSON and in wide tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the past is launched again exactly: its first thousand env steps are the same, number by number."""
+"""A past run is launched again exactly: its first thousand env steps are identical, number by number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.l2rtui.cli.conftest import eventually
 pytestmark = pytest.mark.process
 
 STEPS = 1_000
-# Each process that steps writes what it did and saw, the observation with all its digits.
+# Each process that steps writes its actions and results, with all digits of the observation.
 MODULE = """
 import os
 from pathlib import Path
@@ -74,7 +74,9 @@ def first_steps(local, run):
 
 
 def launched_again(pole, train, *runs, words=()):
-    """Launch runs, destroy them, and launch the first as it was; return the first steps of each, and of that."""
+    """Launch runs, destroy them, and launch the first again; return the first steps of each, and of the
+    relaunch.
+    """
     spec = pole.home / "spec.yaml"
     spec.write_text(SPEC.format(folder=pole.home, train=train))
     pole.json("launch", "-f", str(spec), *words, "--yes")
@@ -82,7 +84,7 @@ def launched_again(pole, train, *runs, words=()):
     pole.json("destroy", "pole", "--all-matching", "--yes", "--purge")
     (pole.home / "traces").rename(pole.home / "before")
 
-    # The file has gone, and so have the runs: the records are all that is left.
+    # The file and the runs are deleted: only the records are left.
     spec.unlink()
     assert {(row["run"], row["state"]) for row in pole.json("history")} == {(run, "destroyed") for run in runs}
     pole.json("launch", "--like", runs[0], "--yes")
@@ -95,7 +97,7 @@ def launched_again(pole, train, *runs, words=()):
 def test_one_run_of_an_experiment_has_the_same_first_env_steps_again(pole):
     third, fourth, again = launched_again(pole, FIRST_ROLLOUT, "pole-s3", "pole-s4", words=("--seeds", "3-4"))
     assert again == third
-    # Another seed gives others, or the comparison would prove nothing.
+    # Another seed gives other steps; otherwise the comparison would prove nothing.
     assert fourth != third
 
 

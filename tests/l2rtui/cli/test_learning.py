@@ -1,4 +1,4 @@
-"""State of learning of a real run on this machine, whose processes are stopped and go on."""
+"""State of learning of a real run on this machine, whose processes are stopped and continued."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def named(local, condition):
 
     def is_named():
         states.append(learning(local))
-        print(states[-1]["learning"], states[-1]["learning_reason"])  # shown where the test fails
+        print(states[-1]["learning"], states[-1]["learning_reason"])  # shown if the test fails
         return condition(states[-1])
 
     eventually(is_named, "the state")
@@ -81,10 +81,11 @@ def test_a_stopped_learner_is_stalled_and_learns_again(run):
 
 def test_stopped_workers_starve_their_learner_and_are_named(run):
     send(run, "worker", signal.SIGSTOP)
-    # Before a worker's next record is overdue, nobody can know which it is, and one is overdue before the other.
+    # Until a worker's next record is overdue it is unknown which one is silent, and one is overdue before the
+    # other.
     both = "2 of 2 workers send nothing"
     state = named(run, lambda state: state["learning"] == "starved" and both in state["learning_reason"])
-    # A worker may have been stopped before its first record, which comes after ten seconds.
+    # A worker may have been stopped before its first record, which is due after ten seconds.
     assert "(t-w-0 has printed nothing " in state["learning_reason"]
     assert "t-w-1" in state["learning_reason"]
     assert state["learning_reason"].startswith("waits for data ")

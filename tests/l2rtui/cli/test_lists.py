@@ -1,4 +1,4 @@
-"""Lists that are chosen from and followed, over the in-memory cluster: what a command's words leave of them."""
+"""Selection and following of lists, over the in-memory cluster: the rows selected by a command's words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(monkeypatch, tmp_path):
 
 
 def named(capsys, *words):
-    """Names that a command prints, and what it says."""
+    """Names that a command prints, and its messages."""
     assert entry.main([*words, "-o", "name"]) == 0
     written = capsys.readouterr()
     return written.out.split(), written.err
@@ -150,7 +150,7 @@ def test_labels_are_the_same_on_every_backend(capsys):
 def test_a_word_of_another_tool_that_only_looks_is_carried_out(capsys):
     assert entry.main(["get", "po", "racing-sac-s0/w", "-o", "name"]) == 0
     written = capsys.readouterr()
-    assert (written.out.split(), written.err) == (WORKERS, "")  # no word of it in a script
+    assert (written.out.split(), written.err) == (WORKERS, "")  # no message about it in a script
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_wait_ends_with_a_code_for_each_outcome(words, code, outcomes, capsys):
     assert outcomes.items() <= found.items()
 
 
-# --- faces of a followed list ----------------------------------------------------------------------------------
+# --- writers of a followed list ----------------------------------------------------------------------------------
 VIEW = View(
     "name",
     (
@@ -239,7 +239,7 @@ class _Terminal(io.StringIO):
 
 
 class Screen:
-    """What a terminal of some size shows of a stream: enough of one for a table that is painted over itself."""
+    """Contents of a terminal of some size: as much emulation as a repainted table needs."""
 
     def __init__(self, columns: int, rows: int, before: list[str]) -> None:
         self.columns, self.rows = columns, rows
@@ -258,7 +258,7 @@ class Screen:
             elif not part.startswith(("\x1b", "\r")):
                 assert len(part) < self.columns
                 self.lines[self.row : self.row + 1] = [part]
-        assert len(self.lines) - self.before < self.rows  # what was there before may scroll away
+        assert len(self.lines) - self.before < self.rows  # earlier contents may scroll away
 
 
 def test_a_terminal_shows_one_table_that_is_painted_over_itself(monkeypatch):
@@ -285,7 +285,7 @@ def test_a_terminal_shows_one_table_that_is_painted_over_itself(monkeypatch):
         "NAME    STATE  AGE  WHY", *(f"name-{n}  up       1  -" for n in range(5)), "… 4 more: a taller term",
     ]  # fmt: skip
     assert shown[2] == ["$ l2rtui", "NAME    STATE  AGE  WHY", "name-1  down     1  -", "▲ nothing answers"]
-    assert (shown[3], stream.getvalue()) == (shown[2], "")  # nothing differs: nothing is painted
+    assert (shown[3], stream.getvalue()) == (shown[2], "")  # no difference: nothing is painted
 
 
 def test_a_narrower_terminal_has_wrapped_the_lines_that_stand_there(monkeypatch):
@@ -325,7 +325,7 @@ async def test_a_watch_that_is_lost_is_said_and_goes_on(monkeypatch):
     backend.put_node(Node("phortx9"))
     await until(lambda: "What is listed is of this moment again." in talk.getvalue())
     await until(lambda: stream.getvalue().count("added") == 4)
-    assert "gone" not in stream.getvalue()  # an outage takes nothing away
+    assert "gone" not in stream.getvalue()  # an outage removes nothing
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""The verbs on this machine, with real processes; failure as much as success."""
+"""The verbs on this machine, with real processes; failures as well as successes."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_run_that_fails_at_once_is_told_and_left_to_look_at(local):
     path = local.home / "spec.yaml"
     path.write_text("kind: job\nname: t\njob: {command: [sh, -c, 'echo broken; exit 3']}\n")
     done = local.run("launch", "-f", str(path), "--yes", "--wait")
-    if done.returncode:  # else it was seen running before it ended
+    if done.returncode:  # otherwise it was seen running before it ended
         assert (done.returncode, done.stdout) == (1, "")
         assert "t-job-0" in done.stderr
         assert "exit 3" in done.stderr
@@ -276,7 +276,7 @@ def test_a_job_that_has_finished_is_completed(local):
 def test_ctrl_c_during_a_launch_takes_everything_back(local, spec):
     launching = local.terminal("launch", "-f", spec, "--yes", "--wait")
     launching.read_until("[1/4] create Run t")
-    os.killpg(launching.process.pid, signal.SIGINT)  # what a terminal does at Ctrl-C
+    os.killpg(launching.process.pid, signal.SIGINT)  # the effect of Ctrl-C in a terminal
     assert launching.finish() == 130
     assert "What was started was taken back; nothing is left." in launching.text
     assert processes_of(local.home) == []
@@ -284,7 +284,7 @@ def test_ctrl_c_during_a_launch_takes_everything_back(local, spec):
 
 
 def test_the_next_command_adopts_a_run_whose_supervisor_was_killed(local):
-    """A process whose output nobody reads would stand still after a mebibyte."""
+    """A process whose output is not read would block after 1 MiB."""
     count = local.home / "count"
     loop = f"while :; do head -c 20000 /dev/zero | tr '\\\\0' x; echo; echo . >> {count}; sleep 0.02; done"
     path = local.home / "spec.yaml"
@@ -310,9 +310,9 @@ def grows(file):
 def test_a_second_ctrl_c_ends_a_command_that_waits_for_its_spec(local):
     fifo = local.home / "spec.yaml"
     os.mkfifo(fifo)
-    with local.start("plan", "-f", str(fifo)) as planning, fifo.open("w"):  # open once somebody reads
+    with local.start("plan", "-f", str(fifo)) as planning, fifo.open("w"):  # open blocks until a reader exists
         planning.send_signal(signal.SIGINT)
-        time.sleep(1.2)  # sooner, the second one is told to wait
+        time.sleep(1.2)  # any sooner, the second one is told to wait
         planning.send_signal(signal.SIGINT)
         assert planning.wait(10) == 130
 
@@ -322,7 +322,7 @@ def test_a_second_ctrl_c_is_told_to_wait(local):
     path.write_text(f"{STUBBORN}, replicas: 150}}\n")
     launching = local.start("launch", "-f", str(path), "--yes", "--debug")
     stop_in_the_middle(launching)
-    # One pod that ignores SIGTERM keeps the clearing up busy for its whole grace, however fast the others end.
+    # One pod that ignores SIGTERM keeps the cleanup busy for its whole grace period, however fast the others end.
     eventually(lambda: "ready" in local.run("logs", "t").stdout, "the trap")
     launching.send_signal(signal.SIGINT)
     said = read_until(launching, "Interrupted")
@@ -338,7 +338,7 @@ def test_a_second_ctrl_c_is_told_to_wait(local):
 
 
 def read_until(process, word):
-    """Read stderr up to a line that starts with the word; the stream keeps what it has read ahead."""
+    """Read stderr up to a line that starts with the word; the stream keeps data that it has read ahead."""
     said = ""
     for line in process.stderr:
         said += line
@@ -348,14 +348,14 @@ def read_until(process, word):
 
 
 def stop_in_the_middle(launching):
-    """Hold a launch of many pods between two steps: it logs a line for each into a pipe that nobody reads."""
+    """Hold a launch of many pods between two steps: it logs a line for each into a pipe that is not read."""
     fcntl.fcntl(launching.stderr, fcntl.F_SETPIPE_SZ, 4096)
 
     def is_full():
         assert launching.poll() is None
         waiting = array.array("i", [0])
         fcntl.ioctl(launching.stderr, termios.FIONREAD, waiting)
-        return waiting[0] > 4096 - 160  # a line that does not fit is not written in part
+        return waiting[0] > 4096 - 160  # a line that does not fit is not written partially
 
     eventually(is_full, "a full pipe")
 
@@ -364,7 +364,7 @@ def stop_in_the_middle(launching):
 def test_a_signal_at_any_time_leaves_all_or_nothing(local, spec, delay_seconds):
     number = signal.SIGHUP if delay_seconds in (0.35, 0.9) else signal.SIGTERM
     launching = local.start("launch", "-f", spec, "--yes", "--wait", "-o", "json")
-    time.sleep(delay_seconds)  # the moment is the point of the test, not a wait for something
+    time.sleep(delay_seconds)  # this moment is the subject of the test, not a wait for a condition
     code, out, err = interrupt(launching, number)
     runs = local.json("runs")
     if code == 0:
@@ -390,5 +390,5 @@ def test_ctrl_c_during_a_destroy_says_how_to_go_on(local):
     assert "Interrupted: t may be half gone. `l2rtui destroy t` goes on." in err
     receipt = local.json("destroy", "t", "--grace", "0", "--yes")
     assert receipt["left"] == 0
-    assert receipt["seconds"] < 3  # hurried, not waited for
+    assert receipt["seconds"] < 3  # no grace period this time
     assert processes_of(local.home) == []

@@ -1,4 +1,4 @@
-"""Names on the command line: exact runs, experiments, names that are taken, spellings of before."""
+"""Names on the command line: exact runs, experiments, taken names, earlier spellings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_of_seeds_the_name_is_taken_that_all_of_them_can_have(spec, capsys):
         capsys, "launch", "-f", spec("racing-sac"), "--seeds", "1-2", "--yes", "--rename", "-o", "name"
     )
     assert (code, out.split()) == (0, ["racing-sac-2-s1", "racing-sac-2-s2"])
-    # A free name stays as it is.
+    # A free name stays unchanged.
     code, out, _ = run(capsys, "launch", "-f", spec("fresh"), "--yes", "--rename", "-o", "name")
     assert (code, out.split()) == (0, ["fresh"])
 
@@ -86,7 +86,7 @@ def test_more_runs_than_were_named_want_a_word_more(capsys):
         assert "Add --all-matching" in err
     code, out, _ = run(capsys, "scale", "experiment/racing-sac/w", "1", "--yes", "--all-matching", "-o", "name")
     assert (code, out.split()) == (0, ["racing-sac-s0/w", "racing-sac-s1/w"])
-    # One run for each seed that was named.
+    # One run for each named seed.
     code, out, _ = run(capsys, "destroy", "racing-sac", "--seed", "0-1", "--yes", "--grace", "0", "-o", "name")
     assert (code, out.split()) == (0, ["racing-sac-s0", "racing-sac-s1"])
 

@@ -1,4 +1,4 @@
-"""The first example where NVML shows one GPU; its learner finds no CUDA there, and learns on the CPU."""
+"""The first example on a machine whose NVML shows one GPU; its learner finds no CUDA there, and uses the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 EXAMPLE = str(Path(__file__).parents[3] / "manifests" / "racing-sac.yaml")
 TIGHT = {"L2RTUI_SLOTS_PER_GPU": "1", "L2RTUI_MAX_CPU_SLOTS": "5"}
-"""Exactly what one launch of the example takes."""
+"""Exactly the slots of one launch of the example."""
 
 
 @pytest.fixture

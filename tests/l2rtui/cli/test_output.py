@@ -1,4 +1,4 @@
-"""What is written: tables that a terminal can only show, JSON and YAML that stay data, colours on request."""
+"""Output: tables with safe text only, JSON and YAML that stay data, colours on request."""
 
 from __future__ import annotations
 
@@ -172,10 +172,10 @@ def test_progress_is_a_live_line_on_a_terminal_and_lines_elsewhere(monkeypatch):
     [
         (-5, "0s"),
         (0, "0s"),
-        (119, "119s"),
-        (120, "2m"),
-        (7199, "119m"),
-        (7200, "2h0m"),
+        (59, "59s"),
+        (119, "1m"),
+        (7199, "1h59m"),
+        (7200, "2h00m"),
         (12_000, "3h20m"),
         (864_000, "10d"),
     ],
@@ -190,6 +190,9 @@ def test_ages_are_short(seconds, text):
         ("90s", 910.0),
         ("10m", 400.0),
         ("0.25h", 100.0),
+        ("1m30s", 910.0),
+        ("10 m", 400.0),
+        ("19700101", 1000.0 - 1000.0),
         ("1d", 1000.0 - 86_400),
         ("1970-01-01T00:05:00Z", 300.0),
         ("1970-01-01T01:05:00+01:00", 300.0),
@@ -200,7 +203,7 @@ def test_since_is_a_span_or_a_time(text, seconds):
     assert since(text, now=1000.0) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10 m", "yesterday", "-5m", "10w", "\u0663m", "9" * 40 + "d"])
+@pytest.mark.parametrize("text", ["", "10", "m", "yesterday", "-5m", "10w", "\u0663m", "9" * 40 + "d"])
 def test_since_refuses_what_is_neither(text):
     with pytest.raises(UsageError, match="is no time"):
         since(text, now=1000.0)

@@ -1,4 +1,4 @@
-"""The words of the command line: what is understood, and a sentence with the nearest right word for the rest."""
+"""The words of the command line: accepted ones, and a sentence with the nearest valid word for the others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["wait", "r", "--for=soon"], "'soon' is no condition: they are running, learned=VALUE, done"),
         (["wait", "r", "--for=learned"], "learned takes the return to wait for, such as learned=200"),
         (["wait", "r", "--for=done=3"], "done takes no value"),
-        (["wait", "r", "--for=done", "--timeout", "soon"], "'soon' is no time span: write 90s, 30m, 2h or 1h30m"),
+        (
+            ["wait", "r", "--for=done", "--timeout", "soon"],
+            "'soon' is no duration: write seconds, or 30m, 12h",
+        ),
         (["launch", "-f", "x", "--sed", "3"], "launch has no option --sed. Did you mean --seeds"),
         (["launch", "-f", "x", "--polcy=pack"], "launch has no option --polcy. Did you mean --policy"),
         (["slots", "--zzz"], "slots has no option --zzz. See `l2rtui slots --help`."),

@@ -28,7 +28,7 @@ def test_a_plan_goes_to_gpus_where_most_is_left(policy, is_in_file, tmp_path, ca
     words = ["plan", "-f", str(spec), *(() if is_in_file else ("--policy", policy)), "-o", "json"]
     assert entry.main(words) == 0
     slots = [slot for pod in json.loads(capsys.readouterr().out)["runs"][0]["pods"] for slot in pod["slots"]]
-    # Four replicas on four devices: one takes its share of a device, and the next has more elsewhere.
+    # Four replicas on four devices: each takes its share of a device, and the next has more elsewhere.
     assert len({slot.rpartition(".")[0] for slot in slots}) == 4
     assert {figures[slot] for slot in slots} == {min(figures.values())}
 

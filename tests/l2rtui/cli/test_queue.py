@@ -1,4 +1,4 @@
-"""The queue with real processes: whole runs wait, start in order, and outlive whoever keeps them."""
+"""The queue with real processes: whole runs wait, start in order, and survive their keepers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ job: {command: [sh, -c, "echo $L2R_RUN >> STARTS; sleep 2"], slots: 1}
 
 @pytest.fixture
 def queue(local):
-    """This machine with two slots; a spec whose runs end when the file ``gate`` is there."""
+    """This machine with two slots; a spec whose runs end when the file ``gate`` exists."""
     local.env |= {"L2RTUI_SLOTS_PER_CORE": "2", "L2RTUI_MAX_CPU_SLOTS": "2"}
     (local.home / "spec.yaml").write_text(GATED.replace("GATE", str(local.home / "gate")))
     yield local
@@ -41,12 +41,12 @@ def queue(local):
 
 
 def keepers(cli):
-    """Process ids of living keepers, by the list of processes."""
+    """Process ids of live keepers, from the list of processes."""
     return [pid for pid in processes_of(cli.home) if b"l2rtui.services.queue.keeper" in command_of(pid)]
 
 
 def supervisors(cli, waiting):
-    """Process ids of living supervisors, but of those runs."""
+    """Process ids of live supervisors, except those of waiting runs."""
     commands = {pid: command_of(pid).split(b"\0") for pid in processes_of(cli.home)}
     return [
         pid
@@ -57,7 +57,7 @@ def supervisors(cli, waiting):
 
 
 def kill(pids):
-    """Send SIGKILL; return how many processes were there to get it."""
+    """Send SIGKILL; return the number of processes that got it."""
     killed = 0
     for pid in pids:
         try:
@@ -104,7 +104,7 @@ def test_what_does_not_fit_waits_whole_and_starts_when_there_is_room(queue):
     (experiment,) = queue.json("experiments")
     assert (experiment["runs"], experiment["queued"]) == (4, 2)
     assert [row["run"] for row in queue.json("queue", "move", "t-s3", "--to", "1")] == ["t-s3", "t-s2"]
-    # A name that waits is taken, and a run that waits has nothing to scale.
+    # The name of a queued run is taken, and a queued run has nothing to scale.
     assert (
         "a run named t-s2 exists" in queue.run("plan", "-f", str(queue.home / "spec.yaml"), "--seeds", "2").stderr
     )
@@ -236,7 +236,7 @@ def test_fifty_runs_ten_at_a_time_while_keepers_and_supervisors_are_killed_and_t
         time.sleep(chance.uniform(0.0, 1.0))  # at any moment of a start
         if chance.random() < 0.7:
             killed["keeper"] += kill(keepers(local))
-        # Of runs that have started: a launch whose supervisor is killed is taken back, and comes again.
+        # Of started runs: a launch whose supervisor is killed is undone, and repeated.
         killed["supervisor"] += kill(supervisors(local, waiting)[:1])
     names = [f"t-s{seed}" for seed in range(50)]
     eventually(

@@ -1,4 +1,4 @@
-"""results: what destroyed runs have left on this machine is listed and removed, and never that of a run."""
+"""results: results of destroyed runs on this machine are listed and removed; those of an existing run never."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_one_is_removed_by_its_id_and_a_name_of_several_is_refused_with_them(roo
     assert code == 2
     assert "race has left results 2 times: race-bbbbbbbb, race-aaaaaaaa. Name one of them." in err
     assert run(capsys, "rm", "race-aaaaaaaa", "--yes")[0] == 0
-    assert run(capsys, "rm", "pole", "--yes")[0] == 0  # of this run there is one alone
+    assert run(capsys, "rm", "pole", "--yes")[0] == 0  # this run has only one
     assert ids(capsys) == ["race-bbbbbbbb"]
     assert [path.name for path in root.results.iterdir()] == ["race-bbbbbbbb"]
     code, _, err = run(capsys, "rm", "race-bbbbbbbx", "--yes")

@@ -1,4 +1,4 @@
-"""Waiting until runs come to a condition: the verdict on each state, and the waiter over the in-memory cluster."""
+"""Waiting until runs reach a condition: the verdict on each state, and the waiter over the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_run_is_gone_with_its_last_pod():
 
 # --- over a backend --------------------------------------------------------------------------------------------
 async def decided(waiter, count=1):
-    """Wait until so many verdicts are no longer open."""
+    """Wait until this many verdicts are decided."""
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(waiter.verdicts()) as looks:
         async for verdicts in looks:
             final = [verdict for verdict in verdicts.values() if verdict.outcome is not WAITS]

@@ -1,4 +1,4 @@
-"""Secrets on this machine: from the environment or a prompt into a process, and into nothing else."""
+"""Secrets on this machine: from the environment or a prompt into a process, and nowhere else."""
 
 from __future__ import annotations
 

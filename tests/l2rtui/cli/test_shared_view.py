@@ -1,4 +1,4 @@
-"""``--view`` on the command line: links and files, where the app opens, and what is refused."""
+"""``--view`` on the command line: links and files, the context in which the app opens, and refusals."""
 
 from __future__ import annotations
 

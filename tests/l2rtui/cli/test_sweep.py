@@ -1,4 +1,4 @@
-"""``sweep``: the results of trials from the history, as a table, CSV and JSON, and of runs that are there."""
+"""``sweep``: the results of trials from the history and of existing runs, as a table, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -75,14 +75,6 @@ def test_a_table_and_csv_have_a_column_for_each_field(capsys):
         "100.5",
         "2 done",
     )
-
-
-@pytest.mark.usefixtures("sweep")
-def test_a_picture_has_an_axis_for_each_field_and_a_line_for_each_trial(capsys):
-    code, picture, _ = run(capsys, "sweep", "race", "-o", "svg")
-    assert (code, picture.startswith("<svg "), picture.endswith("</svg>\n")) == (0, True, True)
-    assert picture.count("<polyline") == 3
-    assert all(f">{label}</text>" in picture for label in ("race", "lr (log)", "epochs", "mean return", "t2"))
 
 
 def test_fields_of_one_last_word_are_told_apart_and_lists_are_json(capsys):

@@ -1,4 +1,4 @@
-"""A sweep with successive halving on this machine, stopped by the keeper of the queue with nothing else open."""
+"""A sweep with successive halving on this machine, stopped by the keeper of the queue without any other program."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def halved(spec):
 
 def prepare(cli):
     """Give the program eight slots for four trials at a time."""
-    # The keeper starts in the root folder: this checkout need not be the one that is installed.
+    # The keeper starts in the root folder: this checkout need not be the installed one.
     cli.env |= {"L2RTUI_SLOTS_PER_CORE": "4", "L2RTUI_MAX_CPU_SLOTS": "8", "PYTHONPATH": str(Path.cwd())}
 
 
 def results(cli, spec, trials):
-    """Launch the sweep and return the results of its trials, the best first, once every run is over."""
+    """Launch the sweep and return the results of its trials, best first, once every run has ended."""
     (cli.home / "half.yaml").write_text(spec)
-    # The settings of each trial are checked by a process of their own.
+    # A separate process checks the settings of each trial.
     launch = cli.start("launch", "-f", str(cli.home / "half.yaml"), "--yes", "-o", "json")
     out, err = launch.communicate(timeout=LIMIT_SECONDS)
     assert launch.returncode == 0, err
@@ -67,7 +67,7 @@ def results(cli, spec, trials):
 def test_halving_takes_half_the_env_steps_of_the_grid_and_finds_its_best(local):
     prepare(local)
     best, *others = results(local, halved(grid(TOTAL, RATES)), TRIALS)
-    # In the full grid every trial takes all env steps, and this one comes to the greatest return there is, 500.
+    # In the full grid every trial takes all env steps, and this one reaches the maximum return, 500.
     assert best["values"] == {"train.ppo.lr": 3e-3, "train.ppo.gamma": 0.98}
     assert best["states"] == {"done": 1}
     assert best["env_steps"] == TOTAL
@@ -79,6 +79,6 @@ def test_halving_takes_half_the_env_steps_of_the_grid_and_finds_its_best(local):
     done = local.run("destroy", "--all-mine", "--grace", "0", "--purge", "--yes")
     assert done.returncode == 0, done.stderr
     end = time.monotonic() + 60.0
-    while processes_of(local.home):  # the keeper goes when no sweep is watched any more
+    while processes_of(local.home):  # the keeper exits when no sweep is watched any longer
         assert time.monotonic() < end
         time.sleep(0.1)

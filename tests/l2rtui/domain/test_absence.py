@@ -1,4 +1,4 @@
-"""Absence: what counts as having happened since, in which order, and what does not."""
+"""Absence: events that count as happened since, their order, and events that do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes: from one snapshot to another and nothing else."""
+"""Changes: the exact difference between two snapshots."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():
         [NodeChanged(Node("a", (Gpu("a", 0),), ready=False)), PodChanged(_holding("r", "a", 2))],
     ]
     snapshot = first
-    for changes in steps:  # nobody asks for the ledgers in between
+    for changes in steps:  # the ledgers in between are not needed
         snapshot = apply(snapshot, changes)
     assert snapshot.ledger.nodes["b"] is untouched
     assert dict(snapshot.ledger.slots) == dict(replace(snapshot, basis=None).ledger.slots)

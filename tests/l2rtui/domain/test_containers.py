@@ -1,4 +1,4 @@
-"""How pods are set up: mounts that make sense, and what keeps a pod from meeting Pod Security restricted."""
+"""Settings of pods: valid mounts, and the reasons why a pod does not meet Pod Security restricted."""
 
 from __future__ import annotations
 

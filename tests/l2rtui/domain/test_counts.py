@@ -17,7 +17,7 @@ from tests.fakes.gpu_mixes import make_mix
 
 
 def free_units(mix, resource):
-    """Units that NodeResourcesFit leaves on each node: allocatable minus what bound pods request."""
+    """Units that NodeResourcesFit leaves on each node: allocatable minus the requests of bound pods."""
     free = {node["metadata"]["name"]: int(node["status"]["allocatable"].get(resource, 0)) for node in mix.nodes}
     for pod in mix.pods:
         if "nodeName" in pod["spec"]:

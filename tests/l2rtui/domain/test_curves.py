@@ -16,7 +16,14 @@ from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, cha
 from l2rtui.domain.curves.columns import Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.export import csv_text, svg_text
 from l2rtui.domain.curves.run_curve import MAX_FIGURES, MAX_VALUE, Axis, CurveRecord, RecordBatch, RunCurve
-from l2rtui.domain.curves.scale import LABEL_CHARS, number_label, position_scale, span_label, value_scale
+from l2rtui.domain.curves.scale import (
+    LABEL_CHARS,
+    number_label,
+    position_scale,
+    span_label,
+    usual_values,
+    value_scale,
+)
 
 NAN = math.nan
 START = 1.7e9
@@ -89,7 +96,7 @@ def test_memory_grows_with_the_logarithm_of_the_length():
         sizes.append(curve.num_buckets)
     assert curve.num_records == 4 * 86_400
     assert sizes[0] <= 512 * 9
-    assert sizes[3] - sizes[0] <= 2 * 512  # two levels more for four times the length
+    assert sizes[3] - sizes[0] <= 2 * 512  # two further levels for four times the length
     assert sum(curve.buckets("return").counts) == 4 * 86_400
 
 
@@ -392,6 +399,18 @@ def test_a_table_of_runs_with_different_figures_leaves_cells_empty():
 
 def parsed(text):
     return ET.fromstring(text)  # noqa: S314  (our own text)
+
+
+def test_an_outlier_does_not_flatten_the_rest_and_is_marked_at_the_edge():
+    rates = [6880.0, *(500.0 + number % 7 for number in range(60))]
+    assert max(usual_values(rates)) == 506.0
+    assert usual_values([1.0, 100.0]) == [1.0, 100.0], "two values are no distribution"
+    rising = [float(number) for number in range(100)]
+    assert usual_values(rising) == rising
+    scale = value_scale(usual_values(rates), 5)
+    assert scale is not None
+    assert (scale.share(6880.0) > 1, scale.clipped_share(6880.0)) == (True, 1.0)
+    assert math.isnan(scale.clipped_share(math.nan))
 
 
 SVG = "{http://www.w3.org/2000/svg}"

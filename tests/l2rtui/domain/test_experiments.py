@@ -96,7 +96,7 @@ def test_a_spec_has_one_id_over_seeds_names_and_backends_and_another_for_each_ch
     )
     stored = msgspec.json.encode(spec).decode()
     same = [*with_seeds(spec, (0, 7)), renamed(spec, "other"), with_binding(spec, Binding.CPU), stored]
-    # As a version would write it that knows a field more.
+    # As written by a version with one more field.
     same.append(json.dumps(json.loads(stored) | {"new_field": None}))
     assert {spec_id(each) for each in same} == {spec_id(spec)}
     changed = [spec.with_replicas("w", 3), replace(spec, train='{"lr": 0.2}'), replace(spec, image="x@sha256:1")]
@@ -137,7 +137,7 @@ def test_the_interval_agrees_with_a_bootstrap_by_numpy():
     values = np.random.default_rng(7).normal(180.0, 30.0, 12)
     resamples = np.random.default_rng(8).choice(values, (20_000, len(values)))
     expected = np.percentile(resamples.mean(axis=1), (2.5, 97.5))
-    # Two bootstraps differ by the chance of their resamples, which is a few per cent of the interval's length.
+    # Two bootstraps differ by the randomness of their resamples, a few per cent of the interval's length.
     tolerance = 0.1 * (expected[1] - expected[0])
     assert bootstrap_interval(tuple(values)) == pytest.approx(tuple(expected), abs=tolerance)
     assert RESAMPLES >= 1_000

@@ -1,4 +1,4 @@
-"""Records of the history: what is known of a source tree, and two reports of one end."""
+"""Records of the history: knowledge about a source tree, and two reports of one end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_first_report_of_an_end_stands_and_the_second_adds_what_it_lacks():
 
     assert (merged.state, merged.ended, merged.env_steps, merged.logs) == (RunOutcome.DONE, 10.0, 500.0, done.logs)
     assert (merged.receipt, merged.checkpoints) == ("nothing left", "/runs/r")
-    assert merged.best_return == 0.0  # a value, although it is false
+    assert merged.best_return == 0.0  # a value, although it is falsy
     assert merged_ending(None, removed) == removed
 
 

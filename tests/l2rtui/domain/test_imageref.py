@@ -1,4 +1,4 @@
-"""Names of images, as Docker reads them."""
+"""Names of images, parsed like Docker does."""
 
 from __future__ import annotations
 

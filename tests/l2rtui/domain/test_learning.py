@@ -50,6 +50,14 @@ def of(progress=STEADY, *, age=0.0, pods=PODS, records=None, ages=None, run=RUN,
     return learning_state(run, pods, RunReports(metrics, age, records or {}, ages or {}), now, before)
 
 
+def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
+    reasons = [
+        learning_state(RUN, PODS, RunReports(is_learner_read=is_read), NOW).reason for is_read in (False, True)
+    ]
+    assert reasons[0] == "the records of its learner are being read"
+    assert reasons[1].startswith("no metric record of its learner could be read: see `l2rtui logs")
+
+
 @pytest.mark.parametrize(
     ("run", "pods", "reports", "state", "reason"),
     [
@@ -110,10 +118,10 @@ def test_what_the_pods_alone_say(run, pods, reports, state, reason):
         # A learner that writes every ten seconds is not silent after fifteen.
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 32.0, Learning.LIVE, "learns", START),
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 34.0, Learning.STALLED, "for 30s", NOW - 34),
-        # Nor is one that pauses now and then; a single long outage gives it no more time.
+        # Nor is one that pauses occasionally; a single long outage does not extend its deadline.
         (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 24.0, Learning.LIVE, "learns", START),
         (replace(STEADY, interval_seconds=5.0, longest_seconds=60.0), 26.0, Learning.STALLED, "20s", NOW - 26),
-        # One that writes every five seconds without fail is missed as early as one that writes every two.
+        # A learner that writes every five seconds regularly is reported as early as one that writes every two.
         (replace(STEADY, interval_seconds=5.0, longest_seconds=5.0), 16.0, Learning.STALLED, "for 10s", NOW - 16),
         (replace(STEADY, updated_at=NOW - 20), 0.0, Learning.STALLED, "no update for 20s though", NOW - 20),
         (replace(STEADY, updated_at=NOW - 20, update_gap_seconds=9.0), 0.0, Learning.LIVE, "learns", START),
@@ -187,7 +195,7 @@ def test_a_learner_that_ended_with_numbers_that_are_not_finite_runs_again_and_is
 def test_a_learner_that_compiles_is_silent_before_its_first_update_and_starts():
     young = (replace(LEARNER, started=NOW - 60), W0, W1)
     assert of(NEVER, age=40.0, pods=young).state is Learning.STARTING
-    # An update of the process before it is none of this one, whose state was resumed.
+    # An update of the previous process does not count for this one, whose state was resumed.
     assert of(replace(STEADY, updated_at=NOW - 90), age=40.0, pods=young).state is Learning.STARTING
     assert of(NEVER, age=400.0).state is Learning.STALLED
     learning = of(replace(WAITS, updated_at=0.0, stepped_at=0.0), pods=young)
@@ -228,7 +236,7 @@ def test_a_learner_that_does_not_wait_learns_and_names_a_worker_that_is_gone():
     learning = of(records=records, ages={W1.uid: 21.0})
     assert learning.state is Learning.LIVE
     assert learning.reason == f"learns, but 1 of 2 workers sends nothing (r-w-1 has printed nothing for 20s): {SEE}"
-    # A replay that is full holds workers back, and a new worker has not started yet: neither is a fault.
+    # A full replay slows workers down, and a new worker has not started yet: neither is a fault.
     assert of(records={W1.uid: replace(UP, rate=0.0)}).reason == "learns"
     assert of(pods=(LEARNER, W0, replace(W1, ready=False, phase=Phase.PENDING))).reason == "learns"
     slow = of(replace(STEADY, slow_since=NOW - 9, rate=4.0, usual_rate=9.0), records=records, ages={W1.uid: 21.0})
@@ -247,8 +255,8 @@ def test_workers_that_stand_still_are_no_cause_once_the_learner_itself_is_late(a
     ("started", "read", "sentence"),
     [
         (NOW - 13, {"w0", "w1"}, "1 of 2 workers sends nothing (r-w-1 has printed nothing yet)"),
-        (NOW - 12, {"w0", "w1"}, "more workers would speed it up"),  # its first record is not due
-        (NOW - 13, {"w0"}, "more workers would speed it up"),  # nobody has looked
+        (NOW - 12, {"w0", "w1"}, "more workers would speed it up"),  # its first record is not due yet
+        (NOW - 13, {"w0"}, "more workers would speed it up"),  # its log was not read
         (None, {"w0", "w1"}, "more workers would speed it up"),
     ],
 )
@@ -314,7 +322,7 @@ STEPS = PodMetrics("elastic", has_steps=True)
         (Kind.ELASTIC, NODES, {}, 0.0, Learning.LIVE, "2 pods run"),
         (Kind.ELASTIC, NODES[:1], {"n0": STEPS}, 60.0, Learning.LIVE, "1 pod runs"),
         (Kind.ELASTIC, NODES, {"n0": STEPS, "n1": STEPS}, 61.0, Learning.STALLED, "no process has reported a step"),
-        # An agent that waits writes one record and no more.
+        # A waiting agent writes exactly one record.
         (Kind.ELASTIC, NODES, {"n0": PodMetrics("elastic")}, 900.0, Learning.LIVE, "2 pods run"),
         (
             Kind.ELASTIC,
@@ -433,7 +441,7 @@ def test_a_return_collapses_against_its_own_best_and_comes_back():
     assert not any(fallen[:260])
     assert fallen[450]
     assert not fallen[-1]
-    # Noise around a level that never rose is no collapse.
+    # Noise around a level that never rose is not a collapse.
     assert not any(levels(*[(10.0, 1), (-10.0, 1)] * 300))
     trend = fold(record(0), record(1, mean_return=5.0), record(2)).trend
     assert trend == ReturnTrend(5.0, START + 2.0, START + 2.0)
@@ -443,7 +451,7 @@ def test_a_return_collapses_against_its_own_best_and_comes_back():
 # --- real runs -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["cartpole-ppo", "racing-sac"])
 def test_a_real_run_raises_no_false_alarm_at_any_second(name):
-    """Records of runs on two shared cores, looked at every second; the run is done when the records end."""
+    """Records of runs on two shared cores, checked at every second; the run is done when the records end."""
     lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
     history, state, states = ProgressHistory(), None, []
     learner = replace(LEARNER, started=lines[0]["time"] - 5)
@@ -471,7 +479,7 @@ FIELDS = ("env_steps_per_second", "idle_share", "mean_return")
 
 
 def a_day(lines):
-    """Figures of a real run, and of its second half to and fro until a day is over; counters go on."""
+    """Figures of a real run, and of its second half back and forth for a day; counters continue."""
     first, half = lines[0], list(pairwise(lines))[len(lines) // 2 :]
     yield from (
         LearnerFigures(line["time"], line["env_steps"], line["updates"], *map(line.get, FIELDS)) for line in lines
@@ -496,7 +504,7 @@ def test_a_day_of_a_real_run_raises_no_false_alarm_at_any_record(name):
     for figures, following in pairwise(a_day(lines)):
         progress = history.add(figures)
         metrics = RunMetrics("r", env_steps=figures.env_steps, time=figures.time, progress=progress)
-        for age in (0.0, following.time - figures.time):  # as it arrives, and when the next one is due
+        for age in (0.0, following.time - figures.time):  # at its arrival, and when the next one is due
             state = learning_state(RUN, (learner, W0, W1), RunReports(metrics, age), figures.time + age, state)
             assert state.state in (Learning.STARTING, Learning.LIVE), (figures, state)
     assert figures.time > lines[0]["time"] + DAY_SECONDS - 60

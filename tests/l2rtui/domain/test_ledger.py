@@ -1,4 +1,4 @@
-"""The ledger: every case by name, and the promise that a held slot never looks free."""
+"""The ledger: every case by name, and the invariant that a held slot never looks free."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_pod_that_does_not_fit_its_place_is_flagged_in_its_slots():
     ledger = build_ledger([node()], [astray, holder("q", DeviceUsage(0, 2))])
     assert ledger.mismatches == {"uid-p": ("p names device 3, its plan says 0", "p is on n, its plan says m")}
     assert [slot.id.slot for slot in ledger.slots.values() if slot.is_mismatched] == [1]
-    # It is mended, and only its node is looked at again.
+    # It is repaired, and only its node is checked again.
     mended = build_ledger([node()], [holder("p", DeviceUsage(0, 1))], Basis(ledger, frozenset("n")))
     assert not mended.mismatches
     assert not any(slot.is_mismatched for slot in mended.slots.values())
@@ -236,7 +236,7 @@ def test_an_untouched_node_keeps_its_part():
 @given(NODES, HOLDERS, NODES, HOLDERS)
 def test_building_on_an_earlier_ledger_gives_the_same_as_building_anew(nodes, holders, new_nodes, new_holders):
     basis = Basis(build_ledger(nodes, holders), frozenset())
-    touched = {"n", "m", "gone"}  # what differs between two arbitrary worlds is everything
+    touched = {"n", "m", "gone"}  # two arbitrary worlds differ in everything
     assert build_ledger(new_nodes, new_holders, basis.touching(touched)) == build_ledger(new_nodes, new_holders)
     on_n = [one for one in new_holders if one.node == "n"]
     mixed = [*on_n, *(one for one in holders if one.node != "n")]

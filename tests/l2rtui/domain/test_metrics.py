@@ -1,4 +1,4 @@
-"""Metrics of runs and pods: the return that is reported, and pods whose log is worth a stream."""
+"""Metrics of runs and pods: the reported return, and pods whose log is worth a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots and GPUs: how they are written and found."""
+"""Slots and GPUs: notation and lookup."""
 
 from __future__ import annotations
 

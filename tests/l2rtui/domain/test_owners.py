@@ -1,4 +1,4 @@
-"""Owners: slots, GPUs and idle holders by person and project; what is not measured is unknown."""
+"""Owners: slots, GPUs and idle holders by user and project; values without a measurement are unknown."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes
     resting = cluster(pod("p", 0), pod("q", 2), nodes=[node((0, 1.0), (1, 1.0))])
     idle.take(resting, 1000.0)
     assert not idle.long_idle(1000.0 + LONG_SECONDS - 1)
-    # Free GPUs are not idle holders, and of one without a figure nothing is known.
-    # How long it had been so before the first look, nobody knows.
+    # Free GPUs are not idle holders, and without a figure a GPU's state is unknown. So is the idle time before the
+    # first look.
     assert dict(idle.long_idle(1000.0 + LONG_SECONDS)) == {("n", 0): IdleTime(LONG_SECONDS, is_least=True)}
     other = replace(resting, pods={"s": pod("s", 0)})
     idle.take(other, 2000.0)
@@ -111,7 +111,7 @@ def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes
     idle.take(busy, 3000.0)
     assert not idle.long_idle(9000.0)
     idle.take(other, 9000.0)
-    idle.take(other, 9001.0)  # the same nodes: nothing to look at
+    idle.take(other, 9001.0)  # the same nodes: no further check
     idle.take(cluster(nodes=[]), 9100.0)
     assert not idle.long_idle(99_000.0)
 
@@ -126,7 +126,7 @@ def test_a_rest_whose_beginning_was_not_seen_lasts_at_least_since_it_was_seen():
     idle.look_away()
     idle.take(resting, 5000.0)
     assert idle.long_idle(5060.0, 0.0)["n", 0].text == "≥1m"
-    idle.take(cluster(pod("p", 0), nodes=[node((0, None))]), 6000.0)  # for a while its source has no figure
+    idle.take(cluster(pod("p", 0), nodes=[node((0, None))]), 6000.0)  # its source has no figure for a while
     idle.take(resting, 7000.0)
     assert idle.long_idle(7060.0, 0.0)["n", 0].is_least
 

@@ -1,4 +1,4 @@
-"""Placement: pins and seeds as people write them, and seats that never clash."""
+"""Placement: pins and seeds in user notation, and seats that never clash."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_replicas_go_where_most_is_left_and_count_as_their_share(policy, slots):
     cluster = build_ledger([BUSY], [])
     placed = place([run("r", workers(6))], cluster, policy=policy, nodes=[BUSY])
     assert slots_of(placed) == slots
-    # The device that nobody measures is last, and takes what the others have no slots for.
+    # The unmeasured device is last, and takes the replicas for which the others have no slots.
     filled = place([run("r", workers(14))], cluster, policy=policy, nodes=[BUSY])
     assert slots_of(filled)[-2:] == ["n0/3.0", "n0/3.1"]
-    # Without any measurement they go round.
+    # Without any measurement they are placed in turn.
     assert slots_of(place([run("r", workers(3))], cluster, policy=policy)) == ["n0/0.0", "n0/1.0", "n0/2.0"]
 
 
@@ -108,7 +108,7 @@ def test_elastic_nodes_go_round_the_gpus_whatever_the_policy_also_when_scaled():
     more = replace(nodes, replicas=4)
     added = place([run("r", more)], ledger(gpus=4, held=["n0/0.0", "n0/1.0", "n0/2.0"]), existing=placed.seats)
     assert slots_of(added) == ["n0/3.0"]
-    # Slots that a person names one by one are taken as they are named.
+    # Slots named individually are taken in the named order.
     exact = place([run("r", replace(nodes, replicas=2))], ledger(), pins=parse_pins("n0/1.0-1,n0/0.0"))
     assert slots_of(exact) == ["n0/1.0", "n0/1.1"]
 
@@ -314,7 +314,7 @@ def test_overcommit_finds_no_room_where_no_device_is_large_enough():
 
 
 def workstation(gpus=1, cpus=6, held=(), **state):
-    """A node with GPUs of 4 slots and a CPU beside them."""
+    """A node with GPUs of 4 slots, and a CPU."""
     cpu = Gpu("n", CPU, slots=cpus, is_cpu=True)
     node = Node("n", tuple(Gpu("n", index, slots=4) for index in range(gpus)), cpu=cpu, **state)
     return build_ledger([node], holders(held))
@@ -379,7 +379,7 @@ def test_a_gpu_comes_before_the_cpu_of_a_node_without_any(policy):
 def test_without_cpu_slots_a_set_sits_where_it_always_did():
     assert slots_of(place([run("r", without_gpu(2))], ledger(gpus=1))) == ["n0/0.0", "n0/0.1"]
     hidden = workstation(is_use_known=False)
-    assert place([run("r", without_gpu(1))], hidden).seats == ()  # as its GPU slots, they may be in use
+    assert place([run("r", without_gpu(1))], hidden).seats == ()  # like its GPU slots, they may be in use
     bound = replace(without_gpu(1), pod=PodSettings(binding=Binding.CPU))
     assert slots_of(place([run("r", bound)], hidden)) == [""]
     assert slots_of(place([run("r", without_gpu(1))], hidden, overcommit=True)) == ["n/cpu.0"]
@@ -389,7 +389,7 @@ def test_slots_that_are_named_are_used_whatever_their_kind():
     spec = run("r", workers(1, name="learner"), without_gpu(2))
     assert slots_of(place([spec], workstation(), pins=parse_pins("n/0"))) == ["n/0.0", "n/0.1", "n/0.2"]
     assert slots_of(place([spec], workstation(), pins=parse_pins("n/cpu"))) == ["n/cpu.0", "n/cpu.1", "n/cpu.2"]
-    # Of whole devices each set takes its own kind first; single slots are taken one after the other.
+    # Of whole devices each set first takes its own kind; single slots are taken in order.
     assert slots_of(place([spec], workstation(), pins=parse_pins("n/cpu,n/0"))) == ["n/0.0", "n/cpu.0", "n/cpu.1"]
     exact = parse_pins("n/cpu.1,n/0.2,n/cpu.5")
     assert slots_of(place([spec], workstation(), pins=exact)) == ["n/cpu.1", "n/0.2", "n/cpu.5"]
@@ -498,7 +498,7 @@ def test_a_set_goes_to_nodes_with_its_labels_alone():
     cluster = labelled({"disk": "hdd"}, {"disk": "ssd"}, {"disk": "ssd", "zone": "a"})
     assert slots_of(place([run("r", choosy(3, disk="ssd"))], cluster)) == ["n1/0.0", "n1/0.1", "n2/0.0"]
     assert slots_of(place([run("r", choosy(2, disk="ssd", zone="a"))], cluster)) == ["n2/0.0", "n2/0.1"]
-    # Each set by its own: the next is free to use the rest.
+    # Each set by its own labels: the next may use the rest.
     both = place([run("r", choosy(2, disk="ssd"), workers(1, name="v"))], cluster)
     assert slots_of(both) == ["n1/0.0", "n1/0.1", "n0/0.0"]
 
@@ -528,7 +528,7 @@ def test_a_pin_on_a_node_without_the_label_is_refused_by_name():
     assert slots_of(placed) == ["n1/0.1"]
     assert placed.conflicts[0] == "node n0 has no label disk=ssd, which the set w needs"
     assert "among n0/0, n1/0.1" in placed.conflicts[1]
-    # A node for another set of the run is named rightly.
+    # Naming a node for another set of the run is correct.
     mixed = place([run("r", choosy(disk="ssd"), workers(1, name="v"))], cluster, pins=parse_pins("n0/0,n1/0"))
     assert (slots_of(mixed), mixed.conflicts) == (["n1/0.0", "n0/0.0"], ())
 

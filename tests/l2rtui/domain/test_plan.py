@@ -1,4 +1,4 @@
-"""Plans: complete before anything is done, and readable."""
+"""Plans: complete before execution, and readable."""
 
 from __future__ import annotations
 

@@ -120,6 +120,8 @@ def test_cores_are_written_as_kubernetes_does(cores, text):
         (3599, "59m"),
         (3600, "1h00m"),
         (90061, "1d01h"),
+        (864_000, "10d"),
+        (5_200_000, "60d"),
     ],
 )
 def test_ages_go_in_coarse_steps(seconds, written):

@@ -1,4 +1,4 @@
-"""Queue: fair order, whole runs, no overtaking, forecasts, and a start that a crash may cut anywhere."""
+"""Queue: fair order, whole runs, no overtaking, forecasts, and a start interrupted by a crash anywhere."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_owner_who_holds_least_is_next_and_owners_take_turns():
     queue = [ticket(1), ticket(2), ticket(3), ticket(4, "b"), ticket(5, "b")]
     assert names(fair_order(queue, {})) == ["a1", "b4", "a2", "b5", "a3"]
     assert names(fair_order(queue, {"a": 2})) == ["b4", "b5", "a1", "a2", "a3"]
-    # A run counts by its slots: one of four weighs as much as four of one.
+    # A run counts by its slots: a run of four weighs as much as four runs of one.
     assert names(fair_order([ticket(1, replicas=4), ticket(2), ticket(3, "b"), ticket(4, "b")], {})) == [
         "a1", "b3", "b4", "a2",
     ]  # fmt: skip
@@ -206,7 +206,7 @@ def test_a_start_that_failed_waits_on_at_its_place_with_the_reason():
 
 
 class Machine:
-    """Slots and runs as they exist, and a queue on a disk; what a keeper remembers is lost with it."""
+    """Slots and runs that exist, and a queue on a disk; the memory of a keeper is lost with it."""
 
     def __init__(self, queue, slots):
         self.disk, self.slots = queue, slots
@@ -219,7 +219,7 @@ class Machine:
         return set(self.started)
 
     def keep(self):
-        """One keeper: it stops at each yield for good where it crashes there."""
+        """One keeper; a crash at a yield stops it there."""
         self.disk = reconcile(self.disk, self.launched())
         yield
         while self.disk.tickets:
@@ -250,7 +250,7 @@ def test_crashes_between_any_two_steps_lose_no_run_start_none_twice_and_keep_the
         assert rounds < 100 * count
         for _ in machine.keep():
             if chance.random() < 0.2:
-                break  # SIGKILL: the next keeper has the disk and what exists, and nothing else
+                break  # SIGKILL: the next keeper only has the disk and the existing runs
         if machine.running and chance.random() < 0.7:
             machine.running.pop(chance.randrange(len(machine.running)))
     assert machine.started == [f"uid-a{number}" for number in range(count)]

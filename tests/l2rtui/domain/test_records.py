@@ -1,4 +1,4 @@
-"""Records that services hand to screens are values: equal by content, and nobody can change one behind a screen."""
+"""Records passed from services to screens are values: equal by content, and immutable."""
 
 from __future__ import annotations
 

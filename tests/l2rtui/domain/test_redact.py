@@ -1,4 +1,4 @@
-"""Redaction hides what may be a secret, leaves other text alone, and does not change its own result."""
+"""Redaction hides possible secrets, keeps other text, and does not change its own result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page of an experiment: its parts, its means, and texts that would like to be HTML or escape sequences."""
+"""Page of an experiment: its parts, its means, and texts with HTML or escape sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror='y'>\x1b[31m\u202e&a
 
 
 class PageTexts(HTMLParser):
-    """Texts, tags and attributes of a page, as a browser would read them."""
+    """Texts, tags and attributes of a page, as read by a browser."""
 
     def __init__(self, page):
         super().__init__()
@@ -57,12 +57,16 @@ def report(*runs, **fields):
     return ExperimentReport("race", 1.7e9, "l2rtui 1.0", runs, **fields)
 
 
-def test_a_sweep_is_drawn_with_a_line_for_each_trial():
+def test_a_sweep_is_a_table_with_a_row_for_each_trial_the_best_first():
     trials = [trial_of(number, {"train.ppo.lr": 10.0**-number, HOSTILE: HOSTILE}) for number in range(2)]
     runs = [reported(seed, 10.0 * seed, trial=trials[seed % 2]) for seed in range(4)]
     page = page_text(report(*runs))
     assert "<h2>Sweep</h2>" in page
-    assert "mean return" in PageTexts(page).texts
+    texts = PageTexts(page).texts
+    heads = texts[texts.index("Sweep") :]
+    assert heads[heads.index("trial") + 1] == "lr"
+    assert heads.index("t1") < heads.index("t0")
+    assert heads[heads.index("t1") + 1] == "0.1"
     assert "script" not in PageTexts(page).tags
     assert [result.mean_return for result in report(*runs).trials] == [20.0, 10.0]
     assert "<h2>Sweep</h2>" not in page_text(report(reported(0, 1.0)))
@@ -85,7 +89,7 @@ def test_a_single_run_has_a_single_chart_and_no_interval():
     assert page.count("<svg") == 1
     assert "Other runs differ" not in page
     assert "Last return 2.<" in page
-    # Runs of no experiment have nothing to average.
+    # Runs without an experiment have no average.
     alone = report(reported(0, 1.0, experiment=""), reported(1, 1.0, experiment=""))
     assert [title for title, _ in alone.charts] == [""]
 

@@ -1,4 +1,4 @@
-"""Reservations: the slots that a place names, who may reserve what, the ledger and placement, and their text."""
+"""Reservations: the slots of a place, permissions, the ledger and placement, and their text."""
 
 from __future__ import annotations
 

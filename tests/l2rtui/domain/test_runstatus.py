@@ -1,4 +1,4 @@
-"""How a run stands, in one word and one sentence."""
+"""Status of a run, in one word and one sentence."""
 
 from __future__ import annotations
 

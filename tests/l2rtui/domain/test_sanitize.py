@@ -1,4 +1,4 @@
-"""Sanitize: whatever comes in, a terminal can only show what goes out."""
+"""Sanitize: for any input, a terminal only displays the output."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_cut_through_a_colour_leaves_no_half_sequence(offset):
     ],
 )
 def test_time_is_linear_on_hostile_input(unit):
-    """A quadratic pattern takes seconds for the longest line that is read; a linear one milliseconds."""
+    """A quadratic pattern takes seconds for the longest accepted line; a linear one milliseconds."""
     text = (unit * MAX_LINE)[: MAX_LINE - 2] + "\x1b\x01"
     began = time.process_time()
     sanitize(text)

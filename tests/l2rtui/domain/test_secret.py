@@ -1,4 +1,4 @@
-"""Keys are found where people put them by mistake, and nothing else is taken for one."""
+"""Keys are found in the places where people paste them by mistake; other text is not taken for one."""
 
 from __future__ import annotations
 

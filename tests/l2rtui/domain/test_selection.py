@@ -108,7 +108,7 @@ NODE = ("n1", *gpu_cells([(4, "NVIDIA A10", 24 << 30), (1, "NVIDIA H100-80GB", 8
         ("model!=A10 memory>0", True),
         ("memory>=40G", True),
         ("memory>=90G", False),
-        # Each holds of some GPU, and all of it of none.
+        # Each matches some GPU, but no GPU matches both.
         ("free>=2 model=H100", False),
         ("free>=1 model=H100 memory>=40G", True),
         ("free=2 memory>0", False),

@@ -1,4 +1,4 @@
-"""Links of views: what is written is read back, and whatever else comes is refused in a sentence."""
+"""Links of views: a written link is read back unchanged, and anything else is refused with a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulator beside each worker, as training settings describe it."""
+"""A simulator for each worker, from training settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: what a name means, and the ledger that follows."""
+"""Snapshots: the meaning of names, and the derived ledger."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_part_of_a_gpu_that_a_pod_uses_is_unknown_where_nobody_tells():
     uses = (GpuUse(0, 50.0, shares=(share,)), GpuUse(1, 9.0), GpuUse(2, 1.0, shares=(stray,)), GpuUse(3, 2.0))
     placed = pod("a", devices=(DeviceUsage(0, 1), DeviceUsage(1, 0), DeviceUsage(9, 0)))
     snapshot = ClusterSnapshot({"n": Node("n", gpu_use=uses)}, {placed.uid: placed})
-    # Its processes are also on GPU2, where it was not placed; GPU9 is measured by nobody.
+    # Its processes are also on GPU2, where it was not placed; GPU9 has no measurement.
     assert snapshot.gpu_shares(placed) == {0: share, 1: None, 2: stray}
     assert snapshot.gpu_shares(replace(placed, phase=Phase.SUCCEEDED)) == {}
     assert snapshot.gpu_shares(replace(placed, node="m")) == {}

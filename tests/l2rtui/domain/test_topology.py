@@ -1,4 +1,4 @@
-"""Topology of a run: who is connected is said only where a fresh record of the learner names its peers."""
+"""Topology of a run: connections are shown only if a recent record of the learner names its peers."""
 
 from __future__ import annotations
 

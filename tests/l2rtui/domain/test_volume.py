@@ -1,4 +1,4 @@
-"""What volumes and kept results say of themselves."""
+"""Texts of volumes and kept results."""
 
 from __future__ import annotations
 

@@ -100,6 +100,13 @@ def test_scales_have_labels_on_both_axes():
     assert "4m" in time[-1].split()
 
 
+def test_an_outlier_is_an_arrow_at_the_edge_and_leaves_the_scale_to_the_others():
+    texts, _ = drawing([CurveGroup("a", (seed("a", [-900.0, 6880.0, *(500.0 + n % 9 for n in range(100))]),))], 160)
+    assert texts[2].count("▲") == 1, "the first row of the plot"
+    assert texts[-2].count("▼") == 1
+    assert "508┤" in "\n".join(texts) or "510┤" in "\n".join(texts)
+
+
 def test_each_line_has_a_mark_of_its_own_at_its_end_and_before_its_name():
     runs = [seed(f"r{number}", [float(number)] * 20) for number in range(9)]
     texts, lines = drawing(grouped(runs, by_experiment=False), 100, 24)

@@ -469,6 +469,21 @@ async def test_a_command_that_is_not_there_names_the_likely_one(desk):
         await one.until(lambda: one.top == "ConfirmScreen" and "Kill" in one.words())
 
 
+async def test_pods_of_a_run_that_is_not_selected_are_not_called_silent(desk):
+    async with desk(demo=True, size=(200, 60)) as one:
+        content, pods = one.cluster.content, one.cluster.panes.pods.model
+        first = one.cluster.panes.runs.cursor_key
+        await one.until(lambda: any(record.rate for record in content.records.values()))
+        own = {uid for uid, record in content.records.items() if record.rate}
+        await one.press("A", "2", "j")
+        await one.until(lambda: one.cluster.panes.runs.cursor_key != first)
+        one.backend.advance(60)
+        content.draw_ages()
+        at = [column.title for column in one.cluster.panes.pods.model.columns].index("steps/s")
+        await one.until(lambda: all(pods.rows[uid].cells[at].text.endswith("?") for uid in own if uid in pods.rows))
+        assert "silent" not in one.words().split("5 Log")[0]
+
+
 async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
     """As after SIGSTOP: the pod runs, its log has no new line, and nothing arrives but time."""
     backend = FakeBackend(owner=user_name())
@@ -496,8 +511,11 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         above_log = one.words().split("5 Log")[0]  # the log is of the past, and may show them
         assert not any(f"{rate:,.0f}" in above_log for rate in rates)
         assert "learning  ✖ stalled for 2m: its learner has" in one.words()
+        await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
-        assert "✖ lidar-ppo all 9 pods run, stalled: its learner" in one.words()
+        # The reason is said once: in the line of the learning, and in the first line of a pane that has no other.
+        assert "✖ lidar-ppo all 9 pods run, stalled" in one.words()
+        assert one.words().split("5 Log")[0].count(": its learner has") == 1
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
         assert {slot for pod in learners for slot in pod.slots} == set(cluster.panes.slots.ghosts)

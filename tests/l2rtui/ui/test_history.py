@@ -81,7 +81,7 @@ async def test_a_record_is_shown_in_full_and_harmless(desk):
         for part in (
             "state:        failed",
             "owner:        ada",
-            "env_steps:    100,000",
+            "env steps:    100,000",
             "/gone at cccc",
             "spec:",
         ):

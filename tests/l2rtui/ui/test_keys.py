@@ -205,6 +205,7 @@ def effects_on_the_cluster_screen(hand: Hand) -> dict[str, tuple[list[str], Call
         "view.back": (["z"], lambda: panes.zoomed is None),
         "app.help": top("HelpScreen"),
         "app.palette": top("CommandPalette"),
+        "app.suspend": ([], lambda: hand.has_said("There is no shell to go back to")),
     }
 
 

@@ -26,6 +26,8 @@ async def test_a_template_is_chosen_and_starts_in_waves(desk, tmp_path, monkeypa
         assert one.app.screen._prepared.plan.wave == 2
         await one.press("enter")
         await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo"))
+        launched = one.cluster.snapshot.run_named("cartpole-ppo").uid
+        await one.until(lambda: one.cluster.panes.runs.cursor_key == launched, "the new run is selected")
 
 
 async def test_waves_that_are_no_number_are_a_sentence(desk):

@@ -7,6 +7,8 @@ import itertools
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.log import LogLine
@@ -107,6 +109,46 @@ def test_the_lines_that_patterns_hide_are_counted_as_they_come_and_go():
     assert store.hidden == 0
     store.narrow(LogFilter())
     assert store.hidden == 0
+
+
+@given(
+    texts=st.lists(st.text("ab", max_size=4), max_size=30),
+    words=st.lists(st.text("ab", min_size=1, max_size=2), min_size=1, max_size=3),
+    steps=st.lists(st.sampled_from([1, -1]), max_size=8),
+    capacity=st.integers(1, 30),
+)
+def test_a_search_finds_the_same_lines_as_a_look_at_each(texts, words, steps, capacity):
+    ring, search = LogRing(capacity=capacity), LogSearch()
+    ring.extend(lines(texts))
+    for end in range(1, len(words) + 1):  # letter by letter, as it is typed
+        text = "".join(words[:end])
+        search = LogSearch(text, search)
+        assert search.count(ring, "")
+        assert search.position(ring, "")[1] == sum(entry.text.count(text) for entry in ring)
+    places = [(number, start) for number, entry in enumerate(ring) for start in starts(entry.text, text)]
+    at = len(places)  # a new search begins behind the newest
+    for by in [-1, *steps]:
+        assert search.step(ring, "", by) == bool(places)
+        if places:
+            at = (at + by) % len(places)
+            assert (search.line, search.match.start) == places[at]
+
+
+def starts(line, text):
+    at = line.find(text)
+    while at >= 0:
+        yield at
+        at = line.find(text, at + len(text))
+
+
+def test_a_search_lets_keys_pass_and_goes_on_where_it_stopped():
+    ring, search = LogRing(), LogSearch("b")
+    ring.extend(lines(["b"] * 5_000))
+    slices = 0
+    while not search.count(ring, "", 0.0):
+        slices += 1
+    assert slices > 10
+    assert search.position(ring, "")[1] == 5_000
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 40])

@@ -149,7 +149,7 @@ async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatc
         assert "Nothing has been written" not in one.words()
         has_answered.set()
         await one.until(lambda: "Nothing has been written yet." in one.words())
-        assert "being read" not in one.words()
+        assert "The log is being read" not in one.words()
 
 
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):

@@ -61,6 +61,19 @@ async def test_no_second_learner_is_asked_for(desk):
         assert one.top == "ClusterScreen"
 
 
+async def test_escape_leaves_the_cell_and_a_relaunch_is_of_the_whole_run(desk):
+    async with desk() as one:
+        select_run(one, "racing-sac-s0")
+        await one.press("right", "right")
+        assert one.cluster.panes.runs.cursor_set
+        await one.press("R")
+        await one.until(lambda: one.top == "ConfirmScreen" and "Relaunch racing-sac-s0?" in one.words())
+        await one.press("escape", "escape")
+        await one.until(lambda: not one.cluster.panes.runs.cursor_set)
+        await one.press("K")
+        await one.until(lambda: one.top == "ConfirmScreen" and "Kill 3 pods" in one.words())
+
+
 async def test_a_run_is_relaunched_on_the_slots_that_it_had(desk):
     async with desk() as one:
         select_run(one, "racing-sac-s0")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.backends.fake.load_generator import PER_RUN, LoadBackend
 from l2rtui.config import state_dir
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.home.pane_heights import Need, heights
 from l2rtui.ui.state.screen_state import ScreenState, read_screen_state, write_screen_state
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from tests.fakes.load_generator import PER_RUN, LoadBackend
 
 SHARES = st.none() | st.floats(0.02, 0.95)
 NEEDS = st.lists(st.builds(Need, st.integers(1, 12), st.integers(1, 200), st.integers(1, 5), SHARES), min_size=1)

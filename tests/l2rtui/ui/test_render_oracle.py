@@ -134,8 +134,8 @@ class Bench:
         # Since when a state holds, and when records came, are facts of the past and no part of the rendering.
         cluster.content.slot_figures.idle = deepcopy(was.content.slot_figures.idle)
         cluster.content._ages._arrivals = dict(was.content._ages._arrivals)
-        states = {uid: ((None,) * 4, state) for uid, (_, state) in was.content._learning._states.items()}
-        cluster.content._learning._states = states
+        states = {uid: ((None,) * 4, state) for uid, (_, state) in was.content.learning_states._states.items()}
+        cluster.content.learning_states._states = states
         cluster.snapshot = copied(world.snapshot)
         cluster.content.take_records(dict(world.records))
         self._hand_over(was, cluster)

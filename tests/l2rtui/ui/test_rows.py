@@ -17,7 +17,7 @@ from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.ui.state.record_ages import RecordAges
+from l2rtui.ui.state.record_ages import NOT_READ, RecordAges
 from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, LogStore, entry_of
@@ -184,6 +184,16 @@ def test_a_run_that_runs_and_does_not_learn_is_a_fault():
 def test_an_old_record_of_a_pod_has_no_frame_rate():
     fields = pod_table.record_fields([RECORD])
     assert "silent 1m" in [cell.text for cell in pod_table.pod_row(POD, RECORD, fields, "1m").cells]
+
+
+def test_a_pod_whose_log_is_not_read_is_not_called_silent():
+    fields = pod_table.record_fields([STEPPING])
+    at = [column.title for column in pod_table.columns_for(fields)].index("steps/s")
+    row = pod_table.pod_row(POD, STEPPING, fields, NOT_READ)
+    assert (row.cells[at].text, row.sort[at]) == ("1,204?", pod_table.pod_row(POD, STEPPING, fields).sort[at])
+    said = "\n".join("".join(span.text for span in line) for line in about_pod(POD, 0.0, STEPPING, old=NOT_READ))
+    assert "its log is not read now" in said
+    assert "old" not in said
 
 
 def test_a_pod_shows_the_rate_of_its_own_record_and_none_once_that_is_old():

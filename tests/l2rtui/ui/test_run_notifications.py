@@ -19,6 +19,8 @@ def states(state: Learning) -> dict[str, LearningState]:
     ("sequence", "sentences"),
     [
         (["stalled"], []),
+        # The newest record of a log is old at first: what was never reported is not taken back.
+        (["stalled", "live"], []),
         (["unknown", "stalled", "stalled"], []),
         (["live", "stalled", "stalled"], ["mine is stalled: why"]),
         (["starting", "starved", "live", "live"], ["mine is starved: why", "mine learns again"]),

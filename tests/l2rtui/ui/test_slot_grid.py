@@ -174,6 +174,12 @@ def test_two_runs_on_a_gpu_show_the_sum_of_their_rates_and_more_are_a_sign():
     assert read(rate_of(letters[:2], [known, known], 7)) == "AB 2.0k"
     assert read(rate_of(letters, [known] * 3, 7)) == "A… 3.0k"
     assert read(rate_of(letters[:2], [known, RunFigure()], 7)) == "AB    ?"
+    here, there = ("n", 0), ("n", 1)
+    own, spread = RunFigure(1000.0, devices=frozenset({here})), RunFigure(1000.0, devices=frozenset({here, there}))
+    assert read(rate_of(letters[:1], [own], 12, here)) == "A    1,000/s"
+    # A record has the rate of the whole run: no part of it is known.
+    assert read(rate_of(letters[:2], [own, spread], 12, here)).strip() == "AB"
+    assert read(rate_of(letters[:2], [own, spread], 12, here, 350.0)) == "AB     350/s"
 
 
 @pytest.mark.parametrize("width", [7, 8, 12, 18])
@@ -254,8 +260,14 @@ async def test_the_grid_of_the_app_shows_rates_idle_holders_and_the_age_of_all_o
         cluster_screen, grid = one.cluster, one.cluster.panes.slots
         await one.until(lambda: len(cluster_screen.metrics) == 3)
         await one.until(lambda: grid.shown_level is ZoomLevel.GPU)
-        rate = next(iter(cluster_screen.metrics.values())).env_steps_per_second
-        await one.until(lambda: f"{rate:,.0f}/s" in one.words())
+        # Each run collects on several GPUs, so the rate of a GPU is that of its workers, where these are read.
+        total = next(iter(cluster_screen.metrics.values())).env_steps_per_second
+        await one.until(lambda: grid.figures.rates, "rates of workers")
+        device, rate = next(iter(grid.figures.rates.items()))
+        snapshot = cluster_screen.snapshot
+        workers = {slot.pod_uid for slot in snapshot.ledger.of_gpu(*device)} & cluster_screen.content.records.keys()
+        assert rate == sum(cluster_screen.content.records[uid].rate or 0.0 for uid in workers)
+        await one.until(lambda: f"{rate:,.0f}/s" in one.words() and f"{total:,.0f}/s" not in one.words())
         # The evaluator of the demo leaves its GPU nearly alone.
         one.backend.advance(LONG_SECONDS + 60)
         cluster_screen.content.draw_ages()

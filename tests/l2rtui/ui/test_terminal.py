@@ -60,6 +60,17 @@ app = L2RApp(Settings(backend="demo"), FakeBackend)
 app.run()
 raise SystemExit(app.return_code)
 """
+SHELL = """
+import os, signal, subprocess, sys
+
+app = subprocess.Popen([sys.executable, "-m", "l2rtui", "--backend", "demo"])
+_, status = os.waitpid(app.pid, os.WUNTRACED)
+assert os.WIFSTOPPED(status)
+print("the shell is back", flush=True)
+input()
+app.send_signal(signal.SIGCONT)
+sys.exit(app.wait())
+"""
 LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
 SHOWN_CURSOR = b"\x1b[?25h"
 
@@ -208,6 +219,29 @@ def test_a_stopped_app_stops_its_watchdog_and_both_go_on(terminal):
         one.read()
     os.kill(one.pid, signal.SIGTERM)
     assert one.end() == 143
+
+
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_comes_back(terminal):
+    one = terminal("-c", SHELL, module=False)
+    one.until(b"live")
+    one.type("\x1a")
+    one.until(b"the shell is back")
+    assert LEFT_ALTERNATE_SCREEN in one.written
+    before = len(one.written)
+    one.type("fg\n")
+    one.until(ENTERED_ALTERNATE_SCREEN, before)
+    one.until(b"racing-sac-s1", before)
+    one.type("q")
+    assert one.end() == 0
+
+
+def test_ctrl_z_without_a_shell_says_so(terminal):
+    one = terminal()
+    one.until(b"live")
+    one.type("\x1a")
+    one.until(b"There is no shell to go back to")
+    one.type("q")
+    assert one.end() == 0
 
 
 def test_a_defect_is_reported_without_values_and_the_terminal_is_restored(terminal):

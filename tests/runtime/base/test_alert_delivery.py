@@ -1,4 +1,4 @@
-"""Delivery of alerts by real requests and processes: what arrives, what is refused; no address is shown."""
+"""Delivery of alerts by real requests and processes: received messages and refusals; no address is shown."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_webhook_that_hangs_delays_nobody_and_what_waits_too_long_is_dropped(h
         sender.send(message())
     assert is_dropped.wait(60)
     sender.close(0.01)
-    # Far less than the ten seconds that one attempt may take, on a loaded machine too.
+    # Far less than the ten seconds of one attempt, even on a loaded machine.
     assert time.monotonic() - began < 8
     assert any("are lost" in sentence for sentence in said)
 
@@ -138,7 +138,7 @@ def test_a_mail_that_cannot_be_written_does_not_keep_later_ones(mail_file):
     said: list[str] = []
     sender = AlertSender(RUN, {}, said.append)
     mail = message(to="mail", url_from="", address="ada@lab.org")
-    sender.send(replace(mail, sentence="failed: no folder \udcff"))  # a name of a file that is no UTF-8
+    sender.send(replace(mail, sentence="failed: no folder \udcff"))  # a file name that is not UTF-8
     sender.send(mail)
     sender.close(60)
     assert said[0] == "alert not delivered to mail to ada@lab.org: UnicodeEncodeError"

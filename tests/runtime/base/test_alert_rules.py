@@ -1,4 +1,4 @@
-"""Rules of alerts: wrong ones, states that they ask for, and a ledger by which nothing is sent twice."""
+"""Rules of alerts: invalid ones, the states they select, and a ledger that prevents duplicates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_state_is_told_in_its_words():
     assert sentences(ledger, 2, diverged="actor_loss is not finite") == ["diverged: actor_loss is not finite"]
     assert sentences(ledger, 3, best_return=480.5) == ["learned: return 480.5"]
     assert sentences(ledger, 4, limit=NEAR) == ["limit near: 92 % of limit wall 1 min"]
-    # The limit that ends a run is told once, not again as the end of the run.
+    # The limit that ends a run is reported once, not again as the end of the run.
     assert sentences(ledger, 5, limit=REACHED, done="ended by limit wall 1 min") == ["ended by limit wall 1 min"]
     assert sentences(AlertLedger(), 6, failed="exit code 1", done="") == ["failed: exit code 1"]
 
@@ -90,7 +90,7 @@ def test_a_thousand_changes_a_minute_send_what_the_rules_say_and_nothing_twice()
             best_return=400.0 + step / 5,
             limit=NEAR if step % 3 else None,
         )
-        # Stored and read again, as by a learner that begins again after each change.
+        # Stored and read again, as by a learner that restarts after each change.
         ledger = AlertLedger.from_facts(json.loads(json.dumps(ledger.facts())))
     assert sorted(sentence.partition(":")[0] for sentence in sent) == [
         "diverged",
@@ -102,14 +102,14 @@ def test_a_thousand_changes_a_minute_send_what_the_rules_say_and_nothing_twice()
 
 
 def test_an_hour_of_a_thousand_changes_a_minute_agrees_with_the_rule_as_written():
-    """A state is news when it was not so within the last ten minutes; what lasts, once for all."""
+    """A state is news if it was not present within the last ten minutes; a lasting state is sent once."""
     rng, ledger, sent, expected = random.Random(7), AlertLedger(), [], []
     is_on = dict.fromkeys(("diverged", "failed", "done"), False)
     latest = dict.fromkeys(is_on, float("-inf"))
     calm_until = 0.0
     for step in range(60_000):
         now = step * 0.06
-        if step % 15_000 == 0:  # calm for a while, so that a state may be over for long enough
+        if step % 15_000 == 0:  # calm for a while, so that a state can be absent for long enough
             calm_until = now + rng.uniform(0.7, 1.4) * REARM_SECONDS
             is_on = dict.fromkeys(is_on, False)
         elif now >= calm_until:

@@ -1,4 +1,4 @@
-"""One door for JSON from outside: depth is an error like any other, whatever the text is held in."""
+"""The single decoder of JSON from outside: excessive depth is an ordinary error, for any input type."""
 
 from __future__ import annotations
 

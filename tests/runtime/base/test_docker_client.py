@@ -1,4 +1,6 @@
-"""Endpoints as the docker program finds them; requests, streams, upgrades and errors of the client."""
+"""Endpoints found in the same way as by the docker program; requests, streams, upgrades and errors of the
+client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and shapes of environments, as launchers know them, against what the runtime makes."""
+"""Names and shapes of environments known to launchers, compared with the runtime's."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_folder_is_waited_for(tmp_path: Path) -> None:
             nonlocal calls
             calls += 1
             if calls == 3:
-                other.close()  # the process that is replaced has ended
+                other.close()  # the replaced process has ended
             return False
 
         with lock_folder(tmp_path, 60.0, is_cancelled):

@@ -1,4 +1,4 @@
-"""Figures of GPUs in metric records: which GPU is the process's own, and that an unknown figure is left out."""
+"""Figures of GPUs in metric records: the process's own GPU, and unknown figures, which are left out."""
 
 from __future__ import annotations
 

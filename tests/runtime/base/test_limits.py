@@ -1,4 +1,4 @@
-"""Limits of a run: what people write, what is near, what is reached, and the deadline that follows."""
+"""Limits of a run: their notation, near and reached limits, and the derived deadline."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 
 import pytest
 
+from runtime.base.durations import duration_text, parse_duration
 from runtime.base.limits import (
     Limits,
     Usage,
     deadline_label,
-    duration_text,
     limits_of,
     notices,
-    parse_duration,
     worst_notice,
 )
 
@@ -24,6 +23,7 @@ from runtime.base.limits import (
 )
 def test_durations_are_read_as_people_write_them(text, seconds):
     assert parse_duration(text) == seconds
+    assert parse_duration("0s", allows_zero=True) == 0
 
 
 WRONG = ["", "12x", "h", "-3m", 0, -1, True, None, "inf", float("nan"), "9999999d", "1h-2m"]

@@ -48,7 +48,7 @@ def test_records_go_on_in_the_old_file_where_there_can_be_no_new_one(tmp_path: P
 
 
 def points(file: Path) -> list[tuple[int, dict[str, float]]]:
-    """Every step of an event file with its scalars; the framing and its check sums are looked at."""
+    """Every step of an event file with its scalars; framing and check sums are verified."""
     found, data = [], file.read_bytes()
     while data:
         (length,) = struct.unpack_from("<Q", data)

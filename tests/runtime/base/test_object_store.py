@@ -93,7 +93,7 @@ def test_an_object_is_read_on_while_it_is_the_same(bucket: str, tmp_path: Path) 
     version = store.open("digits").version
     rest = store.open("digits", 7, version)
     assert (rest.offset, rest.total, rest.body.read(100)) == (7, 10, b"789")
-    past = store.open("digits", 10, version)  # nothing is left: the server refuses the range
+    past = store.open("digits", 10, version)  # no bytes left: the server refuses the range
     assert (past.offset, past.body.read(3)) == (0, b"012")
     source.write_bytes(b"abcdefghij")
     store.put("digits", source)

@@ -38,10 +38,10 @@ def test_a_group_is_signalled_with_all_that_its_leader_started() -> None:
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as leader:
         assert leader.stdout is not None
-        assert leader.stdout.readline() == b"1\n"  # by the child of the child
+        assert leader.stdout.readline() == b"1\n"  # by the grandchild
         signal_process_group(leader.pid, signal.SIGKILL)
-        assert leader.stdout.read() == b""  # the end of the last process that has the pipe
-    signal_process_group(leader.pid, signal.SIGKILL)  # none is left: no error
+        assert leader.stdout.read() == b""  # the end of the last process that holds the pipe
+    signal_process_group(leader.pid, signal.SIGKILL)  # no process left: no error
 
 
 def test_peers_are_addressed_by_set_and_index() -> None:

@@ -1,4 +1,4 @@
-"""Metric records as they are read, and manifests of checkpoints."""
+"""Reading of metric records, and manifests of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a learner's data, and where it goes."""
+"""Memory of a learner's data, and its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of the exchange and the ring through memory: what is agreed, and what is refused."""
+"""Keys of the exchange and the ring in shared memory: agreement, and refusals."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_ring_that_is_not_what_was_told_is_refused(tmp_path: Path) -> None:
         RingReader(replace(offer, descriptor=loose))
     with (tmp_path / "plain").open("w+b") as plain:
         plain.truncate(HEAD_BYTES + 32)
-        # A file in memory, such as on a tmpfs, can be sealed and is not; others cannot be.
+        # A file in memory, such as on a tmpfs, can be sealed but is not; other files cannot be.
         with pytest.raises(SharedMemoryError, match=r"Invalid argument|not sealed"):
             RingReader(replace(offer, descriptor=plain.fileno()))
     for descriptor in (pipe_read, pipe_write, loose):

@@ -1,4 +1,4 @@
-"""Strangers at the port of a real learner: nothing is executed, memory stays, training goes on."""
+"""Strangers at the port of a real learner: no code is executed, memory stays stable, training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill, stop, cut, corrupt, double: whatever is done to the exchange, its accounts are exact to a segment."""
+"""Kill, stop, cut, corrupt, duplicate: after any fault of the exchange, its accounts are exact to a segment."""
 
 from __future__ import annotations
 

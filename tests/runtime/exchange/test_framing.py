@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, and whatever else comes in is a ProtocolError and nothing worse."""
+"""Frames: an encoded message is decoded unchanged, and any other input raises a ProtocolError, nothing worse."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ JSON = st.recursive(
 
 @given(any_message(), st.data())
 def test_a_message_with_one_field_changed_is_valid_or_refused(message: Message, data: st.DataObject) -> None:
-    """Whatever stands in a field, the decoder answers with a message of the declared types or a ProtocolError."""
+    """For any field value, the decoder returns a message of the declared types or raises a ProtocolError."""
     header = json.loads(bytes(encode(message, b"" if has_arena(message) else None)[0]))
     name = data.draw(st.sampled_from(sorted(header)))
     header[name] = data.draw(JSON)
@@ -125,7 +125,7 @@ def test_what_is_no_message_is_refused(header: bytes) -> None:
 
 
 class Trap:
-    """Pickle that would run code where it is loaded."""
+    """Pickle that would run code when loaded."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return pytest.fail, ("a pickle was loaded",)
@@ -204,7 +204,7 @@ def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:
     root = Path(runtime.__file__).parent
     for path in root.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        # A published state dict is read by torch's reader of arrays alone, in one place.
+        # Only one place reads a published state dict, with torch's reader for arrays.
         arrays = {id(node.func) for node in ast.walk(tree) if _reads_arrays_alone(node)}
         assert not arrays or path == root / "rl/encoders/vae.py", path.name
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Remote inference: what is asked over real sockets, who may ask, and runs whose workers have no weights."""
+"""Remote inference: questions over real sockets, permissions, and runs whose workers have no weights."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def observations(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def free_ports() -> int:
-    """A port with a free one where questions go."""
+    """A free port whose successor, used for questions, is free too."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -86,7 +86,7 @@ def free_ports() -> int:
 
 
 class Published:
-    """Weights as the learner's shared memory has them: a version and its values change at once."""
+    """Weights like in the learner's shared memory: a version and its values change together."""
 
     def __init__(self) -> None:
         self.newest: tuple[int, np.ndarray] = (0, np.zeros(0))
@@ -100,7 +100,7 @@ class Published:
 
 
 class Serving:
-    """The loop of the process, in a thread of this one so that its counts and its errors can be seen."""
+    """The loop of the process, run in a thread so that its counts and errors are visible."""
 
     def __init__(self, channel: AnswerChannel) -> None:
         self.weights = Published()
@@ -281,7 +281,7 @@ def test_strangers_get_no_answer_and_do_not_disturb(
             dealer.send(frame)
         dealer.send_multipart([encode_question(PROOF, 1, observations(1)), b"more"])
         wait_until(lambda: inference.status()["foreign"] == len(junk), "all junk counted")
-        dealer.send(bytes(SHAPES.question_bytes + 2_000))  # libzmq hangs up on whoever sends so much
+        dealer.send(bytes(SHAPES.question_bytes + 2_000))  # libzmq disconnects a peer that sends this much
         with worker(endpoint) as channel:
             assert RemotePolicy(channel, SHAPES, PROOF).outputs(observations(2), always) is not None
         assert not dealer.poll(0)
@@ -304,7 +304,7 @@ def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[...,
 
 
 def test_a_learner_that_cannot_share_its_weights_refuses_with_a_sentence(short_folder: Path) -> None:
-    # Three versions of its 400 million weights are more than the 2 GiB that are shared at most.
+    # Three versions of its 400 million weights exceed the limit of 2 GiB of shared memory.
     wide = from_mapping({"environment": "Pendulum-v1", "hidden": [20_000, 20_000], "remote_inference": True})
     endpoint = parse(f"ipc://{short_folder}")
     context = Context(

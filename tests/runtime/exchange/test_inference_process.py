@@ -1,4 +1,4 @@
-"""Remote inference in a process of its own: its answers, its end with the learner, and its restarts."""
+"""Remote inference in a separate process: its answers, its end with the learner, and its restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def observations(shape: ActorShape, rows: int) -> Any:
 
 
 class LearnerUnderTest:
-    """Weights in shared memory, the process that reads them, and what the learner says of it."""
+    """Weights in shared memory, the process that reads them, and the learner's messages about it."""
 
     def __init__(self, endpoint: str, shape: ActorShape, keys: curve_keys.LearnerKeys | None = None) -> None:
         self.sentences: list[str] = []
@@ -137,7 +137,7 @@ def test_a_process_that_is_killed_is_started_again_and_said(
         assert second is not None
         assert (first[1], second[1]) == (1, 2)
         assert "was ended by SIGKILL; it is started again" in ours.sentences[0]
-        # What the first process counted is not forgotten.
+        # The counts of the first process are kept.
         status = wait_until(
             lambda: (counts := ours.inference.status())["questions"] > 1 and counts, "counts of both processes"
         )
@@ -219,7 +219,7 @@ def test_a_network_that_fails_on_each_observation_ends_the_learner(
         wait_until(lambda: ours.inference.status()["batches"], "the count of the answer")
         policy.outputs(np.full((1, 4), 2, np.float32), lambda: not _error(ours.inference))
         problem = _error(ours.inference)
-    # Asked again and again, it was of use only in its first start.
+    # Killed repeatedly, only its first start was useful.
     assert ours.inference.status()["restarts"] == 2
     assert problem == "remote inference gave no answer in 2 starts: failed: KeyError: 'no such layer'"
 
@@ -254,7 +254,7 @@ def test_a_learner_that_is_killed_takes_the_process_along(
     process = psutil.Process(started.process.pid)
     (child,) = wait_until(process.children, "the process of remote inference", log=started)
     wait_until(lambda: "inference" in child.cmdline(), "its program", log=started)
-    assert child.environ()[contract.ENV_RUN_ID] == "test-1"  # by this a launcher finds it
+    assert child.environ()[contract.ENV_RUN_ID] == "test-1"  # a launcher finds it by this
     assert started.end(signal.SIGKILL) == -signal.SIGKILL
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")
 
@@ -266,7 +266,7 @@ def test_a_learner_that_is_asked_to_end_takes_the_process_along_in_order(
     started = run.start("learner")
     (child,) = wait_until(psutil.Process(started.process.pid).children, "the process", log=started)
     wait_until(lambda: "inference" in child.cmdline(), "its program", log=started)
-    # A signal to the learner's group does not reach the child, at whatever moment of its start.
+    # A signal to the learner's group does not reach the child, at any moment of its start.
     assert os.getpgid(child.pid) != os.getpgid(started.process.pid)
     assert started.end(signal.SIGTERM) == contract.EXIT_DONE
     assert not child.is_running()
@@ -302,5 +302,5 @@ def test_a_lifeline_tells_its_two_ends_of_each_other() -> None:
         assert ours.recv(100) == b'{"counts": {"rows": 1}}\n'
         ours.shutdown(socket.SHUT_WR)
         assert line.is_cut()
-    line.report(counts={})  # nobody listens: no error
+    line.report(counts={})  # no reader: not an error
     line.close()

@@ -1,4 +1,4 @@
-"""Weights that a worker uses where the learner wrote them: never of two versions, never of one that is gone."""
+"""Weights used by a worker in the learner's memory: never mixed from two versions, never from freed memory."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class Learner:
         self._exchange.start()
 
     def publish(self, version: int) -> None:
-        # As if a worker of this host had requested weights, so that each version is put into shared memory at once.
+        # As if a worker of this host had requested weights, so that each version is put into shared memory
+        # immediately.
         self._exchange.policies.answer_get(Get("", 0, 0, F4, shared_memory.host_identity()))
         self._exchange.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32), 0)
 
@@ -188,10 +189,10 @@ def test_a_step_with_weights_of_two_versions_is_not_taken(short_folder, wait_unt
 
 
 def test_a_segment_whose_tail_does_not_belong_to_it_is_a_misfit_and_harms_nobody(short_folder, wait_until) -> None:
-    """Between two good ones of the same message; the learner goes on."""
+    """Between two valid ones in the same message; the learner continues."""
     with Learner(short_folder, 1) as learner, peer_at(short_folder) as peer:
         layout = learner.store.layout
-        for truncated in (1, 0, 1):  # two observations behind four steps of one copy: one of them was truncated
+        for truncated in (1, 0, 1):  # two observations after four steps of one copy: one of them was truncated
             arena = SegmentArena.of(bytearray(layout.segment_bytes(4, 2)))
             columns = layout.columns(arena.view, 4, 2)
             for column in columns:

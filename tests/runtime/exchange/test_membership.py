@@ -78,7 +78,7 @@ def machine(terms: SessionTerms = TERMS, ceiling: int = 10_000, accounts: Accoun
 def arrive(
     membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
 ) -> list[Instruction]:
-    """Return the instructions of a message and of the tick that follows it."""
+    """Return the instructions for a message and for the tick after it."""
     arena_bytes = 10 * sum(message.rows.columns.transitions) if isinstance(message, Segments) else 0
     done = membership.handle(Arrived(now, route, message, arena_bytes if size is None else size))
     return done + membership.handle(Ticked(now, membership.credits.ceiling))
@@ -118,7 +118,7 @@ def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) ->
 
 
 def test_much_room_is_granted_at_once_and_the_end_of_it_in_small_parts() -> None:
-    """A fast worker takes the rest: nobody has more than half of its part of it, or a few segments."""
+    """For a fast worker: each worker has at most half of its share of the remaining room, or a few segments."""
     membership = machine(replace(TERMS, window=100), ceiling=8 * 64)
     arrive(membership, HELLO)
     assert membership.members[b"a"].limit == 32
@@ -334,14 +334,14 @@ def test_a_worker_that_does_not_use_its_credit_does_not_gather_that_of_the_other
 
 
 def test_credit_comes_in_pieces_of_which_whole_messages_are_made() -> None:
-    """Workers send what they have credit for at once; small messages must not bring small ones for ever."""
+    """Workers send as soon as they have credit; small messages must not lead to ever more small ones."""
     membership = machine(replace(TERMS, window=100, inflight_transitions=32 * 16 * 8), ceiling=10**9)
     routes = [bytes([index]) for index in range(32)]
     for route in routes:
         arrive(membership, replace(HELLO, pod=f"w-{route[0]}"), route=route)
     offered = dict.fromkeys(routes, 0)
     under_way: deque[tuple[bytes, int]] = deque()
-    for route in routes * 100:  # crumbs at first
+    for route in routes * 100:  # small pieces first
         if offered[route] < membership.members[route].limit:
             under_way.append((route, 1))
             offered[route] += 1
@@ -575,7 +575,7 @@ NON_FINITE = st.frozensets(st.integers(0, 3), max_size=1)
 
 @dataclass(frozen=True)
 class NextSegments:
-    """Segments that a peer would send next, or its Hello. Of random messages hardly any is ever settled.
+    """Segments that a peer would send next, or its Hello. Random messages would hardly ever be accepted.
 
     Each is `ages` versions behind the learner's and has `sizes` transitions: some are accepted, others refused.
     """
@@ -656,8 +656,7 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
 
 
 def test_rows_behind_the_transitions_are_counted_and_bounded() -> None:
-    """A segment with a tail is longer; one with more rows than any can have is a misfit, as are rows that none
-    has."""
+    """A segment with a tail is longer; more rows than possible are a misfit, as are rows without a transition."""
     terms = replace(TERMS, tail_bytes=3)
     assert terms.most_bytes(8) == 8 * (10 + 2 * 3)
     membership = machine(terms)

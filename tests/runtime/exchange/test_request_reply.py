@@ -1,4 +1,4 @@
-"""Requests and replies: who has the keys is answered, everybody else gets no connection, and both ends may go."""
+"""Requests and replies: clients with the keys get answers, others get no connection, and both ends may stop."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_another_token_is_refused_and_reads_nothing(echo):
 
 
 def request_until_refused(stranger: RequestSocket) -> None:
-    """Request again and again: several handshakes must fail until the client is sure of the reason."""
+    """Request repeatedly: several handshakes must fail until the client is sure of the reason."""
     while True:
         try:
             stranger.request([b"read"], 1)
@@ -88,7 +88,7 @@ def request_until_refused(stranger: RequestSocket) -> None:
 
 def test_a_listed_key_with_another_server_s_is_refused(echo):
     forged = from_token("a stranger's")[1]
-    # Knows the server's public key, as everybody may, and has a key of its own.
+    # Knows the server's public key, as anyone may, and has a key of its own.
     known = type(forged)(forged.public, forged.secret, KEYS[1].server)
     with client(echo.address, known) as stranger, pytest.raises(OSError, match=r"keys|nobody answers"):
         stranger.request([b"read"], 1)

@@ -1,4 +1,4 @@
-"""A peer's session machine, alone and with the learner's over a link that loses and a learner that dies."""
+"""A peer's session machine, separately and together with the learner's over a lossy link to a learner that dies."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class World:
             self.offered[name.encode()] = 0
 
     def step(self, collect: bool = True) -> None:
-        """Half a second in which everybody does what is due."""
+        """Half a second in which each party does all due work."""
         self.now += 0.5
         if self.learner is not None:
             self._perform(self.learner.handle(Ticked(self.now, 1_000_000)))

@@ -1,4 +1,4 @@
-"""Real sockets: both transports, peers that vanish and come back, and strangers at the port."""
+"""Real sockets: both transports, peers that vanish and return, and strangers at the port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def free_ports() -> int:
-    """A TCP port that is free, and the next one too."""
+    """A free TCP port whose successor is free too."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -89,7 +89,7 @@ def test_a_peer_outlives_the_learner_and_finds_the_next(where: endpoint.Endpoint
     for turn in range(3):
         with LearnerChannel(where, 1000) as learner:
             messages: list[Inbound] = []
-            while not messages:  # what was sent just before the learner's end is lost, as it should be
+            while not messages:  # messages sent just before the learner's end are lost, as intended
                 send(peer, Port.DATA, [b"turn %d" % turn])
                 messages = learner.poll(0.1)
             assert bytes(messages[0].frames[0]) == b"turn %d" % turn

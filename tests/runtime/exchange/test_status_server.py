@@ -1,4 +1,4 @@
-"""The learner's answers over HTTP: true, bounded, and no way to disturb it."""
+"""The learner's answers over HTTP: correct, bounded, and without effect on training."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_a_request_that_comes_byte_by_byte_is_ended(port: int) -> None:
         with contextlib.suppress(OSError):
             for byte in b"GET /status HTTP/1.1\r\n" + b"x: y\r\n" * 1000:
                 drip.sendall(bytes([byte]))
-                # A read that times out is the server still waiting; an empty one is its end of the connection.
+                # A read that times out means that the server is still waiting; an empty one, that it closed the
+                # connection.
                 drip.settimeout(0.2)
                 with contextlib.suppress(TimeoutError):
                     assert drip.recv(1) == b"", "it answers nobody who has not asked"

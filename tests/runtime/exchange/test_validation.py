@@ -1,4 +1,4 @@
-"""Checks of a learner before it stores: layouts, numbers that are not finite, adjacent arenas."""
+"""Checks of a learner before it stores: layouts, non-finite numbers, adjacent arenas."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_segments_that_are_not_finite_are_found_one_by_one(
     columns = LAYOUT.columns(arena[start : start + counts[index] * LAYOUT.item_bytes], counts[index])
     columns[name].flat[-1] = value
     columns[name].flat[0] = value
-    columns[4][:] = -1  # the bits of an integer may look like no float
+    columns[4][:] = -1  # the bits of an integer may be an invalid float
     rows = SegmentRows.of(*(Trajectory(count, 0, 0, 0, 0.0, 0.0) for count in counts))
     bundle = SegmentBundle.of(LAYOUT, arena.data, rows.columns)
     assert bundle is not None

@@ -1,4 +1,4 @@
-"""A job whose nodes are processes of this machine, and a program that tells rounds apart and needs no torch."""
+"""A job whose nodes are processes of this machine, and a program without torch that distinguishes rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(json.dumps({name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", 
 while not (folder / "over").exists():
     time.sleep(0.05)
 """
-"""Says where it stands and waits for a file; or ends with a code at once."""
+"""Reports its state and waits for a file; or exits with a code immediately."""
 
 
 class Job:
@@ -32,7 +32,7 @@ class Job:
         self.rendezvous = programs.start(*self._rendezvous)
 
     def again(self) -> None:
-        """Start the rendezvous anew."""
+        """Restart the rendezvous."""
         self.rendezvous = self.programs.start(*self._rendezvous)
 
     def node(self, **variables: str) -> Program:
@@ -40,7 +40,7 @@ class Job:
 
 
 def part(node: Program) -> dict:
-    """What a node does now, as its last record says."""
+    """Current state of a node, from its last record."""
     return next((each for each in reversed(node.records("elastic")) if "state" in each), {})
 
 
@@ -58,7 +58,7 @@ def together(*nodes: Program) -> Callable[[], bool]:
 
 
 def come_and_go(programs: Programs, backend: str) -> None:
-    """Nodes come, one is killed, one leaves, one is a stranger, the rendezvous dies; then all have finished."""
+    """Nodes join, one is killed, one leaves, one is a stranger, the rendezvous dies; then all finish."""
     script, token, other = (Path(programs.folder) / name for name in ("round.py", "token", "other"))
     script.write_text(ROUND_PROGRAM)
     token.write_text("the run's token\n")

@@ -1,4 +1,4 @@
-"""Elastic jobs as real processes: rounds that nodes join, leave and die in, and training that goes on."""
+"""Elastic jobs as real processes: rounds that nodes join, leave and die in, and training that continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.programs import Program, Programs, wait_for
 from tests.tiers import starts_processes
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
-"""Each process imports torch: seconds on a machine with nothing else to do, and minutes on one that is busy."""
+"""Each process imports torch: seconds on an idle machine, minutes on a busy one."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
     told = steps(nodes[1])
     together_at = [number for number, each in enumerate(told) if each["world_size"] == 2]
     seen = max(told[number]["step"] for number in together_at)
-    alone = told[together_at[-1] + 1 :]  # it may have been alone before the other came, too
+    alone = told[together_at[-1] + 1 :]  # it may also have trained without the other before that one joined
     snapshot = alone[0]["step"] - 1
     assert snapshot % 4 == 0
     assert snapshot >= seen - 4, "it went on from the last snapshot, not from the start"
@@ -88,7 +88,7 @@ def test_strangers_at_the_rendezvous_s_port_neither_end_nor_move_a_job(programs)
     node = job.node()
     wait_for(together(node), "a round", node, job.rendezvous)
     before = part(node)["time"]
-    # torch's own client, which could list, write and delete all there was in torch's own store.
+    # torch's own client, which could list, write and delete everything in torch's own store.
     with pytest.raises((RuntimeError, ValueError)):
         TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=3))
     for token in ("another token", ""):

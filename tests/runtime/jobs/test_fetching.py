@@ -1,4 +1,4 @@
-"""Fetching: a real server that cuts, forgets and lies; archives that mean harm; a disk and a reader in between."""
+"""Fetching: a real server that cuts, forgets and lies; malicious archives; a disk and a reader in between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUM = hashlib.sha256(BODY).hexdigest()
 
 
 class Served(ThreadingHTTPServer):
-    """Serves one body; what goes wrong is set by the test."""
+    """Serves one body; the test configures its faults."""
 
     daemon_threads = True
 
@@ -48,18 +48,18 @@ class Served(ThreadingHTTPServer):
         """Bytes of each answer after which the connection is cut."""
         self.knows_ranges = True
         self.codes: list[int] = []
-        """Answers that come before the right one."""
+        """Answers sent before the correct one."""
         self.hold = threading.Event()
         self.hold.set()
         self.asked: list[str] = []
-        """The ranges that were asked for."""
+        """The requested ranges."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/data.bin"
 
     def handle_error(self, request, client_address) -> None:
-        """A client that goes away is what is tested."""
+        """Ignore clients that disconnect, which is what the tests are about."""
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -401,7 +401,7 @@ def test_a_long_name_of_a_gigabyte_is_refused_before_it_is_read(tmp_path):
 
 def test_a_dictionary_that_no_memory_holds_is_damage(tmp_path):
     archive = tmp_path / "a.tar.xz"
-    # An old LZMA header that asks for a dictionary of 4 GiB, and a block.
+    # An old LZMA header that requests a dictionary of 4 GiB, and a block.
     archive.write_bytes(b".\xff\xff\xff\xff/a" + bytes(8) + b"@" + bytes(18))
     with pytest.raises(FailedError, match="cannot be unpacked"):
         unpack(archive, tmp_path / "in", "a.tar.xz", Stop())

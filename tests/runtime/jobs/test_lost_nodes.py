@@ -1,4 +1,4 @@
-"""Nodes without a shared volume that are lost, the first one too: training goes on from what the others have."""
+"""Lost nodes without a shared volume, including the first one: training continues from the others' data."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def programs():
         yield started
         for program in started.started:
             if program.process.poll() is None:
-                program.kill_all()  # the trainers are in sessions of their own
+                program.kill_all()  # the trainers run in separate sessions
 
 
 def node(job: Job, name: str) -> Program:
-    """Start a node with a folder of its own, as a pod without a claim has."""
+    """Start a node with a separate folder, like a pod without a claim."""
     folder = job.programs.folder / name
     folder.mkdir()
     return job.node(**{contract.ENV_DIR: str(folder), contract.ENV_POD: name})
@@ -55,7 +55,7 @@ def lose(job: Job, nodes: dict[str, Program], name: str, substitute: str) -> dic
     nodes[substitute] = node(job, substitute)
     wait_for(together(*nodes.values()), "a round with the substitute", *nodes.values())
     first = wait_for(lambda: steps(nodes[substitute]), "training of the substitute", *nodes.values())[0]
-    # Steps after the last snapshot are lost, and no others.
+    # Only steps after the last snapshot are lost.
     assert first["resumed_step"] >= reached - SNAPSHOT_STEPS, [program.text()[-1500:] for program in survivors]
     assert first["resumed_from"] in set(nodes) - {substitute}
     return first

@@ -1,4 +1,4 @@
-"""GPUs of training processes: each has one of its own, or a sentence says why not."""
+"""GPUs of training processes: one GPU each, or a sentence with the reason."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_agents_learn_each_others_processes_and_wait_for_each_other(sessions):
     stores[0].set("x/1", "other")
     assert stores[1].get("x/1") == b"other"
     sessions.together(lambda store: store_util.barrier(store, 2, "end"), *stores)
-    # Nobody is left to come to this one: the round's end ends the waits.
+    # No other node can join this one: the round's end ends the waits.
     second.leave()
     store_util.barrier(stores[0], 2, "again")
     with pytest.raises(DistStoreError, match="is gone"):

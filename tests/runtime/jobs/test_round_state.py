@@ -1,4 +1,4 @@
-"""Rounds of a rendezvous as plain values: who is in, who is awaited, who is lost."""
+"""Rounds of a rendezvous as plain values: members, awaited nodes, lost nodes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_node_beyond_the_most_waits_disturbs_nobody_and_gets_a_lost_nodes_room
     state = without(state, {"a"})
     state = joined(joined(state, node("c"), 2), node("b"), 2)
     assert (ids(state.members), state.waiting) == (["c", "b"], ())
-    # While nodes gather, the expected ones have their room.
+    # While nodes gather, the places of expected ones are kept.
     gathering = joined(without(round_of("a", "b", "c", max_nodes=3), {"c"}), node("a"), 2)
     assert ids(joined(gathering, node("d"), 2).waiting) == ["d"]
 

@@ -1,4 +1,4 @@
-"""The store in which ranks meet listens on the node's own address, and nothing of a job on all interfaces."""
+"""The store in which ranks meet listens on the node's own address; nothing of a job listens on all interfaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ while not (Path(sys.argv[1]) / "over").exists():
 dist.barrier()
 dist.destroy_process_group()
 """
-"""Sums over all ranks, says so, and waits for a file."""
+"""Sums over all ranks, prints the result, and waits for a file."""
 
 
 def listening(process: psutil.Process) -> set[tuple[str, int]]:
@@ -61,7 +61,7 @@ def test_the_store_serves_its_own_address_and_ends(address):
 
 
 def test_a_node_behind_a_translated_address_listens_on_all_interfaces():
-    with TrainingStore("192.0.2.1") as store:  # an address for documents, of no machine's interface
+    with TrainingStore("192.0.2.1") as store:  # a documentation address, of no real interface
         assert store.port > 0
 
 

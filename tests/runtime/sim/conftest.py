@@ -1,4 +1,4 @@
-"""Real simulators on ports of their own, and a count of what is left of them by the environment of processes."""
+"""Real simulators on separate ports, and a count of leftover processes by their environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait until the condition gives something true and return it."""
+    """Wait until the condition returns a true value and return it."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
@@ -29,7 +29,7 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 
 def carrying(text: str) -> list[int]:
-    """Pids of living processes whose environment holds a text, ourselves excepted: nobody's books, the kernel's."""
+    """Pids of living processes whose environment contains a text, except ourselves, as reported by the kernel."""
     pids = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -52,7 +52,7 @@ class Simulators:
         self.leases: list[PortLease] = []
 
     def start(self, *arguments: str) -> dict[str, int]:
-        """Start one and return its ports once it says that it listens."""
+        """Start one and return its ports once it reports that it listens."""
         lease = PortLease.acquire()
         self.leases.append(lease)
         ports = Addresses.of(lease.ports).ports

@@ -1,8 +1,8 @@
-"""Somebody else's client of the lab's simulator, written from the facts of its protocol alone.
+"""Independent client of the lab's simulator, written only from the facts of its protocol.
 
-It shares no code with `runtime.sim`: the WebSocket is done by hand on a plain socket, every format is written out
-here a second time, and it does what Learn-to-Race's own client does in the same order: connect, open a level, bind
-the pose port, enable a camera before setting it, configure the driver, poll until steering is echoed, drive.
+It shares no code with `runtime.sim`: the WebSocket is implemented on a plain socket, and every format is written
+out here a second time. It does the same as Learn-to-Race's own client, in the same order: connect, open a level,
+bind the pose port, enable a camera before setting it, configure the driver, poll until steering is echoed, drive.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Control:
 
 
 class PoseThread:
-    """Receives 126-byte datagrams for ever; any other size ends it, as it ends the lab's client."""
+    """Receives 126-byte datagrams forever; any other size ends it, as it ends the lab's client."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -157,7 +157,7 @@ def to_enu(latitude: float, longitude: float, altitude: float, reference: list[f
 
 
 class LabClient:
-    """All of it together, for one car."""
+    """The complete client, for one car."""
 
     def __init__(self, ports: dict[str, int], track: dict[str, object] | None = None) -> None:
         self.ports = ports
@@ -203,7 +203,7 @@ class LabClient:
         raise AssertionError("steering was never echoed")
 
     def observe(self) -> np.ndarray:
-        """The pose with east, north and up in metres, where the lab's client puts them."""
+        """The pose with east, north and up in metres, in the fields of the lab's client."""
         pose = self.poses.data.copy()
         assert self.track is not None
         enu = to_enu(pose[16], pose[15], pose[17], self.track["ReferencePoint"])

@@ -1,4 +1,6 @@
-"""A simulator as a container on a real Docker Engine: the same interface, and nothing left when the worker dies."""
+"""A simulator as a container on a real Docker Engine: the same interface, and no leftovers after the worker
+dies.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ pytestmark = pytest.mark.cluster
 SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
 IMAGE = "debian:bookworm-slim"
 PORTS = ["--port", "{control}", "--action-port", "{action}", "--pose-port", "{pose}", "--camera-port", "{camera}"]
-"""Our interpreter and its libraries are mounted: what is tested is the container, not what an image holds."""
+"""Our interpreter and its libraries are mounted: the test concerns the container, not an image's contents."""
 
 
 def labelled(label: str, socket: str = SOCKET) -> list[dict]:
-    """Containers that carry a label, ended ones included."""
+    """Containers that carry a label, including ended ones."""
     client = DockerClient(DockerEndpoint(f"unix://{socket}"))
     try:
         return client.request_json("GET", "/containers/json", all=1, filters={"label": [label]})
@@ -61,7 +63,7 @@ def spec(**options: object) -> SimulatorSpec:
 
 @pytest.fixture
 def run_id(monkeypatch):
-    """A label by which every container of a test is found."""
+    """A label that identifies every container of a test."""
     value = f"container-test-{os.getpid()}-{os.urandom(4).hex()}"
     monkeypatch.setenv("L2R_RUN_ID", value)
     yield value

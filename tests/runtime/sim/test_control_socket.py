@@ -1,4 +1,4 @@
-"""A worker's simulators seen to from another process of its pod: state, restart, signal, one camera image."""
+"""A worker's simulators controlled from another process of its pod: state, restart, signal, one camera image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 
 class Pod:
-    """A worker's environment that is driven on a thread, and the command line beside it."""
+    """A worker's environment driven on a thread, and the command line in the same pod."""
 
     def __init__(self, num_envs: int, pod_id: str) -> None:
         self.pod_id = pod_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection, serve
 
 from runtime.sim.wire import rpc_methods
-from runtime.sim.wire.controller import AsyncController, Controller
+from runtime.sim.wire.controller import Controller
 from runtime.sim.wire.errors import (
     BadReplyError,
     CallError,
@@ -36,7 +35,7 @@ def right(connection: ServerConnection, request: dict, result: object = "harbour
 
 
 class Scripted:
-    """A WebSocket server that answers the first call by a script and all later ones as it should."""
+    """A WebSocket server that answers the first call by a script and all later ones correctly."""
 
     def __init__(self) -> None:
         self.script: Script = right
@@ -66,30 +65,16 @@ def simulator():
     scripted.close()
 
 
-def ask(face: str, port: int, *calls: rpc_methods.Call) -> list[object]:
+def ask(port: int, *calls: rpc_methods.Call) -> list[object]:
     """Make calls one after the other over one connection; each gives its result or its error."""
-
-    def attempt_sync() -> list[object]:
-        result: list[object] = []
-        with Controller(port=port, timeout_seconds=TIMEOUT) as controller:
-            for call in calls:
-                try:
-                    result.append(controller.call(call))
-                except CallError as error:
-                    result.append(error)
-        return result
-
-    async def attempt_async() -> list[object]:
-        result: list[object] = []
-        async with AsyncController(port=port, timeout_seconds=TIMEOUT) as controller:
-            for call in calls:
-                try:
-                    result.append(await controller.call(call))
-                except CallError as error:
-                    result.append(error)
-        return result
-
-    return attempt_sync() if face == "sync" else asyncio.run(attempt_async())
+    result: list[object] = []
+    with Controller(port=port, timeout_seconds=TIMEOUT) as controller:
+        for call in calls:
+            try:
+                result.append(controller.call(call))
+            except CallError as error:
+                result.append(error)
+    return result
 
 
 def silent(connection, request):
@@ -141,15 +126,12 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, face, name):
+def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, name):
     script, expected = SCRIPTS[name]
     simulator.script = script
     began = time.monotonic()
-    first, *again = ask(
-        face, simulator.port, rpc_methods.get_level(), rpc_methods.get_level(), rpc_methods.get_level()
-    )
+    first, *again = ask(simulator.port, rpc_methods.get_level(), rpc_methods.get_level(), rpc_methods.get_level())
 
     assert type(first) is expected
     assert first.method == "get_level"
@@ -159,40 +141,17 @@ def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, f
     assert time.monotonic() - began < 4 * TIMEOUT + 2.0
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
-def test_answers_are_matched_by_id(simulator, face):
+def test_answers_are_matched_by_id(simulator):
     simulator.script = wrong_id_first
 
-    assert ask(face, simulator.port, rpc_methods.get_level()) == ["harbour"]
+    assert ask(simulator.port, rpc_methods.get_level()) == ["harbour"]
 
 
 def test_a_flood_of_answers_to_nothing_ends_in_an_error(simulator):
     simulator.script = endless_strays
-    (result,) = ask("sync", simulator.port, rpc_methods.get_level())
+    (result,) = ask(simulator.port, rpc_methods.get_level())
 
     assert isinstance(result, BadReplyError | CallTimeoutError)
-
-
-async def test_overlapping_calls_each_get_their_own_answer():
-    waiting: list[dict] = []
-
-    def hold(connection: ServerConnection) -> None:
-        for text in connection:
-            waiting.append(json.loads(text))
-            if len(waiting) == 3:
-                for asked in reversed(waiting):
-                    right(connection, asked, asked["method"])
-
-    with serve(hold, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        wanted = [rpc_methods.Call(name, {}, str) for name in ("a", "b", "c")]
-        async with AsyncController(port=server.socket.getsockname()[1]) as controller:
-            found = await asyncio.gather(*(controller.call(call) for call in wanted))
-        server.shutdown()
-        thread.join()
-
-    assert found == ["a", "b", "c"]
 
 
 def listening(behaviour: str) -> socket.socket:
@@ -203,9 +162,8 @@ def listening(behaviour: str) -> socket.socket:
     return sock
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("behaviour", ["refused", "mute", "http"])
-def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
+def test_what_is_no_websocket_is_an_error_within_the_timeout(behaviour):
     sock = listening(behaviour)
 
     def reply() -> None:
@@ -218,7 +176,7 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
     if behaviour == "http":
         thread.start()
     began = time.monotonic()
-    (result,) = ask(face, sock.getsockname()[1], rpc_methods.get_vehicle_state(3))
+    (result,) = ask(sock.getsockname()[1], rpc_methods.get_vehicle_state(3))
     if behaviour == "http":
         thread.join()
     sock.close()
@@ -232,7 +190,7 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
 @given(garbage=st.binary(max_size=200) | st.text(max_size=200))
 def test_whatever_comes_back_is_a_result_or_a_typed_error(simulator, garbage):
     simulator.script = lambda connection, _: connection.send(garbage)
-    (result,) = ask("sync", simulator.port, rpc_methods.get_level())
+    (result,) = ask(simulator.port, rpc_methods.get_level())
 
     assert isinstance(result, BadReplyError | CallTimeoutError)
 
@@ -270,7 +228,7 @@ def test_every_method_reads_any_result_or_refuses_it(call, result):
     try:
         call.read(result)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
-        pass  # what the controller turns into a BadReplyError
+        pass  # the exceptions that the controller turns into a BadReplyError
 
 
 def test_every_method_works_on_the_reference_simulator(simulators):

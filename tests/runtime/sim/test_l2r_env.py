@@ -1,4 +1,4 @@
-"""The environments over running simulators: the same task as in process, and losses that cost an episode only."""
+"""The environments over running simulators: the same task as in process, and losses that only cost an episode."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK = {
 }
 
 PATIENT = {"hung_seconds": 30.0, "heartbeat_seconds": 5.0, "pose_seconds": 30.0}
-"""Where a simulator that is merely slow must not be taken for one that hangs."""
+"""Long timeouts, for tests in which a slow simulator must not be mistaken for a hanging one."""
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def steer(obs: np.ndarray) -> np.ndarray:
 
 
 def plain_place(obs: np.ndarray) -> np.ndarray:
-    """A place to steer by, where observations are of another kind."""
+    """A place to steer by, if observations are of another kind."""
     return np.zeros((len(obs), 23), np.float32)
 
 
 def lose(env: L2RVectorEnv, obs: np.ndarray, row: int = 0) -> StepResult:
-    """Kill the simulator of a copy and step until that shows."""
+    """Kill the simulator of a copy and step until the loss is visible."""
     handle = env._drives[row].supervisor._handle
     handle.signal(9)
     deadline = time.monotonic() + 30
@@ -259,7 +259,7 @@ def test_options_that_cannot_be_are_refused(options):
 
 @pytest.fixture
 def car(tmp_path, request):
-    """One car with a small camera, on a track of a file; its simulator gets the parameter's time to answer."""
+    """One car with a small camera, on a track from a file; the parameter sets its simulator's response time."""
     (tmp_path / "field.json").write_text(json.dumps(own_map("meadow").to_json()))
     env = gymnasium.make(
         runtime.rl.envs.l2r_gym.L2R_ID,

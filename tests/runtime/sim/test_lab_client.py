@@ -1,4 +1,4 @@
-"""A client that knows nothing of this project drives the reference simulator for a whole episode."""
+"""A client without any code of this project drives the reference simulator for a full episode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_whole_episode_with_camera_pose_and_action(client):
     assert np.hypot(*(centre[nearest] - start[[16, 15]])) < 2.0, "it stands on the track of the file"
     indices, speeds, images = [], [], []
     for _ in range(40):
-        # Steer towards the point 12 m ahead: in the client's own terms yaw is 0 to the north, left is positive.
+        # Steer towards the point 12 m ahead: in the client's terms yaw is 0 to the north, left is positive.
         pose = client.observe()
         place = pose[[16, 15]]
         nearest = int(np.argmin(np.hypot(*(centre - place).T)))
@@ -73,7 +73,7 @@ def test_poses_come_a_hundred_times_a_second_and_tell_of_the_last_action(client)
     client.reset()
     rates = []
     deadline = time.monotonic() + 60
-    # A machine that has others to serve loses poses; it never makes more of them.
+    # A busy machine loses poses; it never produces more of them.
     while not rates or (rates[-1] < 80 and time.monotonic() < deadline):
         before, began = client.poses.count, time.monotonic()
         time.sleep(1.0)

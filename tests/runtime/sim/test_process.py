@@ -1,4 +1,6 @@
-"""Supervised simulators as real processes: each failure named rightly, and nothing left, whoever is killed."""
+"""Supervised simulators as real processes: each failure named correctly, and no leftovers, whichever process is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ QUICK = {
 
 
 class Watched:
-    """A supervisor and the marks of all that it has started."""
+    """A supervisor and the marks of all processes that it has started."""
 
     def __init__(
         self, folder: Path, pose_time: Callable[[], float | None] = lambda: None, **options: object
@@ -124,7 +126,7 @@ def test_one_that_never_listens_is_given_up_within_the_deadline(tmp_path):
 def test_one_that_is_slow_is_not_taken_for_one_that_hangs(tmp_path):
     watched = Watched(tmp_path, **a_fault("slow@0"), hung_seconds=8.0)
     watched.supervisor.start()
-    time.sleep(9.0)  # longer than it may be silent; there is nothing else to wait for
+    time.sleep(9.0)  # longer than its allowed silence
 
     watched.supervisor.check()
     assert watched.supervisor.stop() == 0
@@ -234,7 +236,7 @@ def test_a_simulator_outlives_the_thread_that_started_it(tmp_path):
     thread.start()
     thread.join()
     pid = eventually(lambda: watched.handles[-1].ended() or watched.handles[-1].pid, "a start")
-    time.sleep(0.3)  # the death signal of the thread would have come at once
+    time.sleep(0.3)  # the death signal of the thread would have arrived immediately
 
     watched.supervisor.check()
     assert psutil.pid_exists(pid)
@@ -289,11 +291,11 @@ def test_a_watch_that_fails_again_and_again_spends_the_budget_and_says_why(tmp_p
     assert watched.survivors() == []
 
 
-# --- whoever is killed ----------------------------------------------------------------------------------
+# --- kill of any process --------------------------------------------------------------------------------
 
 
 class Killed:
-    """A worker process under its own mark, to be killed with its shim and simulator in any order."""
+    """A worker process with a separate mark, to be killed with its shim and simulator in any order."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.mark = f"L2R_RUN_ID={uuid.uuid4().hex}"
@@ -305,7 +307,7 @@ class Killed:
         self.pids = {"worker": self.process.pid, **self.line("shim")}
 
     def line(self, key: str) -> dict[str, int]:
-        """The next thing it says that has this key."""
+        """The next output line that has this key."""
         assert self.process.stdout is not None
         for text in self.process.stdout:
             said = json.loads(text)
@@ -317,7 +319,7 @@ class Killed:
         try:
             os.kill(self.pids[who], signal.SIGKILL)
         except ProcessLookupError:
-            pass  # the one before has taken it along, which is as it should be
+            pass  # it ended with the previous one, as intended
         if who == "worker":
             self.process.wait()
 
@@ -371,7 +373,9 @@ FAULTS = {None: None, "ignore-sigterm": None, "grandchild": None, **{kind: NAMED
 
 
 def cycle(folder: Path, rng: random.Random) -> tuple[str | None, Cause | None, int, int, list[int]]:
-    """Start one with a random fault, wait for it, stop it; what was expected and found, its port, who is left."""
+    """Start one with a random fault, wait for it, stop it; return expected and actual result, its port,
+    leftovers.
+    """
     kind = rng.choice(list(FAULTS))
     watched = Watched(folder, **(a_fault(kind) if kind else {}), restarts=0)
     port = 0

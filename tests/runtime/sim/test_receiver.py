@@ -1,4 +1,6 @@
-"""Thread that reads poses and images: an error of one source is told to its owner and leaves the others alone."""
+"""Thread that reads poses and images: an error of one source is reported to its owner and does not affect the
+others.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ POSE = protocol.pack_pose([0.5, 1, 1, *range(3, 30)])
 
 
 class Selector(selectors.DefaultSelector):
-    """Selector that fails, or holds its answer back, as the test wants it."""
+    """Selector that fails, or delays its answer, as requested by the test."""
 
     problem: OSError | None = None
     held_back: int | None = None
-    """Descriptor whose readiness is told only when `may_answer` is set."""
+    """Descriptor whose readiness is only reported when `may_answer` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,14 +67,14 @@ def send(port: int) -> None:
 
 
 def bound() -> socket.socket:
-    """A socket with an address of its own."""
+    """A socket bound to a free address."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind(("127.0.0.1", 0))
     return made
 
 
 def is_read(observations: Observations, port: int) -> bool:
-    """Send a pose, and return true if it has come."""
+    """Send a pose, and return True if it was received."""
     send(port)
     return observations.wait(lambda _: True, 0.5) is not None
 

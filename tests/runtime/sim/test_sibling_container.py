@@ -1,4 +1,4 @@
-"""A simulator as a container beside the worker, on a fake Engine: its body, its end, and its removal."""
+"""A simulator as a separate container for the worker, on a fake Engine: its body, its end, and its removal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.docker_engine import FakeDockerEngine
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     monkeypatch.setattr(container, "INSPECT_SECONDS", 0.0)
-    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:1")  # the spec alone names the Engine
+    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:1")  # only the spec names the Engine
     made = FakeDockerEngine(str(tmp_path / "docker.sock"))
     yield made
     made.close()
@@ -84,7 +84,7 @@ def test_a_signal_reaches_its_first_process(fake, spec):
     started.signal(9)
     assert fake.by_name(started.name)["State"]["ExitCode"] == 137
     started.stop(0.0)
-    started.signal(9)  # it is gone: that does not matter
+    started.signal(9)  # already removed, which is fine
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""The parts that need no process: wire formats, signs of life, budgets, positions, maps, pictures and measures."""
+"""The parts without processes: wire formats, signs of life, budgets, positions, maps, images and measures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_any_bytes_are_read_or_refused(data):
         try:
             read(data)
         except protocol.WireError:
-            pass  # the only error that there may be
+            pass  # the only allowed error
 
 
 @given(st.floats(-1, 1), st.integers(0, 63))
@@ -235,7 +235,7 @@ FRAME = LocalFrame(52.0, -1.0, 100.0)
 def test_braking_in_a_straight_line_takes_the_distance_that_physics_says(car):
     car.set_pose(0.0, 0.0, 0.0, forward=30.0)
     driven(car, 0.0, -8.0, 6.0)
-    # du/dt = -(a + rolling) - drag u^2, so the way is ln(1 + drag u^2 / (a + rolling)) / (2 drag).
+    # du/dt = -(a + rolling) - drag u^2, so the distance is ln(1 + drag u^2 / (a + rolling)) / (2 drag).
     a, drag = 8.0 + 0.12, 0.0012
     expected = math.log(1 + drag * 30.0**2 / a) / (2 * drag)
 

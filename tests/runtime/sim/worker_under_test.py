@@ -1,4 +1,4 @@
-"""A worker that drives a simulator until it is killed; it says what it has started, one JSON line each time."""
+"""A worker that drives a simulator until it is killed; it reports each started process as one JSON line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runtime.sim.wire.udp_io import Receiver
 
 
 def main(folder: str, options: str) -> None:
-    """Drive for ever, over whatever happens to the simulator."""
+    """Drive forever, whatever happens to the simulator."""
     spec = SimulatorSpec.from_mapping(json.loads(options))
 
     def start(wanted: SimulatorSpec) -> SimulatorProcess:

@@ -1,4 +1,4 @@
-"""Track geometry against shapes whose answers are known, and the project's own courses."""
+"""Track geometry against shapes with known answers, and the project's own courses."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_projection_finds_distance_offset_and_heading():
 
 
 def test_projection_moves_smoothly_around_the_whole_course():
-    """Also off the centre line, where samples of the inside of a bend lie close together."""
+    """Also off the centre line, where samples inside a bend are close together."""
     track = circle(radius=20.0)
     angles = np.arange(0, 4 * np.pi, 0.005)
     near = track.locate(np.array([16.0]), np.array([0.0]))

@@ -1,4 +1,4 @@
-"""The vehicle against closed forms: what a bicycle on limited grip must do."""
+"""The vehicle against closed forms: the required behaviour of a bicycle on limited grip."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ def full(state: VehicleState, value: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("friction", "deceleration"), [(1.35, 0.95 * 1.35 * GRAVITY), (2.5, 16.0)])
 def test_braking_distance_is_speed_squared_over_twice_the_deceleration(friction, deceleration):
-    """Limited by grip on slicks; by the brakes where there is more grip than they can use."""
+    """Limited by grip on slicks; by the brakes if there is more grip than they can use."""
     vehicle = Vehicle(replace(FREE, friction=friction))
     state = rolling_at(10.0, 20.0, 40.0)
     speeds = state.forward.copy()
     for _ in range(600):
         vehicle.advance(state, full(state, 0.0), full(state, -16.0), 0.01, substeps=1)
     assert state.forward == pytest.approx(np.zeros(3))
-    # A step of Euler's method is short by half of what the first one covers.
+    # A step of Euler's method is short by half of the first step's distance.
     assert state.x == pytest.approx(speeds**2 / (2 * deceleration) - speeds * 0.005, rel=1e-3)
     assert state.y == pytest.approx(np.zeros(3))
     assert vehicle.params.max_deceleration == pytest.approx(deceleration)
@@ -81,7 +81,7 @@ def test_fast_gentle_circle_follows_the_understeer_gradient():
 @pytest.mark.parametrize("speed", [15.0, 25.0, 40.0])
 @pytest.mark.parametrize("acceleration", [0.0, 6.0, -10.0])
 def test_tyres_give_friction_times_gravity_and_no_more(speed, acceleration):
-    """Whatever the driver does, the path curves with a radius of v^2 / (mu g) at the least."""
+    """Whatever the driver does, the path curves with a radius of at least v^2 / (mu g)."""
     vehicle = Vehicle(FREE)
     state = rolling_at(*[speed] * 6)
     steering = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0])

@@ -388,11 +388,9 @@ def _leads_session(proc: ProcessIdentity) -> bool:
 
 
 def _rouse_keeper(folder: RunFolder) -> None:
-    """Make sure that the queue has a keeper: slots are free, an end must be recorded, and it may have been
-    killed.
-    """
+    """See that the queue has a keeper: slots are free, an end is to be recorded, and it may have been killed."""
+    from l2rtui.backends.queue_store import QueueStore
     from l2rtui.backends.queued.keeper_process import ensure_keeper
-    from l2rtui.backends.queued.store import QueueStore
 
     # A folder of another name belongs to a test or another tool, which has no queue.
     if folder.root.path.name == "local":

@@ -1,6 +1,6 @@
-"""Export to MLflow: a run of its own for each of ours, in the MLflow experiment of its experiment.
+"""Export to MLflow: one MLflow run for each of our runs, in the MLflow experiment of its experiment.
 
-Where it goes is MLflow's own setting, ``MLFLOW_TRACKING_URI``: a server, an SQLite file or a folder.
+MLflow's setting ``MLFLOW_TRACKING_URI`` names the destination: a server, an SQLite file or a folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from l2rtui.domain.history.record import RunOutcome
 from l2rtui.services.history.exports.tracked_run import TrackedRun
 
 MAX_METRICS: Final = 1_000
-"""Metrics of one request, as `MAX_PARAMETERS` of parameters: limits of MLflow's REST API."""
+"""Metrics of one request, as `MAX_PARAMETERS` for parameters: limits of MLflow's REST API."""
 MAX_PARAMETERS: Final = 100
 MAX_PARAMETER_CHARS: Final = 6_000
 MAX_TAG_CHARS: Final = 5_000
@@ -36,11 +36,11 @@ class MlflowExport:
         self.place = str(mlflow.get_tracking_uri())
 
     def put(self, run: TrackedRun) -> bool:
-        """Write a run; return False where MLflow has it with its end already."""
+        """Write a run; return False if MLflow has it with its end already."""
         name = self._project or run.group
         experiment = self._client.get_experiment_by_name(name)
         folder = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        # One that has no end yet, or whose export was cut off, is written anew.
+        # A run without an end, or whose export was interrupted, is written again.
         for earlier in self._client.search_runs([folder], f"tags.`{_ID}` = '{run.run_id}'"):
             if earlier.info.status != "RUNNING":
                 return False

@@ -1,6 +1,6 @@
-"""Export to Weights & Biases: a run with the id of ours, in a project, grouped by its experiment.
+"""Export to Weights & Biases: a run with the same id as ours, in a project, grouped by its experiment.
 
-Where it goes are its own settings: ``WANDB_MODE=offline`` writes a folder for ``wandb sync``, else it needs
+Its own settings name the destination: ``WANDB_MODE=offline`` writes a folder for ``wandb sync``; otherwise it needs
 ``WANDB_API_KEY`` or an earlier ``wandb login``.
 """
 
@@ -31,7 +31,7 @@ class WandbExport:
         self.place = f"project {self._project}"
 
     def put(self, run: TrackedRun) -> bool:
-        """Write a run; of one that was exported before, only the steps that it lacks are taken by the service."""
+        """Write a run; if it was exported before, the service accepts only the missing steps."""
         quiet = {
             "silent": True,
             "console": "off",
@@ -49,7 +49,8 @@ class WandbExport:
             settings=self._wandb.Settings(**quiet),
         )
         try:
-            # Its own step must be whole and rise by calls; charts go over env steps by their metric.
+            # W&B's own step must be an integer that rises with each call; charts use env steps through their
+            # metric.
             copy.define_metric("*", step_metric=STEP)
             for point in run.points:
                 copy.log({STEP: point.step, TIME: point.time, **point.figures}, step=point.step)

@@ -1,4 +1,4 @@
-"""A recorded run in the terms that experiment trackers share: parameters, tags, a curve, a summary and texts."""
+"""A recorded run in terms common to experiment trackers: parameters, tags, a curve, a summary and texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from l2rtui.services.history.lookup import spec_document
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Mean figures of one stretch of a run.
+    """Mean figures of one interval of a run.
 
     Attributes:
         step: Env steps at its end. time: seconds since the epoch.
@@ -30,12 +30,12 @@ class TrackedRun:
     """One run for a tracker.
 
     Attributes:
-        group: Experiment; that of a single run is its own name.
+        group: Experiment; for a single run its own name.
         parameters: Leaves of the spec by their paths, such as ``train.gamma``.
-        tags: Facts that are no parameters; ``l2rtui.run_id`` is there always.
+        tags: Other facts; ``l2rtui.run_id`` is always present.
         points: In the order of env steps, each step once.
         texts: Contents of files by their names.
-        started, ended: Seconds since the epoch; ended is None while nobody has seen the end.
+        started, ended: Seconds since the epoch; ended is None while the end is unknown.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TrackedRun:
 
 
 def tracked_run(record: HistoryRecord) -> TrackedRun:
-    """Return a record for a tracker; what looked like a secret is not in the record."""
+    """Return a record for a tracker; the record does not contain values that looked like a secret."""
     entry = record.entry
     figures = {name: getattr(entry, name) for name in ("env_steps", "best_return", "final_return")}
     return TrackedRun(
@@ -99,7 +99,7 @@ def _points(record: HistoryRecord) -> Iterator[CurvePoint]:
     last = -1
     for index, (step, time) in enumerate(zip(steps, times, strict=False)):
         if step is None or time is None or int(step) <= last:
-            continue  # trackers take the figures of a step once, in order
+            continue  # trackers accept the figures of a step once, in order
         values = {name: values[index] for name, values in columns.items() if index < len(values)}
         last = int(step)
         yield CurvePoint(last, time, {name: value for name, value in values.items() if value is not None})
@@ -110,5 +110,5 @@ def _texts(record: HistoryRecord) -> Iterator[tuple[str, str]]:
     if record.launch.source.diff:
         yield "changes.diff", record.launch.source.diff
     for pod, lines in record.ending.logs if record.ending else ():
-        # Names of pods are names of files; `RUN/SET/INDEX` has slashes.
+        # Names of pods become names of files; `RUN/SET/INDEX` has slashes.
         yield f"logs/{pod.replace('/', '_')}.txt", "\n".join((*lines, ""))

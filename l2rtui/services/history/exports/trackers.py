@@ -34,35 +34,35 @@ class RunExport(Protocol):
     """Writer of runs to one tracker.
 
     Attributes:
-        place: Where they go, for people.
+        place: Destination, for display.
     """
 
     place: str
 
     def put(self, run: TrackedRun) -> bool:
-        """Write a run; return False where it is there already."""
+        """Write a run; return False if it is already there."""
 
 
 _EXPORTS: Final[Mapping[Tracker, Callable[[Any, str], RunExport]]] = MappingProxyType(
     {Tracker.MLFLOW: MlflowExport, Tracker.WANDB: WandbExport}
 )
 _QUIET: Final = MappingProxyType({"WANDB_SILENT": "true", "MLFLOW_DISABLE_TELEMETRY": "true"})
-"""Set where the user has not: our output is ours, and a copy of a record is nobody else's business."""
+"""Defaults unless the user has set them: no output in between ours, and no telemetry about copied records."""
 
 
 def export_runs(
     tracker: Tracker, records: Iterable[HistoryRecord], project: str = ""
 ) -> tuple[str, list[str], list[str]]:
-    """Write records to a tracker; blocks for as long as it takes, so it belongs into a thread.
+    """Write records to a tracker; call it in a thread, since it blocks.
 
     Args:
-        project: MLflow experiment or W&B project; empty for that of each run, or the default.
+        project: MLflow experiment or W&B project; empty for each run's own, or the default.
 
     Returns:
-        Where they are, names of the runs that were written, and of those that were there already.
+        Destination, names of the runs that were written, and of those that were already there.
 
     Raises:
-        UsageError: the tracker is not installed. BackendError: it failed; runs before are written.
+        UsageError: the tracker is not installed. BackendError: it failed; earlier runs are written.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -81,7 +81,7 @@ def export_runs(
             name = record.entry.run
             (written if export.put(tracked_run(record)) else present).append(name)
     except Exception as error:
-        # Whatever the library raises: it has a hundred classes for a server out of reach.
+        # Any exception: the library has a hundred classes for an unreachable server.
         _log.warning("export to %s", tracker, exc_info=True)
         lines = str(error).splitlines() or [type(error).__name__]
         reason = sanitize(redact(lines[0]))[:MAX_REASON_CHARS].rstrip(".")

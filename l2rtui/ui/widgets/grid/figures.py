@@ -1,4 +1,4 @@
-"""Figures beside the slots: rates of runs, idle GPUs, and the age of all of it; and how a tile writes them."""
+"""Figures of the slot grid: rates of runs, idle GPUs, and the age of these data; and their text in a tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten, style_of_lev
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _ROOMY: Final = 9
-"""Columns of a tile from which a blank parts bar and percentage."""
+"""Width of a tile from which a space separates bar and percentage."""
 _SUFFIXES: Final = ("", "k", "M", "G")
 
 
@@ -24,12 +24,14 @@ class RunFigure:
         rate: Env steps a second; None if unknown.
         age: Age of its last record where that says nothing of the present; else empty.
         level, word: State of its learning where that needs somebody; level is OK else.
+        devices: Node and index of the GPUs on which it collects; empty where these are unknown.
     """
 
     rate: float | None = None
     age: str = ""
     level: Level = Level.OK
     word: str = ""
+    devices: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,14 @@ class GridFigures:
     Attributes:
         runs: By name of the run.
         idle: Time for which a held GPU has done nothing, by node and index; only where that is long.
+        rates: Env steps a second of the workers on a GPU, by node and index; only where the records of all are new.
         age: Age of everything that is shown while the backend does not answer; else empty.
         silent: Age of the nodes of a context that does not answer, by its name, where several are shown.
     """
 
     runs: Mapping[str, RunFigure] = field(default_factory=dict)
     idle: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    rates: Mapping[tuple[str, int], float] = field(default_factory=dict)
     age: str = ""
     silent: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,22 +68,35 @@ def compact(number: float) -> str:
 
 
 def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]:
-    """Draw a share of 0 to 1 as a bar with its percentage, together so many columns; ``?`` where it is unknown."""
+    """Draw a share of 0 to 1 as a bar with its percentage in this many columns together; ``?`` if unknown."""
     if share is None:
         return (Span(" " * (width - 1), TextStyle.DIM), UNKNOWN)
     share = min(1.0, max(0.0, share))
     digits = 4 if width < _ROOMY else 5
     room = width - digits
     eighths = round(share * room * 8)
-    # Anything that is not nothing shows.
+    # Any share above zero is visible.
     eighths = max(eighths, 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     bar = "█" * full + (_EIGHTHS[rest] if rest else "")
     return Span(bar, style), Span("▁" * (room - len(bar)), TextStyle.DIM), Span(f"{share:>{digits}.0%}")
 
 
-def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -> tuple[Span, ...]:
-    """Write the speed of the runs on a GPU after their letters; a run that needs somebody goes before numbers."""
+def rate_of(
+    letters: Sequence[Span],
+    figures: Sequence[RunFigure],
+    width: int,
+    device: tuple[str, int] | None = None,
+    own: float | None = None,
+) -> tuple[Span, ...]:
+    """Write the speed of the runs on a GPU after their letters; a run that needs somebody goes before numbers.
+
+    A learner's record has the rate of the whole run, which is that of a GPU only if the run collects nowhere else.
+
+    Args:
+        device: Node and index of the GPU.
+        own: Env steps a second of its workers by their own records; None if unknown.
+    """
     heads = tuple(letters) if len(letters) < 3 else (letters[0], Span("…", TextStyle.DIM))
     room = max(0, width - len(heads) - 1)
     worst = max(figures, key=lambda own: (own.level is Level.BAD, own.level is Level.WARN, bool(own.age)))
@@ -91,9 +108,11 @@ def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -
         text = f"silent {worst.age}" if len(worst.age) + 7 <= room else f"▲{worst.age}"
         return (*heads, Span(f"{text:>{room + 1}}", TextStyle.WARN))
     rates = [figure.rate for figure in figures]
-    if any(rate is None for rate in rates):
+    if own is None and any(rate is None for rate in rates):
         return (*heads, Span(" " * room), UNKNOWN)
-    total = sum(rate for rate in rates if rate is not None)
+    if own is None and any(figure.devices and figure.devices != {device} for figure in figures):
+        return (*heads, Span(" " * (room + 1)))
+    total = own if own is not None else sum(rate for rate in rates if rate is not None)
     full = f"{count(round(total))}/s"
     text = full if len(full) <= room else compact(total)
     return (*heads, Span(f"{text:>{room + 1}}"))

@@ -13,16 +13,16 @@ from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.ui.text import HUES, Line, Span, TextStyle, plural, shorten, width_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
-"""One letter a run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
+"""One letter per run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
 FOREIGN: Final = "x"
 MANY: Final = "#"
 """Letter of all runs after the twenty-fifth; the details of the slot under the cursor name the run."""
 IDLE: Final = "○"
-"""Glyph of a GPU that is held and has done nothing for long."""
+"""Glyph of a held GPU that has been idle for long."""
 OWN_RESERVATION: Final = Span("=", TextStyle.OK)
 """Cell of a free slot that the user has reserved."""
 MISMATCH: Final = Span("≠", TextStyle.WARN)
-"""Cell of a slot whose holder does not fit its place; its details say why."""
+"""Cell of a slot whose holder does not match its place; its details give the reason."""
 GLYPHS_OF_STATES: Final = {
     SlotState.FREE: Span("·", TextStyle.DIM),
     SlotState.RESERVED: Span("=", TextStyle.WAIT),
@@ -35,14 +35,14 @@ _WORDS: Final = {SlotState.FAILED: "failing"}
 """Words of the legend that differ from the name of the state."""
 
 _NAME_CHARS: Final = (20, 12, 8, 6)
-"""Characters of the name of a run: the first of these with which at least one run fits."""
+"""Lengths to which names of runs are cut: the first at which at least one run fits is used."""
 
 Letters = Mapping[str, tuple[str, TextStyle]]
 """Letter and hue of each run, by its name."""
 
 
 def letters_of(views: Iterable[RunView]) -> Letters:
-    """Return letter and hue of each run by its name; oldest first, so that a new run changes no other letter."""
+    """Return letter and hue of each run by its name, oldest first, so that a new run changes no other letter."""
     runs = sorted(views, key=lambda run: (run.created, run.name))
     return {
         run.name: (LETTERS[number] if number < len(LETTERS) else MANY, HUES[number % len(HUES)])
@@ -51,9 +51,9 @@ def letters_of(views: Iterable[RunView]) -> Letters:
 
 
 def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle: int = 0) -> Line:
-    """Return runs first, then other pods, then the states that occur; free always.
+    """Return runs first, then other pods, then the states that occur; free is always shown.
 
-    Where the line is too narrow, runs are left out and counted: a number that is cut would read as a smaller one.
+    If the line is too narrow, runs are left out and counted: a cut number would read as a smaller one.
     """
     busy: dict[str, int] = {}
     states = dict.fromkeys(GLYPHS_OF_STATES, 0)
@@ -76,7 +76,8 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
         entries.append(_entry(Span(FOREIGN, TextStyle.DIM), f"others {others}"))
     for state, glyph in GLYPHS_OF_STATES.items():
         if states[state] or state is SlotState.FREE:
-            # A GPU is sought more often than a core: its free slots are not hidden in a sum.
+            # Users look for free GPUs more often than for free cores, so GPU slots are shown separately from the
+            # sum.
             count = f"{free - cpu_free} + {cpu_free} cpu" if state is SlotState.FREE and cpu_free else states[state]
             entries.append(_entry(glyph, f"{_WORDS.get(state, state)} {count}"))
     if mismatched:
@@ -85,13 +86,13 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
     entries = _squeezed(entries, width - len("+99 runs   "))
     last = tuple(chain.from_iterable(entries))
-    last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the blanks at the end are room for a name
+    last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the trailing spaces leave room for a name
     return (*_named(letters, busy, width - width_of(last)), *last)
 
 
 def _squeezed(entries: list[Line], width: int) -> list[Line]:
-    """Return the entries that fit, with fewer blanks between them where that saves one."""
-    # The blanks behind the last one are no part of the line.
+    """Return the entries that fit, with fewer spaces between them if that saves an entry."""
+    # The spaces after the last entry do not belong to the line.
     if sum(map(width_of, entries)) - 3 > width:
         entries = [(glyph, Span(text.text.removesuffix(" "), text.style)) for glyph, text in entries]
     while len(entries) > 1 and sum(map(width_of, entries)) - 2 > width:
@@ -100,7 +101,7 @@ def _squeezed(entries: list[Line], width: int) -> list[Line]:
 
 
 def _named(letters: Letters, busy: Mapping[str, int], width: int) -> Line:
-    """Return the runs that fit, their names cut more where otherwise none would stand there."""
+    """Return the runs that fit; names are cut more if otherwise no run would fit."""
     number = sum(name in busy for name in letters)
     own = [(name, *letters[name]) for name in list(letters)[: len(LETTERS)] if name in busy]
     line: Line = ()
@@ -120,7 +121,7 @@ def _entry(glyph: Span, text: str) -> Line:
 
 
 def _fitting(entries: Sequence[Line], total: int, width: int) -> Line:
-    """Join the first entries that fit, and count those of all that do not, or that have no entry."""
+    """Join the first entries that fit, and count the others, including those without an entry."""
     ends = [0, *accumulate(map(width_of, entries))]
     if len(entries) == total and ends[-1] <= width:
         return tuple(chain.from_iterable(entries))

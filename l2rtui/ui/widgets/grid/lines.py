@@ -54,10 +54,10 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class SlotGrid:
-    """Grid of one snapshot. Lines are rendered on request: most of a large cluster is out of sight.
+    """Grid of one snapshot. Lines are rendered on request: most of a large cluster is not visible.
 
     Attributes:
-        ghosts: Spans in place of some slots: staged replicas, a range.
+        ghosts: Spans instead of some slots: staged replicas, a range.
         width: Columns of its lines.
     """
 
@@ -85,13 +85,13 @@ class SlotGrid:
 
     @cached_property
     def header(self) -> Line:
-        """Header line: what the columns are, and how old, where that is not of this moment."""
+        """Header line: names of the columns, and the age of the data if they are old."""
         shape = self.shape
         text = _HEADERS.get(shape.level, "")
         if shape.level is ZoomLevel.CLUSTER:
             text += ", and how busy it is" if self._is_measured else ", and how much of it is held"
         elif shape.level is ZoomLevel.NODE:
-            # Above two bars there is room for two letters.
+            # Two letters fit above two bars.
             head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else f"{' cm':<{shape.head}}"
             busy = ", after its number how busy each GPU is" if self._is_measured else ""
             text = f"{'node':<{shape.name_width}}{head}slots{busy}"
@@ -120,7 +120,7 @@ class SlotGrid:
         return self._overview_line(row)
 
     def _note(self, node: Node) -> str:
-        """Age of what is shown of a node whose context is silent, or the reason why it takes no pods; or empty."""
+        """Age of the data of a node whose context is silent, or the reason why it takes no pods; or empty."""
         old = self.figures.silent.get(node.context, "") if node.context else ""
         return f"▲ old {old}" if old else _note(node)
 
@@ -166,7 +166,7 @@ class SlotGrid:
         return Span(letter.lower() if pod is not None and is_waiting(pod) and letter != MANY else letter, style)
 
     def _load(self, node: Node, gpu: Gpu, label: str) -> Line:
-        """Label of a device, with its load in the place of the blank behind it, where the load is known."""
+        """Label of a device; if its load is known, it replaces the space after the label."""
         if not label.strip() or not label.endswith(" ") or gpu.is_cpu:
             return (Span(label, TextStyle.DIM),)
         load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM), TextStyle.PLAIN)
@@ -181,7 +181,7 @@ class SlotGrid:
         return Span(load_bar(use.percent), self._of_now(style))
 
     def _of_now(self, style: TextStyle) -> TextStyle:
-        """Return a style, or the one of what is old while nothing answers."""
+        """Return a style, or the style of old data while the backend does not answer."""
         return TextStyle.DIM if self.figures.age else style
 
     # --- a tile a GPU ------------------------------------------------------------------------------------------
@@ -212,18 +212,18 @@ class SlotGrid:
                 used = len(part.label) + sum(len(span.text) for span in cells)
                 spans += [Span(part.label, style), *cells, Span(" " * (width - used))]
             elif row.row is TileRow.RATE:
-                spans += self._rate(slots, width)
+                spans += self._rate(slots, width, (node.name, part.gpu.index))
             else:
                 spans += self._gauge(node, part.gpu, row.row, slots)
             spans.append(Span(" "))
         return tuple(spans)
 
     def _owner(self, slots: Sequence[Slot]) -> TextStyle:
-        """Hue of the run that holds most of a GPU."""
+        """Hue of the run that holds the largest part of a GPU."""
         return self._holder(slots).style if any(slot.pod_uid for slot in slots) else TextStyle.DIM
 
     def _holder(self, slots: Sequence[Slot]) -> Span:
-        """Letter of the run that holds most of a GPU."""
+        """Letter of the run that holds the largest part of a GPU."""
         holders = Counter(slot.run for slot in slots if slot.pod_uid)
         return self._letter(max(holders, key=lambda run: holders[run]))
 
@@ -240,14 +240,15 @@ class SlotGrid:
         style = self._of_now(self._owner(slots))
         return gauge(_share(row, gpu, use), width, style)
 
-    def _rate(self, slots: Sequence[Slot], width: int) -> Line:
+    def _rate(self, slots: Sequence[Slot], width: int, device: tuple[str, int]) -> Line:
         runs = list(dict.fromkeys(slot.run for slot in slots if slot.pod_uid))
         if not runs:
             words = {slot.state for slot in slots}
             word = str(words.pop()) if len(words) == 1 else ""
             return (Span(f"{word:>{width}}"[:width], TextStyle.DIM),)
         letters = [self._letter(run) for run in runs]
-        return rate_of(letters, [self.figures.runs.get(run, RunFigure()) for run in runs], width)
+        figures = [self.figures.runs.get(run, RunFigure()) for run in runs]
+        return rate_of(letters, figures, width, device, self.figures.rates.get(device))
 
     # --- a cell a device ---------------------------------------------------------------------------------------
     def _overview_line(self, row: OverviewLine) -> Line:
@@ -264,7 +265,7 @@ class SlotGrid:
         return tuple(spans)
 
     def _device(self, node: Node, gpu: Gpu) -> Line:
-        """Two columns for a device: the letter of who holds most of it, or its worst state; then its load."""
+        """Two columns for a device: the letter of its main holder, or its worst state; then its load."""
         slots = self.snapshot.ledger.of_gpu(node.name, gpu.index)
         states = {slot.state for slot in slots}
         is_held = any(slot.pod_uid for slot in slots)
@@ -306,17 +307,17 @@ def lay_out(
     is_exact: bool = False,
     figures: GridFigures = NO_FIGURES,
 ) -> SlotGrid:
-    """Lay the grid out for a terminal of this many columns.
+    """Lay out the grid for a terminal of this many columns.
 
     Args:
         only: Names of the nodes to show; None shows all.
         before: Earlier grid of the same width, level and room; its shape is reused while the devices are the same.
-        level: None takes the nearest that shows all nodes in ``room`` lines; with ``is_exact`` that of the nodes or
-            nearer, where each slot has its own cell.
+        level: None chooses the most detailed level that shows all nodes in ``room`` lines; with ``is_exact``
+            only levels with a cell for each slot.
     """
     nodes = [node for name, node in snapshot.nodes.items() if only is None or name in only]
     old = before.snapshot.nodes
-    # Load and state of a node do not move anything; only its devices do.
+    # Load and state of a node do not move slots; only its devices do.
     is_same = len(before.shape.nodes) == len(nodes) and all(
         name == node.name and (earlier := old.get(name)) is not None and earlier.devices == node.devices
         for name, node in zip(before.shape.nodes, nodes, strict=True)
@@ -343,7 +344,7 @@ def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:
 
 
 def _head(node: Node, name: str, width: int, note: str) -> Line:
-    """Name, then load or a note in its place; exactly ``width`` columns more than the name."""
+    """Name, then load or a note instead of it; exactly ``width`` columns more than the name."""
     if width < HEAD:
         if note:
             return Span(name, TextStyle.DIM), Span(" ▲  ", TextStyle.WARN)
@@ -362,7 +363,7 @@ def _loads(node: Node) -> tuple[tuple[str, tuple[float | None, float]], ...]:
 
 
 def _note(node: Node) -> str:
-    """Reason why a node takes no pods, in at most eleven columns; empty when it does."""
+    """Reason why a node takes no pods, in at most eleven columns; empty if it takes pods."""
     if not node.ready:
         return "▲ not ready"
     if not node.is_schedulable:

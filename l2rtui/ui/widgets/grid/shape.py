@@ -1,8 +1,9 @@
 """Positions of all slots in the grid, at three zoom levels.
 
-``CLUSTER`` has one cell a device and several nodes a line; ``NODE`` one line a node, where its devices fit beside
-each other, with a cell a slot; ``GPU`` a tile a GPU under a line for its node. Nothing is ever cut off at the
-right: what does not fit takes another line. The CPU beside GPUs has lines of its own, as narrow as they can be.
+``CLUSTER`` has one cell per device and several nodes per line. ``NODE`` has one line per node, if its devices fit
+side by side, with a cell per slot. ``GPU`` has a tile per GPU under a line for its node. Nothing is cut off at the
+right: content that does not fit takes another line. The CPU of a GPU node has separate lines, as narrow as
+possible.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 
 GROUP: Final = 8
-"""Slots between two small gaps on a device with many."""
+"""Slots between two small gaps on a device with many slots."""
 HEAD: Final = 14
 """Columns between the name of a node and its first device: load, or the reason why it takes no pods."""
 SHORT_HEAD: Final = 4
-"""The same where the devices would not fit otherwise: two bars, or a glyph."""
+"""The same if the devices would not fit otherwise: two bars, or a glyph."""
 LONGEST_NAME: Final = 20
 MARGIN: Final = 5
 """Columns before the tiles: the names of their lines."""
 NARROWEST_TILE: Final = 7
 WIDEST_TILE: Final = 18
 CELL_WIDTH: Final = 2
-"""Columns of a device at the level of the cluster: its holder and its load."""
+"""Columns of a device at the cluster level: its holder and its load."""
 _LEAST_ROOM: Final = 12
 
 
 class ZoomLevel(StrEnum):
-    """Level of detail of the grid, from far to near."""
+    """Level of detail of the grid, from coarse to fine."""
 
     CLUSTER = "cluster"
     NODE = "node"
@@ -56,7 +57,7 @@ class SlotCell(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Piece of a device on one line: its label, its first slot, the one behind its last, the columns of each."""
+    """Part of a device on one line: its label, its first slot, the one after its last, the columns of each."""
 
     gpu: Gpu
     label: str
@@ -67,14 +68,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OverviewLine:
-    """Several nodes on one line; of a node with many devices some of them."""
+    """Several nodes on one line; of a node with many devices only some."""
 
     nodes: tuple[tuple[str, bool, tuple[Gpu, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """Devices of one node beside each other."""
+    """Devices of one node side by side."""
 
     node: str
     is_first: bool
@@ -90,7 +91,7 @@ class TileHead:
 
 @dataclass(frozen=True, slots=True)
 class TileLine:
-    """One line of some tiles beside each other."""
+    """One line of tiles side by side."""
 
     node: str
     row: TileRow
@@ -105,11 +106,11 @@ class Shape:
     """Positions of all nodes, devices and slots; constant while nodes, width and level are.
 
     Attributes:
-        name_width: Columns of the names of nodes. head: columns behind them, before the first device.
+        name_width: Columns of the names of nodes. head: columns after them, before the first device.
         gap: Columns between two devices.
-        tile: Columns of a tile; at the level of the cluster the number of devices beside each other.
+        tile: Columns of a tile; at the cluster level the number of devices side by side.
         slots: Position of each slot, in the order node, device, slot.
-        by_line: Slots that the cursor stops at, by line; at the level of the cluster the first of each device.
+        by_line: Slots where the cursor stops, by line; at the cluster level the first of each device.
     """
 
     level: ZoomLevel = ZoomLevel.NODE
@@ -128,11 +129,11 @@ class Shape:
         return CELL_WIDTH if self.level is ZoomLevel.CLUSTER else 1
 
     def stop(self, slot: SlotId) -> SlotId:
-        """Return the slot that the cursor stops at for this one."""
+        """Return the slot where the cursor stops for this one."""
         return SlotId(slot.node, slot.gpu, 0) if self.level is ZoomLevel.CLUSTER else slot
 
     def at(self, x: int, y: int) -> SlotId | None:
-        """Return the slot at a position, or that of the tile that covers it; None between them."""
+        """Return the slot at a position, or the slot of the tile that covers it; None between them."""
         row = self.by_line.get(y, ())
         exact = next((slot for slot in row if 0 <= x - self.slots[slot].x < self.cell_width), None)
         if exact is not None or not 0 <= y < len(self.rows) or not isinstance(line := self.rows[y], TileLine):
@@ -166,19 +167,20 @@ NO_SHAPE: Final = Shape()
 
 
 def shape_of(nodes: Sequence[Node], width: int, level: ZoomLevel) -> Shape:
-    """Compute the positions of all slots of these nodes for so many columns."""
+    """Compute the positions of all slots of these nodes for this many columns."""
     if level is ZoomLevel.CLUSTER:
         return _overview(nodes, width)
     return _tiles(nodes, width) if level is ZoomLevel.GPU else _lines(nodes, width)
 
 
 def best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool = False) -> Shape:
-    """Return the nearest level that shows all nodes in so many lines; that of the nodes where none does.
+    """Return the most detailed level that shows all nodes in this many lines; the node level if none does.
 
     Args:
         is_exact: Only levels with a cell for each slot.
     """
-    # The comparison saves laying out a large cluster for a level that cannot fit: tiles have four lines and a head.
+    # The comparison avoids laying out a large cluster for a level that cannot fit: tiles have four lines and a
+    # head.
     if nodes and len(nodes) * (len(TileRow) + 1) <= room:
         tiles = _tiles(nodes, width)
         if len(tiles.rows) <= room and any(isinstance(row, TileLine) for row in tiles.rows):
@@ -192,12 +194,12 @@ def best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool =
 
 
 def label_of(node: Node, gpu: Gpu) -> str:
-    """Return the label before the slots of a device; its last column is blank where there is room for one."""
+    """Return the label before the slots of a device; its last column is blank if there is room."""
     return "cpu " if gpu.is_cpu else f"{gpu.index} " if len(node.gpus) <= 10 else f"{gpu.index:<3}"
 
 
 def gaps_before(index: int, first: int) -> int:
-    """Return the columns of the small gap before a slot of a part that begins with ``first``: 0 or 1."""
+    """Return the columns of the small gap before a slot of a part that starts with ``first``: 0 or 1."""
     return 1 if index > first and (index - first) % GROUP == 0 else 0
 
 
@@ -210,21 +212,21 @@ class _Builder:
         self.by_line: dict[int, list[SlotId]] = {}
 
     def stop(self, slot: SlotId, x: int, y: int) -> None:
-        """Put a slot on a cell that the cursor stops at."""
+        """Put a slot on a cell where the cursor stops."""
         self.cells[slot] = SlotCell(x, y)
         self.by_line.setdefault(y, []).append(slot)
 
     def put_slots(self, node: Node, part: Part, x: int, y: int) -> int:
-        """Put the slots of a part side by side; return the column behind them."""
+        """Put the slots of a part side by side; return the column after them."""
         for index in range(part.first, part.last):
-            # Must count columns exactly as the lines are written, or the cursor stands beside its slot.
+            # Must count columns exactly like the text of the lines, or the cursor misses its slot.
             x += gaps_before(index, part.first)
             self.stop(SlotId(node.name, part.gpu.index, index), x, y)
             x += part.pitch
         return x
 
     def shape(self, nodes: Iterable[Node], level: ZoomLevel, **measures: int) -> Shape:
-        """Return everything as a value."""
+        """Return the result as a value."""
         lines = {y: tuple(slots) for y, slots in self.by_line.items()}
         names = tuple(node.name for node in nodes)
         return Shape(level, names, rows=tuple(self.rows), slots=self.cells, by_line=lines, **measures)
@@ -236,13 +238,15 @@ def _name_width(nodes: Sequence[Node], most: int = LONGEST_NAME) -> int:
 
 # --- a line a node ---------------------------------------------------------------------------------------------
 def _lines(nodes: Sequence[Node], width: int) -> Shape:
-    """Lay out a line a node: roomy where every node then fits on one line, else as close as can be read."""
+    """Lay out one line per node: widely spaced if every node then fits on one line, otherwise as tightly as is
+    readable.
+    """
     name_width = _name_width(nodes)
     for head, pitch, gap in ((HEAD, 2, 2), (HEAD, 1, 2), (HEAD, 1, 1), (SHORT_HEAD, 1, 1)):
         room = max(_LEAST_ROOM, width - name_width - head)
         if all(sum(_need(node, gpu, gpu.slots, pitch, gap) for gpu in node.gpus) - gap <= room for node in nodes):
             break
-    else:  # devices wrap, so that a short head would save nothing
+    else:  # devices wrap, so a short head would save nothing
         head, gap = HEAD, 2
         room = max(_LEAST_ROOM, width - name_width - head)
     left, build = name_width + head, _Builder()
@@ -256,7 +260,7 @@ def _lines(nodes: Sequence[Node], width: int) -> Shape:
 
 
 def _device_rows(node: Node, width: int, pitch: int, gap: int) -> Iterator[list[Part]]:
-    """Yield the parts of devices that stand on one line each."""
+    """Yield the parts of devices, one list per line."""
     row: list[Part] = []
     used = 0
     for gpu in node.devices:
@@ -279,33 +283,33 @@ def _device_rows(node: Node, width: int, pitch: int, gap: int) -> Iterator[list[
 
 def _parts(slots: int, width: int) -> Iterator[tuple[int, int]]:
     """Split a device with many slots into parts of full groups that fit a width."""
-    # A group of eight takes nine columns with its gap. Full groups keep the gaps of all lines above each other.
+    # A group of eight takes nine columns with its gap. Full groups align the gaps of all lines.
     most = max(GROUP, (width + 1) // (GROUP + 1) * GROUP)
     for first in range(0, slots, most):
         yield first, min(slots, first + most)
 
 
 def _pitch(gpu: Gpu, pitch: int) -> int:
-    """Return the columns from slot to slot of a device, where those of GPUs are ``pitch`` apart."""
+    """Return the columns from slot to slot of a device, if those of GPUs are ``pitch`` apart."""
     return 1 if gpu.index == CPU else pitch
 
 
 def _need(node: Node, gpu: Gpu, slots: int, pitch: int, gap: int) -> int:
-    """Return the columns that some slots of a device take, with its label and the gap after it."""
+    """Return the columns that some slots of a device take, including its label and the gap after it."""
     return len(label_of(node, gpu)) + slots * _pitch(gpu, pitch) + (slots - 1) // GROUP + gap
 
 
 # --- a tile a GPU ----------------------------------------------------------------------------------------------
 def _tiles(nodes: Sequence[Node], width: int) -> Shape:
-    """Lay out tiles of one width, as wide as those of the largest node may be beside each other."""
+    """Lay out tiles of equal width, as wide as fits for the largest node with its tiles side by side."""
     cards = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.is_cpu]
     room = max(NARROWEST_TILE, width - MARGIN)
     least = max([NARROWEST_TILE, *(_slots_width(node, gpu, 1) for node, gpu in cards)])
-    if least > room:  # a GPU with more slots than columns: its slots wrap as those of a line do
+    if least > room:  # a GPU with more slots than columns: its slots wrap as at the node level
         return _lines(nodes, width)
     most_beside = max(1, (room + 1) // (least + 1))
     largest = max([1, *(sum(not gpu.is_cpu for gpu in node.gpus) for node in nodes)])
-    # Rows of equal length: eight GPUs where five fit stand as four and four.
+    # Rows of equal length: eight GPUs, where five fit in a row, give two rows of four.
     beside = -(-largest // -(-largest // most_beside))
     tile = max(least, min(WIDEST_TILE, (room + 1) // beside - 1))
     pitch = 2 if all(_slots_width(node, gpu, 2) <= tile for node, gpu in cards) else 1
@@ -335,7 +339,7 @@ def _slots_width(node: Node, gpu: Gpu, pitch: int) -> int:
 
 # --- a cell a device -------------------------------------------------------------------------------------------
 def _beside(nodes: Sequence[Node], width: int) -> tuple[int, int, int]:
-    """Return the columns of a name, the number of devices beside it, and that of nodes beside each other."""
+    """Return the columns of a name, the number of devices next to it, and the number of nodes side by side."""
     devices = max([1, *(len(node.devices) for node in nodes)])
     name_width = _name_width(nodes, LONGEST_NAME if width >= 2 * LONGEST_NAME else LONGEST_NAME // 2)
     fitting = max(1, (width - name_width - 1) // CELL_WIDTH)
@@ -345,7 +349,7 @@ def _beside(nodes: Sequence[Node], width: int) -> tuple[int, int, int]:
 
 
 def _overview(nodes: Sequence[Node], width: int) -> Shape:
-    """Lay out nodes beside each other, in columns of equal width."""
+    """Lay out nodes side by side, in columns of equal width."""
     name_width, beside, columns = _beside(nodes, width)
     pitch = name_width + 1 + beside * CELL_WIDTH + 2
     build = _Builder()

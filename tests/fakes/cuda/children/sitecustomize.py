@@ -1,4 +1,4 @@
-"""Gives a process the simulated device as soon as it imports torch; workers never do, and stay as they are."""
+"""Gives a process the simulated device as soon as it imports torch; workers never do, and stay unchanged."""
 
 from __future__ import annotations
 

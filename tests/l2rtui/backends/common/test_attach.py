@@ -1,6 +1,6 @@
-"""Attachment to a pod's own process: the same body against a fake Engine and a scripted API server.
+"""Attachment to a pod's process: the same tests against a fake Engine and a scripted API server.
 
-Both processes say ``ready`` and a title sequence on standard error, give back in capitals what they get, and end at
+Both processes print ``ready`` and a title sequence on standard error, echo their input in capitals, and end at
 ``quit``.
 """
 
@@ -44,7 +44,7 @@ QUIT = b"quit"
 
 @dataclass
 class Process:
-    """Process to attach to, and what it saw."""
+    """Process to attach to, with the terminal sizes that it received."""
 
     attach: Callable[[], AbstractAsyncContextManager[AttachedProcess]]
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -119,7 +119,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 @contextlib.contextmanager
 def pipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Pipes in place of our stdin, stdout and stderr; yields their other ends."""
+    """Pipes for our stdin, stdout and stderr; yields their other ends."""
     with contextlib.ExitStack() as stack:
         ends = {}
         for name in ("stdin", "stdout", "stderr"):
@@ -134,7 +134,7 @@ def pipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """Pseudo-terminal of 80 by 24 in place of our streams; yields its other end and its own."""
+    """Pseudo-terminal of 80 by 24 for our streams; yields both of its ends."""
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (24, 80))
     tty = SimpleNamespace(fileno=lambda: slave, isatty=lambda: True)
@@ -151,7 +151,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
 
 
 class Screen:
-    """What a terminal was sent."""
+    """Output sent to a terminal."""
 
     def __init__(self, master: int) -> None:
         self._master = master
@@ -159,7 +159,7 @@ class Screen:
 
     async def until(self, text: bytes) -> None:
         while text not in self.content:
-            # Not os.read alone: a thread that waits for ever would outlive the test that fails.
+            # Not only os.read: a thread that waits forever would outlive the failing test.
             ready, _, _ = await asyncio.to_thread(select.select, [self._master], [], [], 20.0)
             assert ready, self.content
             self.content += os.read(self._master, 4096)

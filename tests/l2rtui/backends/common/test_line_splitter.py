@@ -1,4 +1,4 @@
-"""Lines of a stream: a progress bar is its newest state, whatever the chunks, and however long it writes."""
+"""Lines of a stream: a progress bar is reduced to its newest state, for any chunks and any duration."""
 
 from __future__ import annotations
 

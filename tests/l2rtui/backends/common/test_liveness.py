@@ -1,4 +1,4 @@
-"""Liveness in virtual time: silence is reported soon enough, never without cause, and its end at once."""
+"""Liveness in virtual time: silence is reported soon enough, never without cause, and its end immediately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPOCH = 1_700_000_000.0
 
 
 class Server:
-    """Server that hangs during some spans of time, and the check of it.
+    """Server that hangs during some time spans, and the check of it.
 
     Attributes:
         reports: (time, silent_since) of each change, in seconds since the start.

@@ -1,4 +1,4 @@
-"""GPUs of this machine through NVML: what is read, what a card lacks, and the stand-in that tests hand over."""
+"""GPUs of this machine through NVML: the values read, values that a card lacks, and the stand-in used by tests."""
 
 from __future__ import annotations
 

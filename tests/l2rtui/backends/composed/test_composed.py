@@ -1,4 +1,4 @@
-"""Several contexts in one view: two API servers in memory, of which one is taken away while the other goes on."""
+"""Several contexts in one view: two API servers in memory, one of which is stopped while the other continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def node(name: str) -> dict:
 
 
 def cluster() -> ObjectServer:
-    """A server whose objects have the names and uids of every other's."""
+    """A server whose objects have the same names and uids as every other's."""
     server = ObjectServer()
     server.put(node("n1"))
     spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]}
@@ -54,7 +54,7 @@ def cluster() -> ObjectServer:
 
 
 async def launched(backend: KubernetesBackend, name: str) -> None:
-    """A run of one worker, in the ordinary way, in one context; its backend is closed."""
+    """Launch a run of one worker in one context in the ordinary way, and close the backend."""
     workers = SetSpec("w", Role.WORKER, ("w",), replicas=1, restart=RestartPolicy.ALWAYS)
     prepared = await launcher.prepare_runs(backend, [RunSpec(Kind.JOB, name, name, (workers,), image="i:1")])
     async with aclosing(launcher.launch(backend, prepared)) as steps:
@@ -141,7 +141,7 @@ async def test_a_list_has_the_rows_of_those_that_answer(composed, servers):
     await servers["prod"][1].aclose()
     with pytest.raises(BackendError):
         await composed.snapshot()
-    # Never connected to before: a watch that has been there once goes on trying.
+    # Never connected to before: an established watch would keep retrying.
     fresh = compose({name: Settings(context=name) for name in ("lab", "prod")})
     async with asyncio.timeout(60), aclosing(fresh.watch()) as batches:
         with pytest.raises(BackendError, match=r"lab: .*; prod: "):
@@ -188,7 +188,7 @@ async def test_a_change_acts_in_the_context_of_its_row_and_in_no_other(composed,
     assert servers["lab"][0].names("Pod") == ["Pod/p1"]
     lines = await composed.inspector.describe(next(iter(snapshot.nodes.values())))
     assert any("n1" in line for line in lines)
-    assert not any("lab:n1" in line for line in lines)  # as its own cluster names it
+    assert not any("lab:n1" in line for line in lines)  # with the name of its own cluster
 
 
 @pytest.mark.process
@@ -254,7 +254,7 @@ async def test_health_of_each_context_while_one_is_away(composed, servers, monke
         await servers["lab"][1].aclose()
         await until(lambda own: own["lab"].old_since is not None)
         assert [health.is_live for health in snapshot.contexts] == [False, True]
-        # A look at everything keeps the rows of the context that is away: they are old and not gone.
+        # A new snapshot keeps the rows of the unreachable context: they are old, not deleted.
         again = await composed.snapshot()
         assert {"lab:n1", "prod:n1"} <= set(again.nodes)
         assert [health.is_live for health in again.contexts] == [False, True]
@@ -329,7 +329,7 @@ def test_a_verb_that_acts_wants_one_context_and_the_app_shows_several(kubeconfig
 
 @pytest.fixture
 def user(tmp_path, monkeypatch):
-    """Change the user of this machine: each has a history of their own."""
+    """Change the user of this machine: each has a separate history."""
     become = lambda name: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))  # noqa: E731
     become("ada")
     return become
@@ -349,7 +349,7 @@ def places(tmp_path, **urls: str) -> dict[str, Settings]:
 
 
 async def listed(capsys, *words: str) -> tuple[list[dict], str]:
-    """Rows of ``history -o json`` in the view of both contexts, and what it says beside them."""
+    """Rows of ``history -o json`` in the view of both contexts, and the messages on stderr."""
     made = session("history", "--context", "lab,prod", *words, "-o", "json")
     assert await run_history(made) == 0
     await made.backend.close()
@@ -370,7 +370,7 @@ async def test_the_history_of_a_view_is_that_of_each_context_and_of_each_place(
     assert {(row["run"], row["state"]) for row in rows} == {("r-lab", "running"), ("r-prod", "running")}
     assert past() == {"r-lab": ("lab", "running"), "r-prod": ("prod", "running")}
 
-    # One ends and is seen in the view; the other is destroyed in the view: both ends reach the others.
+    # One ends and is seen in the view; the other is destroyed in the view: both ends reach the other users.
     for (kind, _, _), item in servers["lab"][0].objects.items():
         if kind == "Pod" and item["metadata"]["name"] != "p1":
             item["status"] = {**item.get("status", {}), "phase": "Succeeded"}
@@ -384,7 +384,7 @@ async def test_the_history_of_a_view_is_that_of_each_context_and_of_each_place(
     user("bob")
     rows, _ = await listed(capsys)
     assert {(row["run"], row["state"]) for row in rows} == {("r-lab", "done"), ("r-prod", "destroyed")}
-    user("carl")  # never saw either of them run
+    user("carl")  # has never seen either of them run
     rows, err = await listed(capsys, "r-*")
     assert {row["run"]: row["state"] for row in rows} == {"r-lab": "done", "r-prod": "destroyed"}
     assert err == ""
@@ -400,6 +400,6 @@ async def test_a_context_that_is_away_keeps_no_records_of_the_others_back(
     await servers["prod"][1].aclose()
     user("bob")
     rows, err = await listed(capsys)
-    # Of the one that is away the place tells what was launched.
+    # For the unreachable context, the place has the launched records.
     assert {row["run"] for row in rows} == {"r-lab", "r-prod"}
     assert "Records of others may be missing" in err

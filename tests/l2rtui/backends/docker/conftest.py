@@ -20,7 +20,7 @@ from tests.fakes.docker_engine import FakeDockerEngine
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test a lock of its own, as each user has."""
+    """Give each test a separate lock, as each user has."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 

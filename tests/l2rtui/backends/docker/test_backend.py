@@ -1,4 +1,6 @@
-"""Launch, scale, kill and destroy at a fake Engine: what is created, refused, taken back, and proven to be gone."""
+"""Launch, scale, kill and destroy with a fake Engine: objects created, refusals, roll-backs, and verified
+deletion.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,7 @@ async def test_of_two_users_that_launch_at_once_one_gets_the_slot(backend, fake,
     async def outdated():
         return before
 
-    # As another user sees it who looked before the first launch had created anything.
+    # As seen by another user who looked before the first launch had created anything.
     monkeypatch.setattr(backend, "snapshot", outdated)
     with pytest.raises(RefusedError, match=r"was taken by run-learner-0 at the same time, so late-learner-0"):
         [done async for done in backend.launch(plan)]
@@ -171,7 +173,7 @@ async def test_a_set_is_scaled_down_and_up(backend, fake, monkeypatch):
     seat = type(free)("run", "w", 1, free.slots)
     await backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[1], seat, snapshot.nodes),), ()))
     assert (await backend.spec("run")).sets[1].replicas == 2
-    # A slot that another user took since this one looked: nothing is left of the scale.
+    # A slot taken by another user after this snapshot: nothing of the scale is left.
     monkeypatch.setattr(backend, "snapshot", lambda: asyncio.sleep(0, snapshot))
     late = plan_pod(spec, spec.sets[1], type(free)("run", "w", 2, free.slots), snapshot.nodes)
     with pytest.raises(RefusedError, match="was taken by run-w-1 at the same time"):
@@ -207,7 +209,7 @@ async def test_a_network_that_is_let_go_of_late_is_asked_for_again(backend, fake
     await launched(backend)
     (run,) = (await backend.snapshot()).runs.values()
     fake.fail("DELETE", "/networks/", 403, "network has active endpoints")
-    # While nothing disappears it stops, and says what is left; the next destroy finishes it.
+    # If nothing disappears, it stops and reports the remaining objects; the next destroy finishes the work.
     receipt = await receipt_of(backend, run)
     assert [item.kind for item in receipt.left] == ["Network"]
     assert (await receipt_of(backend, run)).left == ()

@@ -1,6 +1,6 @@
-"""Bodies of containers: compared as a whole with a file that a person has read, and rule by rule.
+"""Bodies of containers: compared as a whole with a reviewed file, and rule by rule.
 
-After a change that is meant: ``L2R_WRITE_GOLDEN=1 pytest tests/l2rtui/backends/docker``, and read the diff.
+After an intended change: ``L2R_WRITE_GOLDEN=1 pytest tests/l2rtui/backends/docker``, and review the diff.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def full_spec() -> RunSpec:
 def test_the_bodies_of_a_run_are_those_of_the_file():
     run = planned(full_spec())
     bodies = {pod.name: container_config.container_body(run, pod, "incarnation") for pod in run.pods}
-    for body in bodies.values():  # the plan is the domain's own JSON and has tests of its own
+    for body in bodies.values():  # the plan is the domain's own JSON and has separate tests
         body["Labels"]["docker.l2rtui.io/pod"] = "…"
     text = json.dumps(bodies, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     if os.environ.get("L2R_WRITE_GOLDEN"):
@@ -93,7 +93,7 @@ def test_the_first_files_of_a_container():
         "run/l2r/program/act.py": ("0o644", 1000), "l2r": ("0o700", 1000), "data/new": ("0o770", 1000),
     }  # fmt: skip
     with tarfile.open(fileobj=io.BytesIO(container_config.initial_files(learner, b"secret"))) as archive:
-        assert "l2r" not in archive.getnames()  # a mount of the spec is there
+        assert "l2r" not in archive.getnames()  # the spec has a mount there
     assert container_config.volumes_of(learner) == ("/l2r", "/scratch")
 
 

@@ -81,9 +81,9 @@ async def test_on_a_terminal_bytes_pass_as_they_are_and_the_size_is_sent(engine,
     async def type_keys():
         while not any(
             record["sizes"] for record in fake.execs.values()
-        ):  # raw mode begins by dropping what was typed
+        ):  # switching to raw mode drops earlier input
             await asyncio.sleep(0.01)
-        os.write(master, b"x\x04")  # in raw mode the end of input is a byte like any other
+        os.write(master, b"x\x04")  # in raw mode the end-of-input character is an ordinary byte
 
     with os.fdopen(slave, "r+b", buffering=0) as terminal:
         text = io.TextIOWrapper(terminal)
@@ -97,7 +97,7 @@ async def test_on_a_terminal_bytes_pass_as_they_are_and_the_size_is_sent(engine,
         assert termios.tcgetattr(slave) == before
         monkeypatch.undo()
         output = os.read(master, 100)
-        while not output.endswith(b"\x1b[1mprompt$ x"):  # the kernel hands over what was written in pieces
+        while not output.endswith(b"\x1b[1mprompt$ x"):  # the kernel may deliver the output in pieces
             output += os.read(master, 100)
         text.detach()
     os.close(master)

@@ -1,4 +1,4 @@
-"""Logs: frames cut anywhere, lines of two streams, restarts, streams that break, and readers that stop."""
+"""Logs: frames cut anywhere, lines of two streams, restarts, broken streams, and readers that stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def texts(log, **query):
 
 
 async def collect(log, lines, **query):
-    """Read into a list that a test watches meanwhile."""
+    """Read into a list that the test watches in parallel."""
     async for line in log.read(LogQuery(**query)):
         lines.append(line)
 
@@ -72,7 +72,7 @@ async def test_lines_of_both_streams_in_the_order_of_the_engine(log, fake):
     fake.write("c", "two\n", ERR)
     fake.write("c", "three\r\n")
     assert await texts(log) == ["one", "two", "three"]
-    assert await texts(log, tail=1) == []  # the same reader gives each line once
+    assert await texts(log, tail=1) == []  # the same reader yields each line once
 
 
 async def test_tail_since_and_what_is_not_text(log, fake):
@@ -96,7 +96,7 @@ async def test_equal_lines_of_one_moment_are_all_given_and_never_twice(log, fake
     async with asyncio.timeout(30):
         while len(lines) < 3:
             await asyncio.sleep(0.01)
-        fake.write("c", "same\n", moment=moment)  # a third one at the newest moment of what was given before
+        fake.write("c", "same\n", moment=moment)  # a third one with the time of the newest line yielded before
         fake.write("c", "end\n")
         fake.end("c")
         await following
@@ -128,7 +128,7 @@ async def test_following_goes_on_across_a_restart_which_is_marked(log, fake):
 
 async def test_the_previous_process_ends_where_this_one_starts(log, fake):
     fake.write("c", "old\n")
-    assert await texts(log, previous=True) == []  # there was no other
+    assert await texts(log, previous=True) == []  # there was no other process
     fake.restart("c")
     fake.write("c", "new\n")
     reader = type(log)(log._engine, log._container, "c")
@@ -166,6 +166,6 @@ async def test_a_reader_that_stops_ends_the_engine_s_stream(log, fake):
             await asyncio.sleep(0.01)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        while fake.streams:  # the fake notices when it writes
+        while fake.streams:  # the fake only notices when it writes
             fake.write("c", "more\n")
             await asyncio.sleep(0.01)

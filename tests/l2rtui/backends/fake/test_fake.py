@@ -1,4 +1,4 @@
-"""The in-memory cluster: equal every time, and moved by its caller alone."""
+"""The in-memory cluster: identical every time, and changed only by its caller."""
 
 from __future__ import annotations
 

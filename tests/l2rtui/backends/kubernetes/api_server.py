@@ -1,4 +1,6 @@
-"""Scripted API server: a real HTTP server on the loopback that lists, watches, streams and fails as a test says."""
+"""Scripted API server: a real HTTP server on the loopback that lists, watches, streams and fails as a test
+specifies.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,16 @@ def status(code: int, reason: str, message: str = "no") -> dict:
 
 @dataclass
 class Server:
-    """ConfigMaps, and how requests for them are answered.
+    """ConfigMaps, and the answers to requests for them.
 
     Attributes:
-        objects: What a list gives. version: its revision.
-        on_list: Answers to coming lists instead, first to last; on_watch: what coming watches do, the last one for
-            ever. Both get asked with the query.
-        on_stream: What websockets do (exec, port-forward), or the answer that refuses them.
+        objects: Result of a list. version: its revision.
+        on_list: Replacement answers to the next lists, first to last; on_watch: behaviour of the next watches, the
+            last one repeats. Both get the query.
+        on_stream: Behaviour of websockets (exec, port-forward), or the answer that refuses them.
         protocols: Subprotocols of websockets that it speaks.
-        on_request: Answers all requests for anything but ConfigMaps and pods' streams.
-        requests: Queries of all requests for ConfigMaps, and when they came.
+        on_request: Answers all requests except for ConfigMaps and pods' streams.
+        requests: Queries and times of all requests for ConfigMaps.
         streams: Path and query of all websockets.
     """
 
@@ -122,17 +124,17 @@ class Server:
 
 
 def _again(answer: web.Response) -> web.Response:
-    """A response can be sent once; this is another like it."""
+    """Copy a response, since a response can be sent only once."""
     return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
 
 
 async def stay(server: Server, request: web.Request, response: web.StreamResponse) -> None:
-    """Keep the watch open until the client goes."""
+    """Keep the watch open until the client disconnects."""
     await asyncio.Event().wait()
 
 
 def send(*events: dict | bytes, then: Watch | None = stay) -> Watch:
-    """Send these lines, then go on as told; None ends the watch."""
+    """Send these lines, then continue with ``then``; None ends the watch."""
 
     async def act(server: Server, request: web.Request, response: web.StreamResponse) -> None:
         for event in events:
@@ -158,7 +160,7 @@ def refusal(code: int, reason: str, message: str = "no", **headers: str) -> web.
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=127.0.0.1")
     now, address = datetime.now(UTC), x509.IPAddress(ip_address("127.0.0.1"))
     made = (

@@ -1,4 +1,4 @@
-"""What all tests against scripted API servers share."""
+"""Fixtures shared by all tests against scripted API servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A kubelet's logs by script: a real HTTP server that serves one pod, repeats whole seconds, and cuts when told."""
+"""A kubelet's logs by script: a real HTTP server that serves one pod, repeats whole seconds, and cuts on
+request.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ BEGIN = 1_750_000_000 * SECOND
 
 
 def stamp(nanoseconds: int) -> str:
-    """RFC 3339 with as many digits as it needs, as Go writes it."""
+    """RFC 3339 with as many digits as needed, as written by Go."""
     seconds, rest = divmod(nanoseconds, SECOND)
     digits = f"{rest:09d}".rstrip("0")
     return (
@@ -29,7 +31,7 @@ def stamp(nanoseconds: int) -> str:
 
 @dataclass
 class Process:
-    """One process of a container: its lines with their times, and how it ended."""
+    """One process of a container: its lines with their times, and its end."""
 
     lines: list[tuple[int, str]] = field(default_factory=list)
     ended: dict | None = None
@@ -37,11 +39,11 @@ class Process:
 
 @dataclass
 class Pod:
-    """One pod with its containers, and what goes wrong.
+    """One pod with its containers, and its faults.
 
     Attributes:
-        cuts: Share of chunks after which a stream is cut. errors: answers with which coming log requests fail.
-        mute: Follows say nothing and never end.
+        cuts: Share of chunks after which a stream is cut. errors: answers with which the next log requests fail.
+        mute: Follows send nothing and never end.
         opened: Queries of the log requests.
     """
 
@@ -127,7 +129,7 @@ class Pod:
                 await response.write(data[:size])
                 data = data[size:]
                 if self.dice.random() < self.cuts:
-                    # Half of the cuts look like an end; where nobody follows, only what is left of a line tells.
+                    # Half of the cuts look like an end; without follow, only an incomplete last line reveals a cut.
                     if not follow or self.dice.random() < 0.5:
                         request.transport.abort()
                     return

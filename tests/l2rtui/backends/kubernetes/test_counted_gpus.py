@@ -1,4 +1,4 @@
-"""Devices that plugins hand out by count: nodes and pods of real clusters, and what can be launched beside them."""
+"""Devices that plugins allocate by count: nodes and pods of real clusters, and launches on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from l2rtui.ui.widgets.metric_strip import about_slot
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
 
 pytestmark = pytest.mark.process
-"""A launch records the revision of its folder, which git says."""
+"""A launch records the git revision of its folder."""
 
 INPUTS = Path(__file__).parent / "inputs"
 
@@ -251,7 +251,7 @@ async def test_shares_are_counted_one_by_one(server, backend):
 
 async def test_two_launches_at_once_do_not_get_the_last_unit_both(server, backend):
     put(server, node(gpus=1))
-    server.runs_controllers = False  # their pods are not there yet
+    server.runs_controllers = False  # their pods do not exist yet
     first, second = await planned(backend, run(of_set())), await planned(backend, run(of_set(), "s"))
     assert [done.error for done in [done async for done in launcher.launch(backend, first)]]
     with pytest.raises(RefusedError, match="claimed by r just now"):
@@ -358,7 +358,7 @@ async def test_a_model_and_a_memory_choose_the_node(server, backend):
     )
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- display ------------------------------------------------------------------------------------------------
 async def test_lists_and_the_app_say_what_is_used_by_count(server, backend):
     put(server, *documents("01-plugin-count.yaml"), *documents("17-unhealthy-gpu.yaml"))
     snapshot = await backend.snapshot()

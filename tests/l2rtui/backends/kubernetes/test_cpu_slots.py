@@ -73,7 +73,7 @@ def test_the_pods_sit_on_their_node_and_see_no_gpu(plan):
     assert (variables["NVIDIA_VISIBLE_DEVICES"], variables["CUDA_VISIBLE_DEVICES"]) == ("none", "")
     assert not any("gpu" in name for name in (container.get("resources") or {}).get("limits", {}))
     assert template["spec"]["nodeSelector"] == {labels.HOSTNAME: "n1"}
-    # The usual taint of nodes with GPUs keeps pods away that sit there on purpose.
+    # Tolerated: the usual taint of GPU nodes would also keep away pods placed there on purpose.
     assert {item["key"] for item in template["spec"]["tolerations"]} == {"nvidia.com/gpu"}
 
 

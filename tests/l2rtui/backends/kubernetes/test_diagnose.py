@@ -1,4 +1,4 @@
-"""What the probe of the binding mode found, in one sentence."""
+"""Result of the probe of the binding mode, in one sentence."""
 
 from __future__ import annotations
 

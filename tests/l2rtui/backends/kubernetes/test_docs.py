@@ -1,4 +1,4 @@
-"""What the documentation says of API versions, beside what the program asks for."""
+"""API versions in the documentation, compared with those that the program requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other people: what their containers get on a cluster, by reports and examples of public projects."""
+"""Other projects' files: the settings their containers get on a cluster, from reports and examples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def env(container):
     return {item["name"]: item.get("value") for item in container["env"]}
 
 
-# --- kubernetes/kubernetes#120160, #43846: a pod of a named node beside our node selector ------------------------
+# --- kubernetes/kubernetes#120160, #43846: a pod of a named node with our node selector ---------------------------
 AFFINITY = (
     "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: "
     "[{{{part}: [{{key: {key}, operator: In, values: [node-b]}}{more}]}}]}}}}}}"

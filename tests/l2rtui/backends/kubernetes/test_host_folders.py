@@ -1,4 +1,4 @@
-"""Folders of the node: new ones are given to the pod's user, everything else stays as it is."""
+"""Folders of the node: new ones are given to the pod's user, everything else stays unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_plan_says_what_is_done():
 
 @pytest.mark.process
 def test_the_script_leaves_what_is_not_new(tmp_path, monkeypatch):
-    # ``stat`` and ``chown`` of the test stand in for a node whose folders belong to root.
+    # ``stat`` and ``chown`` of the test replace those of a node whose folders belong to root.
     tools, changed = tmp_path / "bin", tmp_path / "changed"
     tools.mkdir()
     (tools / "stat").write_text("#!/bin/sh\ncase $3 in *other*) echo 7;; *) echo 0;; esac\n")

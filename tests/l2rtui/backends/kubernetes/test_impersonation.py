@@ -1,4 +1,4 @@
-"""Acting as another user: by the options of the program, for every request, and shown beside the context."""
+"""Acting as another user: by the options of the program, for every request, and shown with the context."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ MAPS = Made.dictionaries(WORDS, WORDS)
 
 
 def some(required, **optional):
-    """Return a maker of mappings with these fields, of which the optional ones may be missing."""
+    """Return a maker of mappings with these fields; optional ones may be missing."""
 
     def make(rng):
         made = {key: inner(rng) for key, inner in required.items()}
@@ -92,7 +92,7 @@ CONTAINER = some(
     resources=some({}, limits=AMOUNTS, requests=AMOUNTS),
     ports=Made.lists(
         some({"containerPort": SMALL}, hostPort=SMALL, name=WORDS),
-        unique_by=lambda port: port["containerPort"],  # merged by it
+        unique_by=lambda port: port["containerPort"],  # merged by this key
     ),
     livenessProbe=PROBE,
     securityContext=some({}, runAsUser=SMALL),
@@ -295,7 +295,7 @@ def missing(document, leaves, notes):
 
 
 def variable_of(document, path):
-    """Return the name of the variable whose value a path is."""
+    """Return the name of the variable whose value is at a path."""
     value = document
     for part in re.findall(r"[^.\[\]]+", path.removesuffix(".value")):
         value = value[int(part)] if part.isdigit() else value[part]
@@ -314,7 +314,7 @@ VAGUE = {
     "ports",
     "",
 }
-"""Keys that a finding may hold for other reasons; such a leaf counts by its value alone."""
+"""Keys that a finding may contain for other reasons; for these, only the value of a leaf counts."""
 ARGUMENTS = dict.fromkeys(("args", "nprocPerNode", "numProcPerNode"), "command")
 """Keys whose values become words of a set's command."""
 COUNTS = ("numNodes", "replicas", "parallelism", "completions")
@@ -340,9 +340,9 @@ def test_every_field_of_a_file_is_in_an_object_or_in_a_finding(seed):
     before = copy.deepcopy(documents)
     try:
         spec, notes = read_kubernetes_yaml(documents, "file.yaml")
-    except SpecError:  # a sentence, and nothing is launched
+    except SpecError:  # a sentence; nothing is launched
         return
-    assert documents == before  # the file of a caller stays what it was
+    assert documents == before  # the caller's file is not modified
     if any(note.severity == "refusal" for note in notes):
         leaves = keyed([json.loads(spec.extras), *(json.loads(part.template) for part in spec.sets)])
     else:

@@ -1,4 +1,4 @@
-"""Kubernetes' own YAML as a run: what is kept, what is changed, and that every change is said."""
+"""Kubernetes YAML as a run: fields kept, fields changed, and a report of every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds besides learner and workers as Kubernetes' objects: names that stay, programs that come along."""
+"""Kinds other than learner and workers as Kubernetes objects: stable names, attached programs."""
 
 from __future__ import annotations
 

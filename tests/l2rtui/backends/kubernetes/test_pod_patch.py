@@ -1,4 +1,4 @@
-"""Fields of pods that a spec adds: merged into what is rendered, and refused by name where a run owns them."""
+"""Fields of pods added by a spec: merged into the rendered pod, and refused by name if a run owns them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def container(name: str, **fields: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": name, **fields}]}}
 
 
-# --- what is merged -----------------------------------------------------------------------------------------
+# --- merged fields --------------------------------------------------------------------------------------
 def test_fields_that_l2rtui_does_not_know_reach_the_pod() -> None:
     pod = template(
         {
@@ -136,7 +136,7 @@ def test_an_imported_template_is_patched_as_well() -> None:
     assert manifest["spec"]["template"]["spec"]["priorityClassName"] == "high"
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- refused fields -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("patch", "field", "reason"),
     [
@@ -241,7 +241,7 @@ def test_templates_of_the_run_come_before_those_of_a_set(tmp_path: Any) -> None:
     assert list(map(json.loads, templates)) == [{"spec": {"a": 1}}, {"spec": {"a": 2}}, {"spec": {"b": 3}}]
 
 
-# --- what the plan says -------------------------------------------------------------------------------------
+# --- messages of the plan -------------------------------------------------------------------------------
 def test_the_plan_names_the_fields() -> None:
     patch = {"metadata": {"labels": {"team": "rl"}}, "spec": {"priorityClassName": "high", "tolerations": []}}
     (finding,) = pod_checks.check_templates(plan := planned(patch), [controller(plan)])
@@ -271,7 +271,7 @@ def test_fields_that_the_server_leaves_out_are_named() -> None:
     assert list(pod_patch.dropped_fields({"a": [1, 2]}, {"a": [1]})) == []
 
 
-# --- beside a queue -----------------------------------------------------------------------------------------
+# --- together with a queue ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("queue", "patch", "field"),
     [

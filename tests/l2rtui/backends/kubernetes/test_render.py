@@ -1,6 +1,6 @@
-"""Plans as manifests: compared whole with files that a person has read, and rule by rule where there is a choice.
+"""Plans as manifests: compared as a whole with reviewed files, and rule by rule if there is a choice.
 
-After a change that is meant: ``L2R_WRITE_GOLDEN=1 pytest tests/unit/kubernetes/test_render.py``, and read the diff.
+After an intended change: ``L2R_WRITE_GOLDEN=1 pytest tests/unit/kubernetes/test_render.py``, and review the diff.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_the_spec_comes_back_out_of_its_config_map():
 def test_two_sets_and_two_runs_never_select_each_others_pods():
     made = objects(planned(with_seeds(RACING, (0, 1))))
     sets = [item for item in made if item["kind"] == "ReplicaSet"]
-    assert len(sets) == 4  # three workers of each run lie on two GPUs of two slots
+    assert len(sets) == 4  # three workers of each run are on two GPUs of two slots
     for item in sets:
         selector = item["spec"]["selector"]["matchLabels"].items()
         matching = [other for other in sets if selector <= other["spec"]["template"]["metadata"]["labels"].items()]
@@ -304,7 +304,7 @@ def test_what_is_printed_of_a_plan_holds_no_key():
     assert [set(item) for item in printed if item["kind"] == "Secret"] == [
         {"apiVersion", "kind", "metadata", "type"}
     ]
-    # The key that is sent lies in the Secret and nowhere else, so that without it nothing printed can hold it.
+    # The key is only in the Secret, so that no other output can contain it.
     (run,) = planned(RACING).runs
     sent = render.run_objects(run, namespace="ml", token="k3y-of-th1s-run", server=ServerFacts())
     assert [item["kind"] for item in sent if "k3y-of-th1s-run" in yaml.safe_dump(item)] == ["Secret"]
@@ -330,7 +330,7 @@ def test_variables_bind_no_device_of_a_plugin():
 
 def test_a_job_has_a_deadline_behind_its_learners_own_and_a_replicaset_none():
     made = objects(planned(replace(RACING, limits=Limits(wall=60, gpu_hours=1))))
-    # One minute, twice the grace period in which the learner ends by itself, and the start of one that takes over.
+    # One minute, twice the grace period in which the learner ends, and the start of its replacement.
     deadlines = [(item["kind"], item["spec"].get("activeDeadlineSeconds")) for item in controllers(made)]
     assert set(deadlines) == {("Job", 80 + render.LEARNER_RESTART_SECONDS), ("ReplicaSet", None)}
     assert all(not item["spec"].get("activeDeadlineSeconds") for item in controllers(objects(planned(RACING))))

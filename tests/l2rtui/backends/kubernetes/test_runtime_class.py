@@ -1,4 +1,4 @@
-"""RuntimeClass of pods with a GPU: chosen where the default runtime has none, and nowhere else."""
+"""RuntimeClass of pods with a GPU: set if the default runtime has no GPUs, and only then."""
 
 from __future__ import annotations
 

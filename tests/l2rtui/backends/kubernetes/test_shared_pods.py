@@ -1,4 +1,4 @@
-"""Several workers in one pod (`workers_per_pod`): plans, manifests, rows, logs, kills, and what pods report."""
+"""Several workers in one pod (`workers_per_pod`): plans, manifests, rows, logs, kills, and reports of pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's container: how it stands in the pod, and its loop in a real shell, driven by a worker's end."""
+"""The simulator's container: its place in the pod, and its loop in a real shell, driven by a worker's end."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_several_environments_for_one_simulator_are_a_mistake(tmp_path):
 
 @pytest.fixture
 def beside(tmp_path):
-    """Start the loop with a command as its simulator; end it at the end."""
+    """Start the loop with a command as its simulator; stop it at the end of the test."""
     started = []
 
     def start(*command, grace=1):
@@ -245,7 +245,7 @@ def test_a_container_that_was_started_anew_counts_on(beside, tmp_path):
     handle = SimulatorSidecar(tmp_path)
     os.killpg(item.pid, signal.SIGKILL)
     item.wait()
-    (tmp_path / "want").write_text("stop 2\n")  # of nobody that lives: a new container forgets it
+    (tmp_path / "want").write_text("stop 2\n")  # not of a live worker: a new container ignores it
     beside("sleep", "600")
     assert str(until(handle.ended)) == "the simulator's container was started anew"
     assert SimulatorSidecar(tmp_path).ended() is None

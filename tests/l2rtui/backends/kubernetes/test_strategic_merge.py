@@ -1,4 +1,4 @@
-"""Strategic merge of pod templates: lists by key, directives, malformed patches, and kubectl's own answer."""
+"""Strategic merge of pod templates: lists by key, directives, malformed patches, and kubectl's own result."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_kubectl_merges_the_same(patch: dict[str, Any]) -> None:
 
 
 def unordered(value: Any) -> Any:
-    """Return a value that compares without the order of lists, and without empty fields, which Go leaves out."""
+    """Return a value that compares without the order of lists, and without empty fields, which Go omits."""
     if isinstance(value, dict):
         plain = {key: unordered(inner) for key, inner in value.items()}
         # A pod without these is printed with them.

@@ -1,4 +1,4 @@
-"""A laboratory: the local backend over a state folder of its own, and an eye that does not trust its books."""
+"""Test bench: the local backend over a separate state folder, with independent checks of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class Lab:
-    """Short words for what the tests do."""
+    """Shortcuts for the tests."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -40,7 +40,7 @@ class Lab:
         self.backend = self.another()
 
     def another(self, settings: Settings | None = None) -> LocalBackend:
-        """A backend as the next start of the app would make it."""
+        """Make a backend as the next start of the app would."""
         return LocalBackend(settings or self.settings, state=self.state)
 
     def folder(self, run: str = "run") -> RunFolder:
@@ -73,7 +73,7 @@ class Lab:
             await asyncio.sleep(0.01)
 
     async def pod(self, is_true: Callable[[PodView], object], name: str = "run-w-0") -> PodView:
-        """The pod of this name once something is true of it."""
+        """Wait until a condition holds for the pod of this name, and return it."""
 
         def found(snapshot: ClusterSnapshot) -> PodView | None:
             return next(
@@ -113,7 +113,7 @@ class Lab:
         wait_gone(process)
 
     def processes(self) -> list[psutil.Process]:
-        """Everything on this machine that has our state folder in its environment, by psutil alone."""
+        """All processes of this machine with our state folder in their environment, found only with psutil."""
         processes = []
         for process in psutil.process_iter():
             try:
@@ -127,7 +127,7 @@ class Lab:
 
 
 def wait_gone(process: psutil.Process) -> None:
-    """Until it is gone, or a zombie of somebody who does not care."""
+    """Wait until the process has ended, or is a zombie whose parent does not reap it."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
@@ -137,7 +137,7 @@ def wait_gone(process: psutil.Process) -> None:
 @pytest.fixture
 @starts_processes
 async def lab() -> AsyncIterator[Lab]:
-    # Not pytest's folder: below xdist its path is longer than a Unix socket may have; sockets would lie elsewhere.
+    # Not pytest's folder: with xdist its path is too long for a Unix socket, so sockets would be placed elsewhere.
     folder = Path(tempfile.mkdtemp(prefix="l2r-"))
     lab = Lab(folder / "local")
     yield lab

@@ -1,4 +1,4 @@
-"""The rest of the local backend's doors: the watch and its cost, exec, environments."""
+"""Other parts of the local backend: the watch and its cost, exec, environments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_watch_of_idle_runs_tells_nothing_of_pods_and_costs_little(lab):
         except (TimeoutError, StopAsyncIteration):
             break
         assert not [change for change in changes if isinstance(change, PodChanged)]
-    # The promise is half a percent of a core; a busy machine measures no finer than this.
+    # The limit is half a percent of a core; on a busy machine the measurement is not more precise than this.
     assert time.process_time() - ours < 0.05
     assert sum(supervisor.cpu_times()[:2]) - theirs <= 0.02
 

@@ -33,7 +33,7 @@ async def test_a_run_is_destroyed_and_counted(lab):
     items = [item async for item in lab.backend.destroy(run)]
     assert items[0] == DestroyProgress((("Pod", 3), ("Run", 1)))
     receipt = items[-1]
-    # Record, supervisor, three pods; and the folder of sockets, where paths are short enough for one.
+    # Record, supervisor, three pods; and the folder of sockets, if paths are short enough for one.
     assert receipt.objects in (5, 6)
     assert receipt.results_location == ""
     assert receipt.seconds < 2
@@ -50,7 +50,7 @@ async def test_deaf_processes_forks_and_escapees_go_too(lab):
 
 
 def sleepers(mark):
-    """Processes that sleep for just so long, whatever else they have changed."""
+    """Processes that sleep for exactly this long, whatever else they have changed."""
     return [item.pid for item in psutil.process_iter(["cmdline"]) if mark in (item.info["cmdline"] or ())]
 
 
@@ -226,7 +226,7 @@ async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
     assert "Permission denied" in receipt.sentence
     assert lab.processes() == []
     monkeypatch.undo()
-    assert [leak.kind for leak in await lab.backend.leaks()] == []  # it is young: a destroy may be at work
+    assert [leak.kind for leak in await lab.backend.leaks()] == []  # it is new: a destroy may be in progress
 
 
 async def test_what_does_not_die_is_named(lab, monkeypatch):
@@ -246,7 +246,7 @@ async def test_a_run_that_is_being_destroyed_takes_no_orders(lab):
     run = (await lab.backend.snapshot()).run_named("run")
     stream = lab.backend.destroy(run)
     await anext(stream)
-    await stream.aclose()  # the app goes away; the supervisor goes on
+    await stream.aclose()  # the app exits; the supervisor continues
     snapshot = await lab.until(lambda snapshot: snapshot.run_named("run").is_terminating)
     with pytest.raises(RefusedError, match="is being destroyed"):
         await lab.backend.kill(snapshot.pods_of("run"))
@@ -264,7 +264,7 @@ async def test_leaks_are_found_by_the_mark(lab):
     leaks = await lab.backend.leaks()
     assert [(leak.run, leak.kind) for leak in leaks] == [("run", "Process"), ("run", "Process")]
     assert {int(leak.name.split()[0]) for leak in leaks} == {process.pid for process in lab.processes()}
-    # A run of that name that is launched now does not inherit them.
+    # A run of that name launched now does not inherit them.
     await lab.launch(lab.set("sleep", "600"))
     assert len(await lab.backend.leaks()) == 2
     assert_left = await lab.destroy()

@@ -1,4 +1,4 @@
-"""Events, descriptions and ports of local runs: what the supervisor did is written down and can be read."""
+"""Events, descriptions and ports of local runs: the supervisor's actions are recorded and readable."""
 
 from __future__ import annotations
 

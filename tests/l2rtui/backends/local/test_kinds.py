@@ -35,7 +35,7 @@ def stable(name, role, command, **more):
 
 
 async def told(lab, name):
-    """The environment that a process of TELL has printed."""
+    """The environment printed by a process of TELL."""
     await lab.pod(lambda pod: pod.phase is Phase.SUCCEEDED, name)
     return json.loads((await lab.lines(name=name))[0])
 
@@ -74,7 +74,7 @@ async def test_a_rendezvous_has_a_port_that_no_other_run_gets(lab):
         ends.add(end)
         host, _, port = end.removeprefix("tcp://").partition(":")
         with socket.socket() as probe:
-            probe.bind((host, int(port)))  # nobody else sits there
+            probe.bind((host, int(port)))  # the address is free
     assert len(ends) == 2
 
 

@@ -1,4 +1,4 @@
-"""Claims: of two launches on one slot one wins; and whenever a launch is broken off, what exists can be seen."""
+"""Claims: of two launches on one slot one wins; and if a launch is interrupted, existing objects are visible."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_failure_while_writing_takes_back_what_was_written(lab):
     first = await lab.plan(lab.set("sleep", "600"), name="run-a")
     second = await lab.plan(lab.set("sleep", "600", slots=0), name="run-b")
     client.make_root(lab.backend._root)
-    # The second run's folder cannot be built: its place is taken.
+    # The second run's folder cannot be created: its path is taken.
     (lab.state / "runs" / f".new-{second.runs[0].uid}").touch()
     with pytest.raises(BackendError, match="cannot be written"):
         await drain(lab.backend, LaunchPlan((*first.runs, *second.runs)))

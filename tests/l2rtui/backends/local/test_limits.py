@@ -1,4 +1,4 @@
-"""Limits of runs on this machine: the supervisor's deadline, with real processes, and what the learner has said."""
+"""Limits of runs on this machine: the supervisor's deadline, with real processes, and the learner's messages."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def status(limit_at):
         (Limits(wall=60), Role.JOB, None, Backstop(160.0, "ended by limit wall 1 min")),
         (Limits(wall=60), Role.LEARNER, None, Backstop(180.0, "ended by limit wall 1 min")),
         (Limits(wall=60), Role.JOB, 130.0, Backstop(130.0, "ended by limit wall 1 min")),
-        # Written before a boot, by a clock that has begun anew.
+        # Written before a boot, with a clock that has restarted since.
         (Limits(wall=60), Role.JOB, 9e9, Backstop(160.0, "ended by limit wall 1 min")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Log files: what is written is read, once and in order, from either end, across rotation and processes."""
+"""Log files: every written line is read once and in order, from either end, across rotation and processes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_only_the_latest_processes_are_kept(tmp_path):
 async def test_the_next_writer_goes_on_in_the_middle_of_a_line(tmp_path):
     first = LogWriter(tmp_path, 0, 1 << 20)
     first.write(b"hel")
-    os.close(first._file)  # killed: nothing is ended in order
+    os.close(first._file)  # killed: no orderly end
     second = LogWriter(tmp_path, 0, 1 << 20)
     second.write(b"lo\nworld\n")
     second.close()
@@ -143,7 +143,7 @@ async def test_a_full_disk_loses_lines_and_not_the_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
-    """A writer that rotates, restarts and stops mid-line, and a reader who keeps up with each rotation."""
+    """A writer that rotates, restarts and stops mid-line, and a reader that keeps up with each rotation."""
     draw = random.Random(seed)
     lines = [f"{number} {'x' * draw.randrange(60)}" for number in range(600)]
     is_done = False
@@ -168,7 +168,7 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
                 await asyncio.sleep(0.001)
         written += len(data) + 28
         if written > 3500:
-            # As slow as the reader: a file that is set aside twice before he looks is gone, and that is agreed.
+            # As slow as the reader: a file that is rotated twice before the reader looks is lost, as documented.
             async with asyncio.timeout(60):
                 while not texts or texts[-1] != line:
                     await asyncio.sleep(0.005)
@@ -227,7 +227,7 @@ async def test_a_log_that_is_written_faster_than_it_is_read_ends_where_it_was(tm
         writer.write(b"another\nand another\n")
         assert len(lines) <= 2 * len(expected)
     writer.close()
-    if max_bytes > 4096:  # else files are rotated away before they are read
+    if max_bytes > 4096:  # otherwise files are rotated away before they are read
         assert lines == expected
 
 
@@ -266,7 +266,7 @@ async def test_the_states_of_a_bar_are_lines_of_a_second_and_one_line_to_readers
         writer.write(bar(number))
     monkeypatch.undo()
     assert await read(tmp_path) == ["begin", bar(399).decode().strip()] or (tmp_path / "0.log.1").exists()
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 * 4096  # rotated within a bar, too
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3 * 4096  # also rotated within a bar
     writer.write(b"\nend\n")
     writer.close()
     assert (await read(tmp_path, tail=2)) == [bar(399).decode().strip(), "end"]

@@ -73,7 +73,7 @@ async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
     backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
     snapshot = await backend.snapshot()
     assert snapshot.problems == ("the GPUs cannot be read: NVML says RM has detected an NVML/RM version mismatch.",)
-    # Its CPU can be used all the same, and stands beside GPUs that are there and cannot be read.
+    # Its CPU can be used, together with GPUs that exist but cannot be read.
     assert {slot.gpu for slot in snapshot.ledger.slots} == {CPU}
     findings = {finding.subject: finding for finding in await backend.doctor()}
     assert findings["gpu"].severity == "warning"
@@ -153,7 +153,7 @@ def test_a_card_that_fell_off_the_bus_takes_no_other_with_it():
 
 
 class CpuTimes(NamedTuple):
-    """What the kernel of Linux tells of all cores; time of guests is in user, too."""
+    """CPU times of all cores as reported by Linux; guest time is included in user."""
 
     user: float
     idle: float

@@ -36,7 +36,7 @@ def tagged_child(tmp_path):
     }
     with subprocess.Popen(["sleep", "600"], env=environ, start_new_session=True) as child:
         while not psutil.Process(child.pid).environ():
-            pass  # in the midst of exec()
+            pass  # during exec()
         yield folder, child
         child.kill()
 

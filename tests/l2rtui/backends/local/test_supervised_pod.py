@@ -95,7 +95,7 @@ class World:
         pod.run_due()
 
     def end(self, pod: SupervisedPod, code: int | None) -> None:
-        """The process has ended, and nothing that it started is left."""
+        """The process has ended, and none of its children is left."""
         self.processes[-1].exit_code = code
         pod.handle_exit()
         pod.run_due()

@@ -1,4 +1,4 @@
-"""Restart policies, back-off, kills, and that nothing of a process that ended lives on."""
+"""Restart policies, back-off, kills, and cleanup of everything that an ended process started."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_failing_pod_waits_ever_longer(lab):
     started = time.time()
     await lab.launch(lab.set("exit", "1"))
     pod = await lab.pod(lambda pod: pod.restarts == 3)
-    # At once, then 0.05 s, then 0.1 s.
+    # Immediately, then after 0.05 s, then 0.1 s.
     assert time.time() - started > 0.15
     pod = await lab.pod(lambda pod: pod.reason == "CrashLoopBackOff")
     assert pod.status.level is Level.BAD
@@ -144,7 +144,7 @@ async def test_a_killed_pod_is_replaced_whatever_its_policy(lab):
     await lab.until_line("hello")
     before = await lab.pod(lambda pod: pod.ready)
     await lab.backend.kill([before])
-    pod = await lab.pod(lambda _: True)  # one reading: between two of them the pod may be replaced
+    pod = await lab.pod(lambda _: True)  # one reading: between two readings the pod may be replaced
     assert pod.uid != before.uid or pod.is_terminating
     after = await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
     assert (after.name, after.slots, after.restarts) == (before.name, before.slots, 0)

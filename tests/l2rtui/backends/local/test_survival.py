@@ -1,4 +1,4 @@
-"""Supervisors that are killed, apps that die, files that rot, pids that are used again."""
+"""Killed supervisors, apps that die, damaged files, reused pids."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_pid_that_is_used_again_is_never_taken_for_ours(lab):
     await lab.pod(lambda pod: not pod.ready)
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as foreign_process:
         status = state_files.read(lab.folder().status, RunStatus)
-        # As if the kernel had given our pids to this process since.
+        # As if the kernel had since given our pids to this process.
         status.pods[0].proc = ProcessIdentity(foreign_process.pid, before.uid)
         status.supervisor = ProcessIdentity(foreign_process.pid, status.supervisor.start)
         state_files.write_atomic(lab.folder().status, status, sync=False)

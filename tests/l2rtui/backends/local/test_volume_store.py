@@ -1,4 +1,4 @@
-"""Volumes of this machine: made, mounted by runs, listed with their files, copied from and to, deleted."""
+"""Volumes of this machine: created, mounted by runs, listed with their files, copied from and to, deleted."""
 
 from __future__ import annotations
 

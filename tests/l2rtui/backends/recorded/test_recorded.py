@@ -1,4 +1,4 @@
-"""Recordings: what is written, what a replay shows of it and when, and files that are none."""
+"""Recordings: their contents, the rows and times of a replay, and invalid files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEGAN = 1_750_000_000.0
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass when a test requests it."""
 
     def __init__(self) -> None:
         self.seconds = BEGAN
@@ -97,7 +97,7 @@ async def test_a_replay_keeps_the_times_and_runs_faster(tmp_path):
     later = Player(path, 100_000.0)
     await later.run()
     assert later.end == "the app was left"
-    assert later.now() == BEGAN + 3600.0  # it stands still at the end: nothing grows old there
+    assert later.now() == BEGAN + 3600.0  # the replay stops at the end: nothing grows old there
 
 
 async def test_an_outage_of_the_recorded_watch_is_one_of_the_replay(tmp_path):

@@ -1,4 +1,4 @@
-"""Amazon's services as moto has them: in this process for what is tried many times, else behind a port."""
+"""Amazon's services as provided by moto: in this process for frequent tests, otherwise behind a port."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REGION = "us-west-2"
 
 @pytest.fixture
 def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
-    """An empty account; boto3 in this process asks moto and nobody else."""
+    """An empty account; boto3 in this process only calls moto."""
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     for name, value in settings(tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds of images, read anew for each test
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds of images, read again for each test
     repair(monkeypatch)
     with mock_aws():
         yield
@@ -30,7 +30,7 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
 
 @pytest.fixture
 def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The same behind a port, for programs of their own; its address."""
+    """The same behind a port, for separate programs; yields its address."""
     repair(monkeypatch)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -40,7 +40,7 @@ def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """The environment of somebody who has an account at moto's and a home of their own."""
+    """The environment of a user with a moto account and a separate home."""
     return {
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
@@ -55,11 +55,11 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 CLIENTS: dict[str, Any] = {}
-"""Clients for moto in this process: making one reads megabytes, and they keep nothing of an account."""
+"""Clients for moto in this process: making one reads megabytes, and they keep no state of an account."""
 
 
 class Account:
-    """All that an account holds, listed by every service's own call."""
+    """All resources of an account, listed by every service's own call."""
 
     def __init__(self, clients: dict[str, Any], endpoint: str | None = None) -> None:
         self._clients = clients

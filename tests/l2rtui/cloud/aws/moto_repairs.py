@@ -1,8 +1,8 @@
-"""Deletions that moto's CloudFormation forgets when a stack is deleted, done as AWS does them.
+"""Deletions that moto's CloudFormation omits when a stack is deleted, done as AWS does them.
 
-Its templates can make NAT gateways, addresses, gateways, route tables and their associations, and leave them all
-behind. Each is deleted here through moto's own EC2, which refuses what is still in use, as Amazon's does; moto then
-tries the refused ones again after the others.
+Its templates can create NAT gateways, addresses, gateways, route tables and their associations, and leave them all
+behind. Each is deleted here through moto's own EC2, which refuses to delete resources in use, like Amazon's; moto
+then retries the refused ones after the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
 
 def repair(patch: pytest.MonkeyPatch) -> None:
-    """Teach moto to delete what it has made."""
+    """Make moto delete everything that it has created."""
 
     def nat(self: NatGateway, account: str, region: str) -> None:
         backend = ec2_backends[account][region]
@@ -37,7 +37,7 @@ def repair(patch: pytest.MonkeyPatch) -> None:
 
     def route(self: Route, account: str, region: str) -> None:
         backend = ec2_backends[account][region]
-        if self.route_table.id in backend.route_tables:  # otherwise it went with its table
+        if self.route_table.id in backend.route_tables:  # otherwise it was deleted with its table
             backend.delete_route(self.route_table.id, self.destination_cidr_block)
 
     def table(self: RouteTable, account: str, region: str) -> None:

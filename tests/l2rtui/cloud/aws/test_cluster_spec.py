@@ -1,4 +1,4 @@
-"""ClusterConfig files, what a cluster costs, and kubeconfigs: what is read and written on this side."""
+"""ClusterConfig files, costs of a cluster, and kubeconfigs: the parts read and written on this side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb from end to end against moto's server, over HTTP as against Amazon's."""
+"""The verb from end to end against moto's server, over HTTP as with Amazon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from l2rtui.services import addons
 from tests.l2rtui.cloud.aws.conftest import REGION, Account, settings
 from tests.l2rtui.cloud.aws.test_prices import offer
 
-# The warnings are moto's own.
+# The warnings come from moto.
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("default"), pytest.mark.timeout(240)]
 
 FILE = f"""\
@@ -30,7 +30,7 @@ managedNodeGroups:
 
 @pytest.fixture
 def call(amazon_server, monkeypatch, tmp_path, capsys):
-    """Call a verb in this process; its exit code, what it printed, what it said."""
+    """Call a verb in this process; return its exit code, output and messages."""
     for name, value in settings(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
@@ -49,7 +49,7 @@ def call(amazon_server, monkeypatch, tmp_path, capsys):
 
 
 class PriceList(BaseHTTPRequestHandler):
-    """Amazon's price list over HTTP, with an offer of whatever machine is asked for."""
+    """Amazon's price list over HTTP, with an offer for any requested machine."""
 
     def do_POST(self):
         assert self.headers["X-Amz-Target"] == "AWSPriceListService.GetProducts"
@@ -109,7 +109,7 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     plan = json.loads(out)
     assert (code, len(plan["steps"]), plan["cost"]["unknown"]) == (0, 6, [])
     assert plan["cost"]["dollars_an_hour"] == pytest.approx(0.15 + 2 * 1.006 + 2 * 80 * 0.08 / 730, abs=0.001)
-    # Nobody answers at the price list's address: the figures are those of the table, and say so.
+    # No server answers at the price list's address: the figures come from the table, and say so.
     machines = next(line for line in plan["cost"]["lines"] if "g5.xlarge" in line["what"])
     assert machines["source"] == "price of 2026-09-24 in us-east-1; could not be read now"
     assert (plan["cost"]["read"], "pricing" in plan["cost"]["failure"]) == ([], True)

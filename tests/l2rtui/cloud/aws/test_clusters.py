@@ -1,4 +1,4 @@
-"""A cluster made and taken down in moto's cloud: everything listed, every step broken once."""
+"""A cluster created and deleted in moto's cloud: all resources listed, every step made to fail once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2rtui.cloud.aws.waiters import ClusterChange, WaitPolicy
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from tests.l2rtui.cloud.aws.conftest import CLIENTS, REGION
 
-pytestmark = pytest.mark.filterwarnings("default")  # moto's own
+pytestmark = pytest.mark.filterwarnings("default")  # from moto
 
 NOW = WaitPolicy(0.01, 20)
 SPEC = ClusterSpec(
@@ -38,12 +38,12 @@ CHANGES = ("create_", "delete_", "update_")
 
 
 class Watched(Cloud):
-    """A cloud that notes what changes it, and refuses one of those calls.
+    """A cloud that records its changing calls, and refuses one of them.
 
     Attributes:
-        changes: Operations in their order, with the object's name. fail_at: the one that fails, counted from 0.
-        lose_answer: The call is carried out, and its answer is lost.
-        interrupt: Called in the thread of a call once that was carried out; by the number of the call.
+        changes: Operations in order, with the object's name. fail_at: the failing one, counted from 0.
+        lose_answer: The call is executed, and its answer is lost.
+        interrupt: Called in the thread of a call after its execution; by the number of the call.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ async def test_what_is_made_is_all_removed_in_an_order_that_the_cloud_takes(acco
     receipt = await delete(cloud)
     assert (receipt.left, receipt.sentence) == ((), "nothing left of lab")
     assert account.inventory() == {}
-    # moto itself refuses a cluster with node groups, and a network in use; roles it would take at any time.
+    # moto itself refuses to delete a cluster with node groups, and a network in use; roles it deletes at any time.
     assert sorted(name for _, name in cloud.changes[:2]) == ["cpu", "gpu"]
     assert [name for _, name in cloud.changes[2:]] == [
         "lab", "l2rtui-lab-mounts", "l2rtui-lab-efs", "l2rtui-lab-network", "l2rtui-lab-roles",
@@ -156,9 +156,9 @@ DELETES = 7
 
 
 async def broken_in_turn(cloud, work, steps):
-    """Let each step fail once, one after the other; the last failure is still to be gone on from.
+    """Let each step fail once, one after the other; the caller still has to continue from the last failure.
 
-    A call that was refused has done nothing: the next attempt repeats it and breaks at the one behind it. One whose
+    A refused call has done nothing: the next attempt repeats it and breaks at the following one. A call whose
     answer was lost has done its work: the next attempt finds that and breaks at its first call.
     """
     for number in range(steps):
@@ -201,7 +201,7 @@ async def test_a_delete_that_breaks_at_every_step_in_turn_goes_on(account, lose_
 
 
 async def interrupted(cloud, work, number):
-    """Do what Ctrl-C does, when a call has just been carried out."""
+    """Simulate Ctrl-C just after a call was executed."""
     cloud.changes.clear()
     task, loop = asyncio.ensure_future(work()), asyncio.get_running_loop()
     cloud.interrupt = {number: lambda: loop.call_soon_threadsafe(task.cancel)}

@@ -1,4 +1,4 @@
-"""Amazon's registry: a login, and repositories that are made when they are missing."""
+"""Amazon's registry: a login, and repositories that are created if missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from l2rtui.domain.imageref import parse_image
 from l2rtui.services import images
 from tests.l2rtui.cloud.aws.conftest import CLIENTS, REGION
 
-pytestmark = pytest.mark.filterwarnings("default")  # moto's own
+pytestmark = pytest.mark.filterwarnings("default")  # from moto
 
 IMAGE = parse_image(f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lab/node:1")
 

@@ -1,4 +1,4 @@
-"""Tokens for EKS beside what botocore's own client signs for the same request at the same moment."""
+"""Tokens for EKS, compared with botocore's own signature for the same request at the same moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER = "rl-cluster"
 
 @pytest.fixture(autouse=True)
 def account(monkeypatch, tmp_path):
-    """Somebody's credentials, and nothing else of this machine."""
+    """Example credentials, and no other settings of this machine."""
     for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
@@ -37,7 +37,7 @@ def url_of(token):
 
 
 def witness(region):
-    """The URL as botocore's client presigns it, with the header that EKS wants put in on the way."""
+    """The URL as presigned by botocore's client, with the header for EKS added on the way."""
     client = botocore.session.Session().create_client("sts", region_name=region)
     client.meta.events.register(
         "before-sign.sts.GetCallerIdentity",
@@ -53,7 +53,7 @@ def parts(url):
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "us-gov-west-1"])
 def test_it_is_what_botocore_signs(region):
-    for _ in range(20):  # both carry the second in which they were made
+    for _ in range(20):  # both contain the second in which they were made
         ours, theirs = parts(url_of(sign_eks_token(CLUSTER, region)[0])), parts(witness(region))
         if ours[3]["X-Amz-Date"] == theirs[3]["X-Amz-Date"]:
             break

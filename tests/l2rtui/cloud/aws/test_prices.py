@@ -42,7 +42,7 @@ def offer(price="55.0400000000", unit="Hrs", attributes=ATTRIBUTES, currency="US
 
 @pytest.fixture
 def listed():
-    """A price list that answers what a test has written down."""
+    """A price list with prepared answers."""
     cloud = Cloud("us-east-1")
     session = boto3.session.Session(aws_access_key_id="x", aws_secret_access_key="y", region_name="us-east-1")
     cloud._clients["pricing"] = session.client("pricing")

@@ -1,7 +1,7 @@
-"""Clusters with reserved machines, Pod Identity and a file system of others, in moto's cloud.
+"""Clusters with reserved machines, Pod Identity and an existing file system, in moto's cloud.
 
 moto has no capacity reservations: their answers have the shape of Amazon's model, checked by botocore's own
-validator. It skips resources of EKS in templates: those templates are judged by cfn-lint, which has AWS' schemas.
+validator. It skips resources of EKS in templates: those templates are checked by cfn-lint, which has AWS' schemas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.l2rtui.cloud.aws.test_clusters import Watched, counted, create, delet
 pytestmark = [
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("ignore:Tried to parse"),
-]  # moto's own
+]  # from moto
 
 RESERVATION = "cr-0123456789abcdef0"
 BLOCK = NodeGroup(
@@ -39,7 +39,7 @@ STARTS, ENDS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC), datetime(2026, 12, 2, 
 
 
 def reserved(**more):
-    """A reservation as EC2 describes it."""
+    """A reservation in the form of EC2."""
     item = {
         "CapacityReservationId": RESERVATION, "InstanceType": "p5.48xlarge", "AvailabilityZone": f"{REGION}b",
         "TotalInstanceCount": 2, "State": "active", "ReservationType": "capacity-block",
@@ -49,7 +49,7 @@ def reserved(**more):
 
 
 class ReservedCloud(Watched):
-    """moto's cloud with one capacity reservation, None for none of its id."""
+    """moto's cloud with one capacity reservation; None if its id is unknown."""
 
     def __init__(self, reservation):
         super().__init__()
@@ -63,7 +63,7 @@ class ReservedCloud(Watched):
             code = "InvalidCapacityReservationId.NotFound"
             raise CloudError(f"Amazon's ec2 refuses {operation}: it does not exist.", code=code)
         answer = {"CapacityReservations": [self.reservation]}
-        Stubber(self._client("ec2")).add_response(operation, answer, arguments)  # raises where the shape is wrong
+        Stubber(self._client("ec2")).add_response(operation, answer, arguments)  # raises if the shape is wrong
         return answer
 
 
@@ -181,7 +181,7 @@ async def test_identities_come_with_the_cluster_and_go_with_it(account):
     assert dict(clusters.steps_of(spec, has_files=False))["l2rtui-lab-identity"] == (
         "add-on eks-pod-identity-agent, roles for kube-system/efs-csi-controller, ml/trainer"
     )
-    # The associations need the control plane to be removed.
+    # Removing the associations needs the control plane.
     cloud.changes.clear()
     assert (await delete(cloud)).left == ()
     assert [name for _, name in cloud.changes][:2] == ["l2rtui-lab-identity", "lab"]
@@ -225,7 +225,7 @@ def test_templates_are_what_amazon_s_schemas_allow():
     assert lint(wrong) == ["'ClusterName' is a required property"]
 
 
-# --- a file system of others ----------------------------------------------------------------------------------
+# --- an existing file system ----------------------------------------------------------------------------------
 
 
 async def test_a_file_system_that_exists_is_mounted_and_stays(account):

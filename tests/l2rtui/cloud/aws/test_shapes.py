@@ -1,7 +1,7 @@
 """Cases that moto cannot show, by answers in the shapes of Amazon's models: botocore's Stubber checks both sides.
 
 Control planes that take minutes, node groups that find no machines, roles that are not known yet, stacks that roll
-back, refusals: each as the service words it.
+back, refusals: each with the wording of the service.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROLE = "arn:aws:iam::123456789012:role/x"
 
 @pytest.fixture
 def cloud():
-    """A cloud whose services answer what a test has written down, in that order."""
+    """A cloud whose services return prepared answers, in order."""
     made = Cloud("us-west-2")
     stubs = {}
     session = boto3.session.Session(aws_access_key_id="x", aws_secret_access_key="y", region_name="us-west-2")
@@ -64,7 +64,7 @@ def stack(status):
 
 
 async def texts(step, cloud, *arguments, waits=NOW):
-    """Carry out a step of a change; return the texts of its progress lines."""
+    """Execute a step of a change; return the texts of its progress lines."""
     lines = []
     await step(ClusterChange(cloud, lines.append, waits), *arguments)
     return [line.text for line in lines]
@@ -109,7 +109,7 @@ async def test_a_lack_of_machines_is_said_in_amazon_s_words(cloud):
     stub.add_response("describe_nodegroup", group("CREATE_FAILED", [issue]))
     with pytest.raises(BackendError, match=r"gpu is CREATE_FAILED.*AsgInstanceLaunchFailures: We currently do not"):
         await texts(eks.await_group, cloud, "lab", "gpu")
-    # The same command again: what is left of it goes first.
+    # The same command again: it first removes the remains.
     stub.add_response("describe_nodegroup", group("CREATE_FAILED"))
     stub.add_response("describe_nodegroup", group("CREATE_FAILED"))
     stub.add_response("delete_nodegroup", group("DELETING"))

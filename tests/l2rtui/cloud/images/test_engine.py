@@ -1,4 +1,4 @@
-"""Images of a fake Engine: those that were built here, builds and pushes with their messages, and failures."""
+"""Images of a fake Engine: locally built ones, builds and pushes with their messages, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins of registries where Docker keeps them, in its file and in its helpers; builds through buildx."""
+"""Logins of registries as stored by Docker, in its file and in its helpers; builds through buildx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source tree of the test's own, and users of one machine who launch from it."""
+"""A separate source tree, and users of one machine who launch from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def repository(tmp_path, monkeypatch):
 
 @pytest.fixture
 def user(repository, tmp_path, monkeypatch):
-    """Change the user: each has a history of their own; the source tree is small, whatever the checkout holds."""
+    """Change the user: each has a separate history; the source tree is small, whatever the checkout contains."""
     (repository / "train.py").write_text("rate = 2\n")
     monkeypatch.chdir(repository)
     recorder.take_warnings()

@@ -1,4 +1,4 @@
-"""A launch as it was: what cannot be had any more is refused or warned of, with the reason."""
+"""Exact relaunch: inputs that are no longer available are refused or warned of, with the reason."""
 
 from __future__ import annotations
 

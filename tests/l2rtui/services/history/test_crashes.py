@@ -1,4 +1,4 @@
-"""A writer of the history is killed at 200 random moments: at most the record that was being written is lost."""
+"""A writer of the history is killed at 200 random moments: at most the record being written is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 MOMENTS = 200
-# A program of its own: it forks a writer for each moment, which no process with threads should do.
+# A separate program: it forks a writer for each moment, which a process with threads should not do.
 PROGRAM = """
 import json, os, random, signal, sqlite3, sys, time
 from contextlib import closing

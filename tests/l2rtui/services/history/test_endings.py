@@ -1,4 +1,4 @@
-"""Ends of runs: bounded curves whose means stay exact, and outcomes by the pods."""
+"""Ends of runs: bounded curves whose means stay exact, and outcomes derived from the pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export to other trackers: the form of a record there, and MLflow and Weights & Biases where they are."""
+"""Export to other trackers: the form of a record there, and MLflow and Weights & Biases if installed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_record_becomes_parameters_tags_points_and_texts():
     assert (run.name, run.group, run.parameters["train.ppo.lr"]) == ("race-s1", "race", 0.1)
     assert run.tags["l2rtui.run_id"] == f"{1:032x}"
     assert (run.tags["l2rtui.dirty"], run.tags["l2rtui.version.torch"]) == ("true", "2")
-    # A step comes once, and what was not measured is left out.
+    # A step occurs once, and missing measurements are left out.
     assert [(point.step, dict(point.figures)) for point in run.points] == [
         (100, {"return": 1.0, "loss": 0.5}),
         (200, {"loss": 0.4}),
@@ -65,14 +65,14 @@ def test_a_tracker_that_is_not_installed_is_a_sentence(monkeypatch, tracker):
         export_runs(tracker, [record()])
 
 
-@pytest.mark.filterwarnings("ignore")  # of its own libraries
+@pytest.mark.filterwarnings("ignore")  # from its own libraries
 def test_mlflow_has_each_run_once_with_its_curve(monkeypatch, tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     runs = [record(1), record(2, state=RunOutcome.FAILED), record(3, state=RunOutcome.RUNNING, ending=False)]
     assert export_runs(Tracker.MLFLOW, runs)[1:] == (["race-s1", "race-s2", "race-s3"], [])
-    # That of the third is written anew, since it had no end.
+    # The third one is written again, since it had no end.
     assert export_runs(Tracker.MLFLOW, runs)[1:] == (["race-s3"], ["race-s1", "race-s2"])
 
     client = mlflow.MlflowClient()
@@ -103,7 +103,7 @@ def test_wandb_offline_writes_a_run_to_synchronise(monkeypatch, tmp_path):
 
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
-    """Put an MLflow that fails in the place of any other."""
+    """Install an MLflow that always fails."""
     (tmp_path / "mlflow.py").write_text(
         "from types import SimpleNamespace as entities\n"
         "get_tracking_uri = str\n"

@@ -12,7 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.backends.queued.store import QueueStore
+from l2rtui.backends.queue_store import QueueStore
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.domain.node import Gpu, Node

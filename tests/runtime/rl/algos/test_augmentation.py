@@ -1,4 +1,4 @@
-"""Random shifts of pictures: what moves, by how much, and that nothing else does."""
+"""Random shifts of images: the movement, its size, and that everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_shift_is_that_of_a_padded_picture(offset: tuple[int, int]) -> None:
 def test_numbers_stay_and_each_picture_moves_its_own_way() -> None:
     rng = np.random.default_rng(1)
     vector = rng.standard_normal((64, 2), dtype=np.float32)
-    # Each pixel of the first holds its row and column, so that the picture says where it went.
+    # Each pixel of the first holds its row and column, so that the image shows the shift.
     place = np.broadcast_to(np.arange(48).reshape(6, 8, 1), (64, 6, 8, 3)).astype(np.uint8)
     rows = torch.from_numpy(SPACE.pack(vector, [place, rng.integers(0, 256, (64, 5, 5, 1), dtype=np.uint8)]))
     moved = random_shift(SHAPE, rows, 2, torch.Generator().manual_seed(0))

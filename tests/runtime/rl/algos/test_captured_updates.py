@@ -1,4 +1,4 @@
-"""Updates through static buffers do what eager ones do: seeded, resumed in place, with step sizes that change.
+"""Updates through static buffers equal eager ones: seeded, resumed in place, with changing step sizes.
 
 On a CPU the captured path runs eagerly over the same buffers; tests/gpu runs these cases as CUDA graphs.
 """
@@ -186,13 +186,13 @@ def test_captured_updates_are_the_eager_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_captured_method_is_resumed_in_place(name: str) -> None:
-    """Graphs read tensors by address: a state is copied into them, also into those that a graph has run on."""
+    """Graphs read tensors by address: a state is copied into them, also after a graph has run on them."""
     case = CASES[name]
     batches = case.batches()
     eager, captured = case.make(capture=False), case.make(capture=True)
     learn(eager, batches[:2])
     saved = eager.state()
-    learn(captured, batches)  # its graphs, moments, step sizes and random numbers are elsewhere by now
+    learn(captured, batches)  # its graphs, moments, step sizes and random numbers differ by now
     addresses = {key: tensor.data_ptr() for key, tensor in captured.tensors().items()}
     assert captured.load_state(saved) == []
     learn(eager, batches[2:])
@@ -203,7 +203,7 @@ def test_a_captured_method_is_resumed_in_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sac", "sac-picture", "ppo", "appo"])
 def test_bfloat16_is_what_autocast_computes(name: str) -> None:
-    """One cast of the arena stands for autocast's cast of each weight at each use."""
+    """One cast of the arena replaces autocast's cast of each weight at each use."""
     case = CASES[name]
     batches = case.batches()[:1]
     rounded, reference = case.make(precision="bfloat16"), case.make()
@@ -270,7 +270,7 @@ def test_a_batch_with_a_row_too_many_stays_finite(capture: bool) -> None:
 
 
 def test_an_update_ends_after_the_epoch_that_moved_the_policy_too_far() -> None:
-    """Epochs before count for nothing: the first one always moves little."""
+    """Earlier epochs do not matter: the first one always moves little."""
     batch = on_policy(DISCRETE)(0)
     config = replace(PPO_CONFIG, epochs=8, anneal_updates=None, lr=0.05)
     by_epochs = [PPO(DISCRETE, replace(config, epochs=count), 3) for count in range(1, 9)]

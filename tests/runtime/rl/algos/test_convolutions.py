@@ -1,4 +1,4 @@
-"""Networks that see: NumPy and torch agree on convolutions, and what is learned through them."""
+"""Networks for images: NumPy and torch agree on convolutions, and learning through them works."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_actor_looks_through_the_critics_kernels_and_does_not_move_them():
 
 
 def test_sac_learns_to_point_at_what_it_sees():
-    """The action is to be the place of the bright column; every step is the last."""
+    """The action should be the position of the bright column; every step is the last."""
     space = ObsSpace(0, ((8, 8, 1),))
     shape = ActorShape.of(space, ActionSpace(1), (32,), head="squashed", convolutions=((8, 4, 2),))
     config = replace(SACConfig(), hidden=(32,), batch_size=64, actor_lr=3e-3, critic_lr=3e-3, init_alpha=0.01)

@@ -1,4 +1,4 @@
-"""A batch shared among devices is learned from as if one had had all of it; products in bfloat16 learn, too."""
+"""A batch shared among devices gives the same learning as on one; products in bfloat16 learn, too."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_replicas_that_begin_alike_stay_alike_to_the_last_bit(name: str) -> None
 
 
 def replace_size(batch: Batch | RolloutBatch) -> Batch | RolloutBatch:
-    """A number of rows that three can share."""
+    """A number of rows that is divisible by three."""
     if isinstance(batch, RolloutBatch):
         return batch
     return Batch(batch.obs[:15], batch.action[:15], batch.reward[:15], batch.next_obs[:15], batch.terminated[:15])
 
 
 def test_two_halves_are_one_whole() -> None:
-    """IMPALA draws nothing and normalises nothing, so the mean of the gradients is the gradient of all."""
+    """IMPALA draws and normalises nothing, so the mean of the gradients is the gradient of the whole batch."""
     alone, members = MAKE["impala"](), [MAKE["impala"]() for _ in range(2)]
     team = DataParallel(members, ["cpu"] * 2)
     for seed in range(5):
@@ -169,7 +169,7 @@ def test_what_cannot_be_shared_is_refused(settings: dict[str, Any], complaint: s
 
 
 def learn_on_two_devices(run: RunUnderTest, algorithm: str, device: str) -> None:
-    """Let a learner with two devices reach a limit, and another one go on from there."""
+    """Let a learner with two devices reach a limit, and another one continue from there."""
     run.settings = {
         "environment": "CartPole-v1",
         "algorithm": algorithm,

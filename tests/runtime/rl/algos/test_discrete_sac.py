@@ -1,4 +1,4 @@
-"""Discrete SAC: the equations of Christodoulou 2019 in numbers worked out by hand, and resume."""
+"""Discrete SAC: the equations of Christodoulou 2019 in numbers computed by hand, and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DQN: targets and values in numbers worked out by hand, each switch for itself, exploration, and resume."""
+"""DQN: targets and values in numbers computed by hand, each switch separately, exploration, and resume."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken()
 def test_streams_of_value_and_advantage_are_joined_around_their_mean():
     method = dqn(dueling=True)
     flat = method._q.arena.flat
-    # Advantages (1, 2, 0) stand before the stream of V, whose one output is 10, and the share of exploration.
+    # Advantages (1, 2, 0) come before the stream of V, whose one output is 10, and the share of exploration.
     flat[:-1] = 0.0
     front = SHAPE.size - 1
     flat[front - 3 : front] = torch.tensor([1.0, 2.0, 0.0])

@@ -1,4 +1,4 @@
-"""Updates that gather their own batches do what updates on drawn batches do, launched singly or several at a time.
+"""Updates that gather their own batches equal updates on drawn batches, launched singly or several at a time.
 
 On a CPU the functions run eagerly through the same buffers; tests/gpu runs these cases as CUDA graphs.
 """
@@ -83,7 +83,7 @@ METHODS: dict[str, tuple[Make, ObsSpace, ActionSpace]] = {
 def filled(
     obs: ObsSpace, action: ActionSpace, rows: Any, *, count: int = 96, n_step: int = 1, **options: Any
 ) -> Replay:
-    """Return a replay of random transitions; of 96 rows the ring has wrapped with 160 inserted."""
+    """Return a replay of random transitions; with 96 rows the ring has wrapped after 160 insertions."""
     replay = Replay(96, transition_layout(obs, action, n_step), 7, rows=rows, segment=(4, 8), **options)
     rng = np.random.default_rng(1)
     for _ in range(count // 32 + 2):
@@ -120,7 +120,7 @@ def check_same_updates(name: str, device: str, count: int, *, tolerance: float) 
             latest = updates.run(updates.count_of(min(count, end - launched.updates)))
         assert latest.floats() == pytest.approx(expected, rel=1e-3, abs=1e-4)
         assert_alike(plain.state(), launched.state(), tolerance)
-        # The graphs go on from a checkpoint, with the tensors and random numbers that it has.
+        # The graphs continue from a checkpoint, with its tensors and random numbers.
         updates.run(1)
         launched.load_state(plain.state())
         ring.rng.bit_generator.state = host.rng.bit_generator.state
@@ -133,7 +133,7 @@ def test_updates_that_gather_their_batches_are_those_on_drawn_batches(name: str,
 
 
 def test_an_update_behind_which_the_host_acts_is_the_last_of_a_launch() -> None:
-    """DQN copies its network to the target behind every third."""
+    """DQN copies its network to the target after every third."""
     make, *spaces = METHODS["dqn"]
     method = make(device="cpu")
     updates = GraphUpdates(
@@ -173,9 +173,9 @@ def by_priority(spaces: tuple[Any, ...], device: str) -> Replay:
 
 
 def check_updates_by_priority(name: str, device: str, count: int, *, tolerance: float) -> None:
-    """Updates that draw by themselves are those on the batches that the same priorities give one by one.
+    """Check that updates with their own draws equal updates on the batches from the same priorities, one by one.
 
-    The draws of both are of equal generators; segments come in between; the second half is resumed.
+    Both draw from equal generators; segments arrive in between; the second half is resumed.
     """
     make, *spaces = PRIORITISED[name]
     plain, launched = make(device=device, capture=False), make(device=device)
@@ -195,7 +195,7 @@ def check_updates_by_priority(name: str, device: str, count: int, *, tolerance: 
         for key in ("priority", "largest_priority"):
             assert state[key] == pytest.approx(expected[key], rel=1e-2 if tolerance > 1e-5 else 1e-4), key
         assert (state["draw_generator"] == expected["draw_generator"]).all()
-        # The graphs go on in place with what a checkpoint had.
+        # The graphs continue in place from the state of a checkpoint.
         updates.run(updates.count_of(count))
         launched.load_state(plain.state())
         ring = by_priority(spaces, device)

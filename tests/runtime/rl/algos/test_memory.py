@@ -1,4 +1,4 @@
-"""Policies with memory: cells against torch's own, unrolling against steps, stored states, and what is refused."""
+"""Policies with memory: cells against torch's own, unrolling against steps, stored states, and refusals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_unrolling_with_masks_is_a_worker_stepping_with_resets(kind: str, obs: O
         torch.from_numpy(rows).view(6, 4, -1), torch.from_numpy(ended), torch.from_numpy(first)
     )
     assert policy.head(unrolled.flatten(0, 1)).detach().numpy() == pytest.approx(np.concatenate(outputs), abs=1e-5)
-    # A stored state is the one that unrolling from the beginning arrives at with the same weights.
+    # A stored state equals the one from unrolling from the beginning with the same weights.
     middle = torch.from_numpy(states[3])
     again = policy.unroll(torch.from_numpy(rows[12:]).view(3, 4, -1), torch.from_numpy(ended[3:]), middle)
     assert torch.allclose(again, unrolled[3:], atol=1e-5)
@@ -130,7 +130,7 @@ def test_states_spread_over_a_segment_come_back_for_each_copy(copies: int, steps
 
 
 class Ending:
-    """Two copies; the second one's episodes end after every third step, and the simulator is lost at a step."""
+    """Two copies; the second one's episodes end after every third step, and the simulator is lost at one step."""
 
     num_envs, step_seconds = 2, 0.1
     obs_space, action_space = VECTOR, CHOICE
@@ -156,7 +156,7 @@ class Ending:
 @pytest.mark.parametrize("method", ["ppo", "impala"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_segment_has_the_states_that_its_policy_acted_by(kind: str, method: str, lost: int) -> None:
-    """From a worker through segments and the store to the learner: the probabilities come out as they went in."""
+    """From a worker through segments and the store to the learner: the probabilities are unchanged."""
     training = from_mapping(
         {
             "algorithm": method,
@@ -182,7 +182,7 @@ def test_a_segment_has_the_states_that_its_policy_acted_by(kind: str, method: st
             store.put(plan.layout.columns(finished.memory.view, 8, finished.segment.tail))
             if len(store) == 16:
                 loaded = Rollouts(plan.layout, 2, 8, 16)
-                loaded.load_state(store.state())  # as a checkpoint has it
+                loaded.load_state(store.state())  # as in a checkpoint
                 batch = loaded.take()
     assert starting_states(batch.state, plan.shape.memory.state_size)[2].any(), (
         "a state goes from segment to segment"
@@ -207,7 +207,7 @@ def log_probs(method: RecurrentPPO | RecurrentImpala, batch: RolloutBatch) -> tu
 
 
 def rollouts(method: RecurrentPPO | RecurrentImpala, seed: int, steps: int = 6, copies: int = 4) -> RolloutBatch:
-    """Rollouts of observations at random, acted on by the method's own policy from states at random."""
+    """Rollouts of random observations, with actions of the method's own policy from random states."""
     rng = np.random.default_rng(seed)
     shape, obs = (steps, copies), observations(VECTOR, steps * copies, seed)
     memory = method.shape.memory

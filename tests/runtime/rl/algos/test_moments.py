@@ -1,4 +1,6 @@
-"""Normalised observations and returns: moments against NumPy's, on both sides of the exchange, over a resume."""
+"""Normalised observations and returns: moments against NumPy's, on both sides of the exchange, and over a
+resume.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def test_moments_of_batches_are_those_of_all_rows_together(sizes: list[int], see
 
 
 def test_moments_of_shares_on_several_devices_are_those_of_the_batch() -> None:
-    """Two threads merge a share each, through the mean that data parallelism forms."""
+    """Two threads merge a share each, through the mean computed by data parallelism."""
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(64, 3)).astype(np.float32)) * SCALE + OFFSET
     barrier = MeanBarrier(2)
 
@@ -108,7 +110,7 @@ def test_what_is_far_out_is_bounded() -> None:
 
 
 def test_ratios_begin_at_one_although_the_moments_move() -> None:
-    """A batch is evaluated by the moments that its policy acted by; those of the batch count from the next one."""
+    """A batch is evaluated with the moments used by its policy; its own moments count from the next batch."""
     method = PPO(NORMALISED, PPOConfig(hidden=(16,), epochs=1, minibatch_size=32), 3)
     for seed in range(4):
         batch = scaled(method, seed)
@@ -146,7 +148,7 @@ def test_a_reward_is_in_units_of_the_returns_deviation(make: Any) -> None:
     assert method._returns is not None
     assert method._returns.variance.item() == pytest.approx(batch.discounted.var(correction=0).item(), rel=1e-4)
 
-    twice = method._normalised_reward(batch)  # counts the same returns again, which changes no moment
+    twice = method._normalised_reward(batch)  # counts the same returns again, which does not change moments
     deviation = batch.discounted.std(correction=0).item()
     assert twice.numpy() == pytest.approx((batch.reward / deviation).numpy(), rel=1e-3)
     huge = replace(batch, reward=batch.reward * 1e6)
@@ -154,7 +156,7 @@ def test_a_reward_is_in_units_of_the_returns_deviation(make: Any) -> None:
 
 
 class Rewarding:
-    """One copy that gives its step as reward and ends where it is said; its simulator is lost at one step."""
+    """One copy whose reward is the step number and whose ends are set; its simulator is lost at one step."""
 
     num_envs, step_seconds = 1, 0.1
     obs_space, action_space = ObsSpace(1), ActionSpace(1)
@@ -184,7 +186,7 @@ def test_workers_send_the_discounted_return_of_each_episode_so_far() -> None:
         dict(zip((*layout.names, "tail"), layout.columns(part.memory.view, 4, part.segment.tail), strict=True))
         for part in finished
     ]
-    # Steps 1 to 3, which end, 4 and 5, which is cut, 6; the lost step 7 is not sent, and 8 begins anew.
+    # Steps 1 to 3, which end, 4 and 5, which is cut, 6; the lost step 7 is not sent, and 8 starts again.
     assert [part[DISCOUNTED].tolist() for part in sent] == [[1.0, 2.5, 4.25, 4.0], [7.0, 6.0, 8.0, 13.0]]
 
 
@@ -253,7 +255,7 @@ def test_a_discrete_policy_learns_behind_a_badly_scaled_observation() -> None:
 
 
 def test_gymnasiums_own_wrapper_has_the_same_moments() -> None:
-    """NormalizeObservation over the same observations; it begins from a count of 1e-4."""
+    """NormalizeObservation over the same observations; it starts from a count of 1e-4."""
     rows = np.random.default_rng(1).normal(3.0, 2.0, (500, 3)).astype(np.float32)
     theirs = gymnasium.wrappers.utils.RunningMeanStd(shape=(3,))
     ours = RunningMoments(3, "cpu")

@@ -1,4 +1,4 @@
-"""Reports of numbers that are not finite: they name the loss, the tensors, and the batch where it is to blame."""
+"""Reports of non-finite numbers: they name the loss, the tensors, and the batch if it is the cause."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def acted(method: PPO | Impala, steps: int, copies: int, seed: int) -> RolloutBatch:
-    """Rollouts of observations at random, with actions of the method's own policy as a worker takes them."""
+    """Rollouts of random observations, with actions of the method's own policy as in a worker."""
     rng = np.random.default_rng(seed)
     actor = NumpyActor(method.shape)
     actor.load(method.actor_arena())
@@ -113,13 +113,13 @@ def test_advantages_are_discounted_sums_that_stop_at_ends():
 
 
 def test_v_trace_is_the_sum_of_the_paper():
-    """Equation (1), summed as it stands there, with the trace cut at ends."""
+    """Equation (1), summed as written, with the trace cut at ends."""
     g = torch.Generator().manual_seed(1)
     reward, value = (torch.randn(7, 2, generator=g) for _ in range(2))
     ended = torch.tensor([[0, 0], [0, 1], [2, 0], [0, 0], [0, 0], [0, 2], [0, 0]], dtype=torch.uint8)
     next_value = torch.randn(7, 2, generator=g)
     runs_on = ended[:-1] == 0
-    next_value[:-1][runs_on] = value[1:][runs_on]  # what follows within an episode is the next row
+    next_value[:-1][runs_on] = value[1:][runs_on]  # within an episode the next row follows
     ratio = torch.rand(7, 2, generator=g) * 2
     vs, advantage = v_trace(reward, value, next_value, ended, ratio, gamma=0.9, rho_bar=1.2, c_bar=1.0)
     for n in range(2):
@@ -141,7 +141,7 @@ def test_v_trace_is_the_sum_of_the_paper():
 
 
 def test_first_step_of_ppo_follows_the_policy_gradient():
-    """Where the ratio is 1 nothing is clipped: the slope is that of the mean log probability times advantage."""
+    """With a ratio of 1 nothing is clipped: the slope equals that of the mean log probability times advantage."""
     config = PPOConfig(hidden=(16,), epochs=1, minibatch_size=64, max_grad_norm=1e9)
     method = PPO(DISCRETE, config, seed=5)
     batch = acted(method, 16, 4, 0)

@@ -1,4 +1,4 @@
-"""Classes of one's own by name: taken as they are, or refused with a sentence that says what is missing."""
+"""User-defined classes by name: used unchanged, or refused with a sentence about the missing member."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Idle(SAC):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Name of a module with the classes above, of which Python has never heard before."""
+    """Name of a module with the classes above that Python has not imported before."""
     name = f"calm_{next(NUMBERS)}"
     (tmp_path / f"{name}.py").write_text(CALM)
     monkeypatch.syspath_prepend(str(tmp_path))

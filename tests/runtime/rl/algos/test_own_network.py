@@ -1,4 +1,4 @@
-"""Networks of one's own: the page's example in every method, in workers as in the learner, and sentences."""
+"""User-defined networks: the page's example in every method, in workers like in the learner, and sentences."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_workers_see_by_it_what_the_learner_sees() -> None:
 @pytest.mark.parametrize("environment", ["racing", "CartPole-v1"])
 def test_remote_inference_answers_by_it_what_workers_would_see(environment: str) -> None:
     training = view("ppo", remote_inference=True)
-    if environment != "racing":  # numbers alone: NumPy would do, but for the network
+    if environment != "racing":  # only numbers: NumPy would be enough without this network
         training = replace(training, environment=environment, environment_options={})
     plan, learning, rows = made(training)
     actor = NumpyActor(plan.shape)
@@ -208,7 +208,7 @@ def test_settings_that_do_not_go_with_it_are_refused() -> None:
 
 
 def test_a_run_with_it_learns_in_processes(run: RunUnderTest, own: Path, wait_until: Callable[..., Any]) -> None:
-    # The evaluator acts by it in its own process, the worker by the learner's.
+    # The evaluator runs it in its own process, the worker through the learner's.
     run.settings |= {"network": {"name": "glance:Glance", "width": 8}, "remote_inference": True}
     program = "--program", str(own / "glance.py")
     learner, worker, evaluator = (run.start(role, 0, *program) for role in ("learner", "worker", "evaluator"))

@@ -47,14 +47,14 @@ def shape_of(kind: str, obs: ObsSpace = VECTOR, action: ActionSpace = NUMBERS) -
 
 
 def sequences(shape: ActorShape, seed: int = 0, count: int = 3, steps: int = 6, *, n_step: int = 1) -> Batch:
-    """Sequences of steps at random, with ends at random."""
+    """Sequences of random steps, with random ends."""
     assert shape.memory is not None
     rng, rows = np.random.default_rng(seed), count * steps
     action = rng.uniform(-1, 1, (rows, shape.act_dim))
     if shape.choices:
         action = rng.integers(0, shape.choices[0], (rows, 1))
     ended = rng.choice(np.array([0, 0, 0, 1, 2]), (count, steps))
-    # As workers sum: up to so many steps, and none beyond an end or the last step.
+    # As workers sum: up to this many steps, but not beyond an end or the last step.
     summed = np.ones((count, steps), np.int64)
     for sequence, step in np.ndindex(count, steps):
         while summed[sequence, step] < n_step and step + summed[sequence, step] < steps:
@@ -80,7 +80,9 @@ def sequences(shape: ActorShape, seed: int = 0, count: int = 3, steps: int = 6, 
 
 
 def one_by_one(network: Any, batch: Batch, first: torch.Tensor, burn_in: int) -> list[list[torch.Tensor]]:
-    """States behind each step of each sequence: from one step to the next, with resets, warm ones as constants."""
+    """States after each step of each sequence: from one step to the next, with resets, and warm-up ones as
+    constants.
+    """
     obs, ended = batch.obs.view(len(first), -1, batch.obs.shape[1]), batch.ended.view(len(first), -1)
     result: list[list[torch.Tensor]] = []
     for sequence, state in enumerate(first):
@@ -110,7 +112,7 @@ def test_the_losses_are_those_of_steps_taken_one_by_one(
     config = SACConfig(hidden=(7,), gamma=0.9, burn_in=burn_in, n_step=n_step)
     method, batch = RecurrentSAC(shape_of(kind, obs), config, seed=1), sequences(shape_of(kind, obs), n_step=n_step)
     with torch.no_grad():
-        for network in method.networks():  # what is all zero at first would hide an error
+        for network in method.networks():  # initial zeros would hide an error
             size = network.arena.flat.numel() - 2 * method.shape.obs_space.vector
             network.arena.flat[:size].add_(0.2 * torch.randn(size, generator=torch.Generator().manual_seed(size)))
         kernels = sum(kernel.numel() for kernel in method._critic.kernels)
@@ -238,7 +240,7 @@ def settings_of(**changes: Any) -> Settings:
 
 
 class Recorded:
-    """A worker's rollout by a fixed policy, and the state that it had before each observation."""
+    """A worker's rollout by a fixed policy, and its state before each observation."""
 
     def __init__(self, plan: Plan, lost: int = -1) -> None:
         self.plan, self.actor = plan, NumpyActor(plan.shape)
@@ -376,7 +378,7 @@ def test_the_account_of_the_replay_is_its_size() -> None:
 
 
 def cue_segments(actor: NumpyActor, plan: Plan, rng: np.random.Generator) -> tuple[tuple[np.ndarray, ...], float]:
-    """One segment of 32 copies: the action at the last of four steps should be what the first observation had."""
+    """One segment of 32 copies: the action at the last of four steps should match the first observation."""
     states, cue = CopyStates(actor, 32), rng.integers(0, 2, 32)
     obs = np.zeros((4, 32, 2), np.float32)
     obs[0, :, 0] = 2 * cue - 1

@@ -138,7 +138,7 @@ def test_actor_climbs_the_updated_critics_and_its_entropy():
 
 
 def test_target_takes_its_action_in_the_next_state():
-    """The present observations of a batch must not reach the target: it bootstraps from the next ones alone."""
+    """The current observations of a batch must not reach the target: it bootstraps only from the next ones."""
     sac, other = SAC(SHAPE, SMALL, seed=1), SAC(SHAPE, SMALL, seed=1)
     batch = make_batch(1)
     alpha = torch.tensor([0.1])

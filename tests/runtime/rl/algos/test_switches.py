@@ -1,7 +1,7 @@
-"""Switches of a method: what an update does with each on is other than with it off, and in the way of the paper.
+"""Switches of a method: each changes the update, and in the way described by the paper.
 
-Elsewhere two runs of the same code are compared (captured and eager, resumed and unbroken); a step that is left out
-of both passes there.
+Other tests compare two runs of the same code (captured and eager, resumed and unbroken); a step missing in both
+passes there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def of_camera(seed: int, *, is_plain: bool = False) -> Batch:
-    """Rows of a batch with pictures: noise, or one colour, which no shift changes."""
+    """Rows of a batch with images: noise, or one colour, which no shift changes."""
     g = torch.Generator().manual_seed(seed)
     batch = make_batch(seed)
     rows = []
@@ -68,7 +68,7 @@ def after_update(method: SAC, batch: Batch) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_policy_of_sac_learns_from_the_critics_of_after_their_step(precision):
-    # The critics' step is so large that their values before it are of another size.
+    # The critics' step is so large that their values before it have another size.
     sac = SAC(
         SHAPE, replace(SMALL, critic_lr=0.3, actor_lr=1e-9, alpha_lr=0.0, init_alpha=1e-6), 0, precision=precision
     )

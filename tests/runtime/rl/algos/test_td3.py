@@ -1,4 +1,4 @@
-"""TD3: target, delay and noise in numbers worked out by hand, against the paper's algorithm 1; and resume."""
+"""TD3: target, delay and noise in numbers computed by hand, against the paper's algorithm 1; and resume."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(**columns: torch.Tensor) -> Batch:
 
 
 def constant(method: TD3) -> None:
-    """Let both policies act by a = 1/2, and the critics and targets 2 relu(a + 1) - 1 and relu(a + 1) + 3."""
+    """Let both policies act by a = 1/2, and the critics and targets be 2 relu(a + 1) - 1 and relu(a + 1) + 3."""
     for network in (method._actor, method._target_actor):
         network.arena.flat[:-1] = 0.0
         network.arena.flat[-2] = HALF
@@ -54,7 +54,7 @@ def test_target_is_the_smaller_critic_at_the_target_policys_action():
     # At a = 1/2 the critics give 2 and 4.5; the targets are 1 + 0.5 * 2 and, where it ended, -1.
     assert method._next_value(batch().next_obs).tolist() == pytest.approx([2.0, 2.0])
     stats = method.update(batch()).floats()
-    # At 1/4 and -1/2 they give (1.5, 4.25) and (0, 3.5), beside 2 and -1.
+    # At 1/4 and -1/2 they give (1.5, 4.25) and (0, 3.5); the targets are 2 and -1.
     errors = [1.5 - 2.0, 4.25 - 2.0, 0.0 + 1.0, 3.5 + 1.0]
     assert stats["critic_loss"] == pytest.approx(sum(error**2 for error in errors) / 4)
     assert stats["mean_q"] == pytest.approx((1.5 + 4.25 + 0.0 + 3.5) / 4)
@@ -64,7 +64,7 @@ def test_noise_on_the_targets_action_is_clipped_and_so_is_the_action():
     method = td3(target_noise=1e6, target_noise_clip=0.25)
     constant(method)
     rows = torch.zeros((4_000, 3))
-    # a is 0.25 or 0.75, so the smaller critic is 1.5 or 2.5, as often the one as the other.
+    # a is 0.25 or 0.75, so the smaller critic is 1.5 or 2.5, equally often.
     values = method._next_value(rows)
     assert sorted(set(values.tolist())) == pytest.approx([1.5, 2.5])
     assert values.mean().item() == pytest.approx(2.0, abs=0.05)

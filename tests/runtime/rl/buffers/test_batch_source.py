@@ -1,4 +1,4 @@
-"""Batches for the learner's loop: drawn under a lock, copied ahead, and the same ones as without."""
+"""Batches for the learner's loop: drawn under a lock, copied ahead, and equal to those without prefetch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUT = transition_layout(ObsSpace(3), ActionSpace(2))
 
 
 class Lock:
-    """Counts how often it was taken."""
+    """Counts how often it was acquired."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -87,7 +87,7 @@ def test_a_buffer_that_grows_while_it_is_filled_loses_nothing() -> None:
 
 
 def test_a_very_large_array_takes_no_memory_of_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed ring of many gibibytes comes in one piece; pinned buffers of that size would be kept."""
+    """A resumed ring of many gibibytes arrives in one piece; pinned buffers of that size would be kept."""
     monkeypatch.setattr(staging, "MOST_PINNED_BYTES", 1_000)
     buffers = PinnedBuffers("cpu", count=1)
     large, small = np.arange(2_000.0).reshape(2, 1_000)[:, ::2], np.arange(100.0)

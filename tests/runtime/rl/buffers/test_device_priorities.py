@@ -1,4 +1,4 @@
-"""Draws by priority where the updates are: the distribution, weights and priorities of Schaul et al. 2016.
+"""Draws by priority next to the updates: the distribution, weights and priorities of Schaul et al. 2016.
 
 On a CPU the same functions run eagerly; tests/gpu runs these checks on the card, as graphs.
 """
@@ -59,7 +59,9 @@ def set_errors(replay: Replay, slots: Any, errors: Any) -> None:
 
 
 def check_distribution(device: str) -> None:
-    """Rows are drawn by error ** alpha over the sum of all, and weigh (N P) ** -beta over the largest weight."""
+    """Rows are drawn by error ** alpha over the sum of all, and have weights (N P) ** -beta over the largest
+    weight.
+    """
     alpha, beta, count = 0.7, 0.5, 1_000
     replay = make(count, Priority(alpha, beta), device)
     replay.put(numbered(0, count))
@@ -81,7 +83,7 @@ def check_distribution(device: str) -> None:
             weights = (count * chance[slots]) ** -beta
             assert np.allclose(weight, weights / weights.max(), rtol=1e-5, atol=0.0)
             assert (following == replay.index.following[slots]).all()
-    # The variance of strata is at most that of independent draws: six deviations of those.
+    # The variance of strata is at most that of independent draws; the bound is six deviations of these.
     total = 512 * draws
     assert (np.abs(counts - total * chance) <= 6 * np.sqrt(total * chance) + 6).all()
 
@@ -92,7 +94,7 @@ def test_rows_are_drawn_by_their_priority_and_weigh_by_its_inverse() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 5, 8, 1_000])
 def test_each_stratum_of_the_total_gives_one_row(capacity: int) -> None:
-    """With as many draws as rows of equal priority each row is drawn once, whatever the numbers."""
+    """With as many draws as rows of equal priority each row is drawn once, for any random numbers."""
     replay = make(capacity, Priority(1.0, 1.0))
     for first in range(0, capacity, min(4, capacity)):
         replay.put(numbered(first, min(4, capacity - first)))
@@ -115,7 +117,7 @@ def test_a_priority_is_that_of_the_last_error_of_its_row_and_new_rows_get_the_la
 
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_batches_are_whole_transitions_also_around_the_ring_and_after_it_has_grown(n_step: int) -> None:
-    """Every row that can be drawn is what the host's replay of the same segments gives for it."""
+    """Every drawable row equals the row in the host's replay of the same segments."""
     rng = np.random.default_rng(0)
     replay = make(96, Priority(0.6, 0.4), n_step=n_step)
     host = Replay(96, replay.layout, 0, priority=Priority(0.6, 0.4), segment=(1, 4))
@@ -158,7 +160,7 @@ def test_padding_and_rows_without_a_transition_are_never_drawn() -> None:
 
 
 def test_small_priorities_among_a_million_large_ones_are_drawn_as_often_as_they_should() -> None:
-    """Sums of float32 would lose them: behind a million there is no place for a fiftieth."""
+    """Sums of float32 would lose them: after a million there is no precision for a fiftieth."""
     count, small = 2**20, 2**14
     replay = make(count, Priority(1.0, 1.0))
     replay.put(numbered(0, count))
@@ -186,7 +188,7 @@ def test_the_correction_rises_with_the_transitions_and_over_a_resume() -> None:
 def test_a_resumed_replay_draws_as_the_one_that_went_on() -> None:
     went_on = make(8, Priority(0.6, 0.4))
     went_on.put(numbered(0, 5))
-    for error in (9.0, 0.5):  # what was misjudged most is understood by now
+    for error in (9.0, 0.5):  # transitions with a large error are learned by now
         set_errors(went_on, np.arange(5), np.full(5, error))
     drawn(went_on)
     resumed = make(8, Priority(0.6, 0.4), seed=5)
@@ -216,7 +218,7 @@ def test_a_checkpoint_is_a_moment_although_updates_and_segments_go_on() -> None:
 
 
 def test_checkpoints_go_from_the_host_to_the_device_and_back() -> None:
-    """Those of a learner that drew on the host, as earlier versions did, seed the generator, the same each time."""
+    """Checkpoints of a learner that drew on the host, as earlier versions did, seed the generator reproducibly."""
     priority = Priority(0.6, 0.4)
     host = Replay(8, transition_layout(ObsSpace(3), ActionSpace(2)), 3, priority=priority)
     host.put(numbered(0, 11))
@@ -232,7 +234,7 @@ def test_checkpoints_go_from_the_host_to_the_device_and_back() -> None:
     rows = [drawn(replay)[1] for replay in replays]
     assert (rows[0] == rows[1]).all()
     assert not (rows[0] == drawn(replays[0])[1]).all()
-    del state["largest_priority"], state["priority"]  # of the oldest versions
+    del state["largest_priority"], state["priority"]  # in the oldest versions
     replays[0].load_state(state)
     assert (saved(replays[0]) == 1.0).all()
 

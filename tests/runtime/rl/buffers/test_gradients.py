@@ -1,4 +1,4 @@
-"""Distributed update: gradients as segments, the parameter server, and what staleness may do."""
+"""Distributed update: gradients as segments, the parameter server, and the effects of staleness."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from runtime.rl.buffers.late_priorities import LatePriorities
 
 
 class Errors:
-    """Errors of two devices that are on their way until somebody waits."""
+    """Errors of two devices that arrive when they are awaited."""
 
     def __init__(self, *values: float, is_ready: bool = False) -> None:
         self._halves = np.split(np.array(values, np.float32), 2)
@@ -26,7 +26,7 @@ class Errors:
 
 
 class Rows:
-    """Priorities as a buffer has them."""
+    """Priorities as in a buffer."""
 
     def __init__(self) -> None:
         self.values: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The replay buffer: what goes in comes out, in place, after wrapping and after a resume."""
+"""The replay buffer: inserted rows are read back in place, after wrapping and after a resume."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ def make(capacity: int, seed: int, obs_dim: int = 3, **options: object) -> Repla
 
 
 def assert_whole(batch) -> np.ndarray:
-    """Each row belongs to one transition; returns the serial numbers."""
+    """Check that each row belongs to one transition; return the serial numbers."""
     serial = batch.obs[:, 0].numpy()
     assert (batch.obs.numpy() == serial[:, None]).all()
     assert (batch.action.numpy() == serial[:, None] * 10).all()
@@ -75,7 +75,7 @@ def test_a_full_ring_keeps_the_latest(pieces):
 
 
 def bundle_of(segments: list[tuple[np.ndarray, ...]], layout=None, gap: int = 0) -> SegmentBundle:
-    """Segments as they come: one behind the other, or in slots that are ``gap`` bytes longer than the longest."""
+    """Segments as received: one after the other, or in slots that are ``gap`` bytes longer than the longest."""
     layout = layout or transition_layout(ObsSpace(3), ActionSpace(2))
     pieces = [b"".join(np.ascontiguousarray(column).tobytes() for column in columns) for columns in segments]
     slot = max(map(len, pieces)) + gap if gap else 0
@@ -89,7 +89,7 @@ def bundle_of(segments: list[tuple[np.ndarray, ...]], layout=None, gap: int = 0)
 @pytest.mark.parametrize("priority", [None, Priority(0.6, 0.4)])
 @pytest.mark.parametrize("gap", [0, 7])
 def test_segments_of_one_message_go_in_as_one_by_one(priority, gap):
-    """Also around the ring's end, and the rest of what a resumed run needs is the same."""
+    """Also around the ring's end, and the other state that a resumed run needs is equal."""
     one, many = (make(50, seed=0, priority=priority) for _ in range(2))
     for first in range(0, 132, 12):
         segments = [numbered(start, 4) for start in range(first, first + 12, 4)]
@@ -112,7 +112,7 @@ def test_padding_of_agents_that_left_is_never_drawn_also_after_wrapping_and_a_re
     layout = transition_layout(ObsSpace(1), ActionSpace(1), n_step)
 
     def segment(first: int) -> tuple[np.ndarray, ...]:
-        """Six steps of two copies, of which the second is away for the last three."""
+        """Six steps of two copies, of which the second is absent for the last three."""
         obs = np.arange(first, first + 12, dtype=np.float32)[:, None]
         ended = np.zeros(12, np.uint8)
         ended[5], ended[[7, 9, 11]] = TERMINATED, ABSENT
@@ -197,7 +197,7 @@ def test_a_ring_holds_what_a_list_of_the_newest_would(place, capacity, n_step, s
     replay, told, first = empty(), list[Told](), 0
     draws = np.random.default_rng(seed)
     for steps, copies, together in segments:
-        # Several of one size and with equally many ends at once, as a message brings them.
+        # Several of one size with equally many ends, as received in one message.
         one, of_one = segment_of(first, steps, copies, rng, n_step=n_step)
         group, first = [one], first + steps * copies
         told += of_one
@@ -234,7 +234,7 @@ def test_a_ring_holds_what_a_list_of_the_newest_would(place, capacity, n_step, s
 
 
 def shifts(columns: int) -> list[int]:
-    """What each column of a segment rises by where its observations rise by 1."""
+    """Increase of each column of a segment when its observations increase by 1."""
     return [1, 10, 100, *[0] * (columns - 4), 1]
 
 
@@ -283,7 +283,7 @@ def test_steps_that_are_on_the_device_go_in_without_workers(place, n_step):
 
 
 def test_a_segment_waits_for_the_batch_that_it_would_overwrite():
-    """The batch of a draw is that of its moment, although segments come before it is read."""
+    """The batch of a draw has the data of that moment, although segments arrive before it is read."""
     replay = make(40, seed=0)
     replay.put(numbered(0, 40))
     draw = replay.draw(64)
@@ -346,8 +346,7 @@ def test_capacity_must_be_positive():
 def test_of_a_large_buffer_a_checkpoint_keeps_the_newest_and_another_goes_on_with_them():
     replay, resumed = make(10, seed=0), make(50, seed=0)
     replay.put(numbered(0, 14))
-    # Four transitions with an index each; two of them are followed by an observation of their own, and so is the
-    # last.
+    # Four transitions with an index each; two of them have a separate next observation, and so has the last.
     state = replay.state(most_bytes=4 * (replay.layout.item_bytes + 8) + 3 * replay.layout.tail_bytes)
     assert state["reward"].tolist() == [1000.0, 1100.0, 1200.0, 1300.0]
     resumed.load_state(state)
@@ -435,7 +434,7 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
 def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_priority_fell():
     went_on = make(8, seed=0, priority=Priority(0.6, 0.4))
     went_on.put(numbered(0, 5))
-    for td_error in (9.0, 0.5):  # what was misjudged most is understood by now
+    for td_error in (9.0, 0.5):  # transitions with a large error are learned by now
         went_on.sample(64)
         went_on.update_priorities(np.full(64, td_error))
     resumed = make(8, seed=5, priority=Priority(0.6, 0.4))
@@ -454,7 +453,7 @@ def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_p
 @pytest.mark.parametrize("count", [4, 10])
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_checkpoint_that_has_both_observations_of_every_transition_still_loads(count, is_complete):
-    """Those before version 4 of the exchange: rows in the order of the ring, which had wrapped at 13."""
+    """Checkpoints before version 4 of the exchange: rows in the order of the ring, which had wrapped at 13."""
     inserted = count if count < 10 else 13
     serial = (np.arange(count) + (10 if count == 10 else 0)).astype(np.float32)
     serial[3:] -= 10 if count == 10 else 0

@@ -1,4 +1,4 @@
-"""Experience as it was at one moment, copied while the store goes on: exactly that, whatever comes meanwhile."""
+"""Experience of one moment, copied while the store continues: exactly that, whatever arrives during the copy."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_large_cut_lets_others_at_the_store_between_its_chunks() -> None:
         before = turns
         with lock:
             more = cut.copy_next()
-        while turns == before:  # the other gets its turn after each chunk, and not only after the last
+        while turns == before:  # the other thread gets its turn after each chunk, not only after the last
             time.sleep(0)
     is_over.set()
     user.join()

@@ -1,4 +1,4 @@
-"""Checkpoints, the journal of counters, and the hold on a run's folder: after any damage the newest whole one."""
+"""Checkpoints, the journal of counters, and the lock of a run's folder: after any damage the newest intact one."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_any_flipped_bit_and_any_cut_of_the_newest_is_found(tmp_path: Path) -> N
         path.write_bytes(raw)
         loaded, aside = Checkpoints(folder, keep=3).load()
         assert loaded is not None
-        # White space of a manifest may change: then it says what it said, and it is whole.
+        # White space of a manifest may change: its meaning is then the same, and it is intact.
         assert (loaded.facts["n"], len(aside)) in {(1, 1), (2, 0)}
         if loaded.facts["n"] == 2:
             assert path.suffix == ".json"

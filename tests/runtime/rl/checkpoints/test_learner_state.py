@@ -1,4 +1,4 @@
-"""A learner's state through a real checkpoint file: the same again, bounded, or refused with a sentence."""
+"""A learner's state through a real checkpoint file: identical, bounded, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path, transitions: in
 @pytest.mark.parametrize("transitions", [40, 100])
 def test_experience_beyond_the_bound_is_cut_at_its_old_end(tmp_path: Path, transitions: int) -> None:
     sac, replay = trained(transitions)
-    # Single transitions, each followed by an observation of its own, with an index.
+    # Single transitions, each with a separate next observation, with an index.
     row = replay.layout.item_bytes + replay.layout.tail_bytes + 8
     checkpoint = saved(tmp_path, sac, replay, replay_bytes=10 * row)
     other, other_replay = learner_parts()
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 class ExchangeUnderTest:
-    """A replay as the exchange cuts it."""
+    """A replay in the form in which the exchange copies it."""
 
     def __init__(self, replay: Replay) -> None:
         self.lock = threading.Condition()
@@ -144,7 +144,7 @@ def test_a_state_that_is_not_finite_is_never_saved_and_ends_the_learner(tmp_path
     writer.save(LearnerSnapshot(sac, COUNTERS, ExchangeUnderTest(replay).cut(), 1))
     with pytest.raises(NotFiniteError, match="after update 9, nor are actor of"):
         writer.wait()
-    writer.wait()  # said once
+    writer.wait()  # reported once
     assert not Checkpoints(tmp_path, keep=1).names()
 
 
@@ -181,7 +181,7 @@ def test_facts_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_device_goes_on_with_numbers_that_it_alone_decides(
     tmp_path: Path, mark: bytes | None
 ) -> None:
-    """A GPU's generator has 16 bytes; earlier versions did not say so beside them."""
+    """A GPU's generator has 16 bytes; earlier versions did not store that they came from a GPU."""
     checkpoint = saved(tmp_path, *trained(40), replay_bytes=10**6)
     tensors = dict(checkpoint.tensors) | {"method.noise_generator": np.arange(16, dtype=np.uint8)}
     tensors["method.noise_generator.device"] = np.frombuffer(mark or b"", dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket and on a volume: whole or not there, wherever a writer is killed, and the way back."""
+"""Checkpoints in a bucket and on a volume: complete or absent, wherever a writer is killed, and the way back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.runtime.conftest import TINY, RunUnderTest
 
 Wait = Callable[..., Any]
 PART = 5 * 1024 * 1024
-"""The least that a part of an upload may have, but for the last."""
+"""Minimum size of a part of an upload, except the last."""
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_a
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "begins\n"
-            time.sleep(delay)  # the moment is what is tried out
+            time.sleep(delay)  # this moment is the subject of the test
             writer.send_signal(signal.SIGKILL)
         target = tmp_path / f"b-{delay}"
         Checkpoints(target, keep=10)
@@ -165,7 +165,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_a
 
 
 class FailingStore(FolderStore):
-    """A store whose library fails in a way that nobody foresaw, for some checkpoints."""
+    """A store whose library fails unexpectedly, for some checkpoints."""
 
     fails_for: tuple[str, ...] = ()
 
@@ -256,7 +256,7 @@ def test_a_learner_goes_on_from_the_bucket_when_its_folder_is_lost(
 
 def test_of_two_writers_of_one_place_the_second_is_told(url: str, tmp_path: Path) -> None:
     said: list[str] = []
-    for number, counts in enumerate(((1, 3), (2,))):  # the second writer's newest is older than what is there
+    for number, counts in enumerate(((1, 3), (2,))):  # the second writer's newest is older than the existing one
         folder = tmp_path / f"writer-{number}"
         saved(folder, *counts)
         mirror = Mirror(open_store(url), folder, 10, said.append)

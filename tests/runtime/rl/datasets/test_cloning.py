@@ -1,4 +1,4 @@
-"""Episodes are recorded whole, read back, and imitated; a policy of one run begins another."""
+"""Episodes are recorded completely, read back, and imitated; a policy of one run starts another."""
 
 from __future__ import annotations
 

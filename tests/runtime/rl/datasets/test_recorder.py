@@ -38,7 +38,7 @@ def cartpole() -> VectorEnv:
 
 
 def drive(env: VectorEnv, recorder: EpisodeRecorder, episodes: int) -> None:
-    """Let poles fall until so many more episodes have ended."""
+    """Let poles fall until this many further episodes have ended."""
     obs, until = env.reset(recorder.episodes), recorder.episodes + episodes
     recorder.reset()
     action = np.zeros((4, 1), dtype=np.int32)

@@ -1,8 +1,9 @@
-"""What is captured as a CUDA graph keeps to its rules, without a card: every tensor operation of a call is watched.
+"""Functions captured as CUDA graphs follow the rules, checked without a card: every tensor operation of a call is
+watched.
 
 CUDA refuses a capture that waits for the device (`item`, boolean indices) or copies from the host's pageable memory
-(`torch.tensor`); it does not refuse a call that would do something else the next time, such as one that has made
-its state a new tensor. So each function is called as a capture calls it, and refused for the first of these.
+(`torch.tensor`). It does not refuse a call that would behave differently the next time, e.g. because it has
+replaced its state by a new tensor. So each function is called like in a capture, and fails at the first violation.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from tests.runtime.rl.roles.test_device_collector import collector_of, settings_
 pytestmark = [pytest.mark.usefixtures("one_thread", "dynamo"), pytest.mark.xdist_group("dynamo")]
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero", "unique_dim")
-"""Operations whose result the host needs before it can go on."""
+"""Operations whose result the host needs before it can continue."""
 FROM_HOST = ("lift_fresh", "lift_fresh_copy", "_pin_memory")
-"""Operations by which a number, list or array of the host becomes a tensor."""
+"""Operations that turn a number, list or array of the host into a tensor."""
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,11 @@ def dynamo() -> None:
 
 
 class RefusedError(AssertionError):
-    """Operation that a capture would not survive."""
+    """Operation that is not allowed in a capture."""
 
 
 class CaptureRules(TorchDispatchMode):
-    """Mode that refuses what a stream that is captured refuses, and counts the operations."""
+    """Mode that refuses everything that a capturing stream refuses, and counts the operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ def without_arrays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Operations of each call of a captured function, all of which are under the rules."""
+    """Number of operations of each call of a captured function; all follow the rules."""
     counts: list[int] = []
     make = Captured.__init__
 

@@ -1,4 +1,4 @@
-"""Captured functions on the CPU: static buffers, shapes, state that warm-up leaves alone."""
+"""Captured functions on the CPU: static buffers, shapes, state that warm-up does not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_arguments_are_copied_into_static_buffers() -> None:
 
 
 def test_columns_are_copied_at_once_with_those_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU torch launches once for a list of one type and layout, and once a column for any other."""
+    """On a GPU torch launches once for a list of one type and layout, and once per column for any other."""
     lists: list[set[tuple[torch.dtype, bool]]] = []
     copy = torch._foreach_copy_
 
@@ -96,7 +96,9 @@ def test_each_shape_has_buffers_of_its_own_and_a_missing_column_stays_missing() 
 
 
 def test_a_capture_that_fails_is_one_line_that_ends_with_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch puts lines of advice on debugging behind CUDA's error; who shows a first line must show ours."""
+    """Torch appends debugging advice to CUDA's error; the first line must be ours, since some callers show only
+    that.
+    """
 
     class Refused:
         def __init__(self, *_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""The compiled step of an environment beside the step as it is: the same draws, the same episodes, to rounding."""
+"""The compiled step of an environment against the plain step: the same draws and episodes, up to rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.rl.roles.device_collector import DeviceCollector
 from runtime.rl.settings import SettingsError, from_mapping
 from tests.runtime.rl.roles.test_device_collector import collector_of, copied, settings_of
 
-# Torch's compiler warns of what torch itself has deprecated.
+# Torch's compiler warns about deprecations in torch itself.
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 
@@ -33,7 +33,8 @@ def test_a_compiled_rollout_is_the_rollout_to_rounding_and_resumes_exactly(envir
     assert said == [f"compiling the step of {environment}: half a minute the first time"]
     ours, theirs = compiled.collect(), plain.collect()
     for name, column in theirs.items():
-        # Rounding adds up: a policy acts by what it sees, and a pendulum near its top falls to either side.
+        # Rounding errors accumulate: a policy depends on its observations, and a pendulum near its top falls to
+        # either side.
         torch.testing.assert_close(ours[name][:40], column[:40], atol=1e-3, rtol=1e-3)
     assert environment != "CartPole-v1" or (theirs["ended"][:40] > 0).sum() >= 8
     state = compiled.live_state()
@@ -50,7 +51,7 @@ def test_a_compiled_rollout_is_the_rollout_to_rounding_and_resumes_exactly(envir
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"max_seconds": 1.0}, {"observation": "view"}])
 def test_racings_step_is_a_single_graph_that_drives_as_before(options, monkeypatch):
-    """Traced as always, but run by torch's kernels: C++ of the whole step takes a minute, and tests/gpu has it."""
+    """Traced as usual, but run by torch's kernels: C++ of the whole step takes a minute, and tests/gpu tests it."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     envs = []
     for wraps in (True, False):
@@ -76,7 +77,7 @@ def test_racings_step_is_a_single_graph_that_drives_as_before(options, monkeypat
 
 def test_a_step_that_cannot_be_compiled_is_said_and_goes_on_as_it_is():
     class Refusing:
-        """CartPole whose step leaves what torch can trace."""
+        """CartPole whose step cannot be traced by torch."""
 
         def __init__(self, draws: Draws) -> None:
             self._env = make_device_env("CartPole-v1", 4, {}, draws.arrays)

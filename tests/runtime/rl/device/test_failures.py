@@ -1,4 +1,4 @@
-"""Failures of a device are sentences; other errors stay what they are."""
+"""Failures of a device become sentences; other errors stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free memory of the host, as files of the kernel say it."""
+"""Free memory of the host, from files of the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision of float32 products is what the setting says, for matrices and convolutions alike."""
+"""Precision of float32 products follows the setting, for matrices and convolutions alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_learner_sets_the_products_of_its_process(precision: str, is_tf32: boo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assemble(make_plan(settings, ObsSpace(3), ActionSpace(1)), settings, 0, ["cpu"])
-        # Both ways that torch has of saying it agree: a mix of them raises RuntimeError.
+        # Both of torch's settings agree: a mix of them raises RuntimeError.
         assert torch.backends.cuda.matmul.allow_tf32 is is_tf32
         assert torch.backends.cudnn.allow_tf32 is is_tf32
         assert (torch.get_float32_matmul_precision() == "high") is is_tf32

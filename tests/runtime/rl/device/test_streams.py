@@ -1,4 +1,4 @@
-"""Copies to the host: those of the moment at which they were begun, whatever is written afterwards."""
+"""Copies to the host: with the data of the moment at which they were started, whatever is written afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_copy_is_of_its_moment_and_later_writes_do_not_show() -> None:
     arrays = copy.numpy()
     assert np.array_equal(arrays["weights"], np.arange(6, dtype=np.float32))
     assert arrays["count"] == 3
-    arrays["weights"][:] = 9  # the copy is its owner's: it shares no memory with the tensor
+    arrays["weights"][:] = 9  # the copy is independent: it shares no memory with the tensor
     assert not weights.any()
 
 

@@ -11,7 +11,7 @@ from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 
 class FakeCuda:
-    """The functions of `torch.cuda` that a meter calls; devices in CUDA's order, which is not NVML's."""
+    """The functions of `torch.cuda` called by a meter; devices in CUDA's order, which is not NVML's."""
 
     def __init__(self, *uuids, error=None):
         self.uuids = uuids

@@ -1,4 +1,4 @@
-"""Frozen encoders: a VAE has torch's latents, a file that does not fit is refused, one's own runs as documented."""
+"""Frozen encoders: a VAE has torch's latents, an unsuitable file is refused, a user's class runs as documented."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one_thread():
 
 
 def lab_file(path: Path, image=(144, 144, 3), training: Training | None = None) -> Autoencoder:
-    """Weights of an untrained network of the lab's size, saved as torch does."""
+    """Weights of an untrained network of the lab's size, in torch's file format."""
     torch.manual_seed(0)
     model = Autoencoder(image, training or Training())
     torch.save(model.state_dict(), path)
@@ -82,7 +82,7 @@ def test_latents_in_numpy_are_those_of_torch(tmp_path):
 
 
 class Payload:
-    """What a pickle may do: this one writes a file when it is loaded."""
+    """A malicious pickle: this one writes a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -159,14 +159,14 @@ def test_the_command_records_trains_and_writes_what_a_run_loads(tmp_path, monkey
     assert env.obs_space.images == ()
     assert obs.shape == (2, 4 * len(seen.obs_space.images) + vector.shape[1])
     np.testing.assert_array_equal(obs[:, -vector.shape[1] :] if vector.shape[1] else obs[:, :0], vector)
-    # All behind the encoder is a vector, so every method takes it.
+    # Everything after the encoder is a vector, so every method accepts it.
     for algorithm, others in (("sac", {}), ("ppo", {"segment_steps": 64}), ("td3", {})):
         plan = environment_plan(replace(training, algorithm=algorithm, **others), env)
         assert plan.shape.images == ()
 
 
 def example(word: str) -> str:
-    """The block of Python of the page that has a word in it."""
+    """The Python block of the page that contains a word."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return next(block for block in blocks if word in block)
 
@@ -205,7 +205,7 @@ METHODS = {
 
 
 def tuned_run(folder: Path, method: str = "sac") -> Settings:
-    """Settings of a run that learns the weights of a file further."""
+    """Settings of a run that trains the weights of a file further."""
     path = folder / "view.statedict"
     if not path.exists():
         lab_file(path, (32, 32, 1), Training(latents=3, channels=(4, 8)))
@@ -224,7 +224,7 @@ def made(training: Settings, seed: int = 1) -> tuple[Plan, Algorithm, np.ndarray
 
 
 def batch_of(method: str, plan: Plan, rows: np.ndarray) -> Batch | RolloutBatch:
-    """Steps of two copies with rewards that differ."""
+    """Steps of two copies with differing rewards."""
     obs, next_obs = torch.from_numpy(rows[:-1].copy()), torch.from_numpy(rows[1:].copy())
     generator = torch.Generator().manual_seed(0)
     action, reward = (torch.rand(size, generator=generator) for size in ((4, 2, 2), (4, 2)))

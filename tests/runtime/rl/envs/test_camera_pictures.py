@@ -1,4 +1,4 @@
-"""Pictures of cameras: what is cut, how it shrinks, what stays whole, and which options are refused."""
+"""Camera images: cropping, shrinking, unchanged parts, and refused options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Environments on a device: torch beside NumPy, the masked resets beside those by rows, and what a state holds."""
+"""Environments on a device: torch against NumPy, masked resets against row-wise ones, and the contents of a
+state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from runtime.rl.envs.registry import DEVICE_ENVS, make_device_env, make_vector_e
 from runtime.tracks.track import COURSES
 
 TURN = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
-"""Numbers of an observation that jump nowhere; curvature ahead changes from sample to sample of the course."""
+"""Continuous values of an observation; curvature ahead changes from sample to sample of the course."""
 
 
 def numpy_arrays(seed: int = 0) -> DeviceArrays:
@@ -28,18 +30,18 @@ def numpy_arrays(seed: int = 0) -> DeviceArrays:
 
 
 def torch_arrays_with_numpy_draws(seed: int = 0) -> DeviceArrays:
-    """Torch, with the draws of `numpy_arrays`: so both begin the same episodes."""
+    """Torch, with the draws of `numpy_arrays`: so both start the same episodes."""
     rng = np.random.default_rng(seed)
     arrays = torch_arrays("cpu", torch.Generator())
     return DeviceArrays(torch, arrays.convert, lambda shape: torch.from_numpy(rng.random(shape, dtype=np.float32)))
 
 
 def driver(obs: np.ndarray, speed: float, rng: np.random.Generator) -> np.ndarray:
-    """Actions that keep cars on the road for a while and lose some of them: every kind of end is met."""
+    """Actions that keep cars on the road for a while and lose some of them: every kind of end occurs."""
     noise = rng.normal(0.0, 0.25, (len(obs), 2))
     steering = 2.0 * obs[:, 12] * 0.3 - 1.5 * obs[:, 1] - 0.5 * obs[:, 0]
     pedal = 0.5 * (speed - 20.0 * obs[:, 3])
-    pedal[: len(obs) // 8] = -1.0  # some stand still, and are cut
+    pedal[: len(obs) // 8] = -1.0  # some stop, and are truncated
     return np.clip(np.column_stack([steering, pedal]) + noise, -1.2, 1.2).astype(np.float32)
 
 
@@ -50,7 +52,9 @@ def match(ours: torch.Tensor, theirs: Any, tolerance: float = 1e-4) -> None:
 @pytest.mark.parametrize("start", ["random", "line"])
 @pytest.mark.parametrize("track", sorted(COURSES))
 def test_torch_drives_as_numpy_does(track, start):
-    """240 steps with resets. Each step begins from NumPy's state: rounding must not add up over chaotic spins."""
+    """240 steps with resets. Each step starts from NumPy's state: rounding must not accumulate over chaotic
+    spins.
+    """
     options = RacingOptions(track=track, start=start, max_seconds=15.0, laps=1)
     ours = DeviceRacing(64, options, torch_arrays_with_numpy_draws())
     theirs = DeviceRacing(64, options, numpy_arrays())
@@ -64,7 +68,7 @@ def test_torch_drives_as_numpy_does(track, start):
         np.testing.assert_array_equal(mine.ended.numpy(), other.ended)
         match(mine.reward, other.reward)
         match(mine.final_obs[:, TURN], other.final_obs[:, TURN])
-        # Halfway between two samples, rounding decides which of them is the nearest, and so where "ahead" begins.
+        # Halfway between two samples, rounding decides which is the nearest, and so where "ahead" starts.
         apart = np.abs(mine.final_obs.numpy() - other.final_obs).max(axis=1)
         assert (apart > 1e-4).mean() <= 2 / 64
         assert apart.max() < 0.2
@@ -80,7 +84,7 @@ def single(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 def test_without_corrections_both_stay_together():
-    """40 steps from one state: what rounding alone makes of it."""
+    """40 steps from one state: only rounding makes a difference."""
     options = RacingOptions(max_seconds=30.0)
     ours = DeviceRacing(256, options, torch_arrays_with_numpy_draws())
     theirs = DeviceRacing(256, options, numpy_arrays())
@@ -94,7 +98,7 @@ def test_without_corrections_both_stay_together():
 
 
 def test_masked_resets_are_those_by_rows():
-    """Starts at the line draw nothing, so the environment of the workers drives the very same episodes."""
+    """Starts at the line draw nothing, so the workers' environment drives the very same episodes."""
     options = RacingOptions(start="line", max_seconds=12.0)
     masked, by_rows = DeviceRacing(48, options, numpy_arrays()), RacingVectorEnv(48, options)
     obs = by_rows.reset(0)
@@ -133,7 +137,7 @@ def test_random_starts_lie_on_the_road_and_roll(track, seed, speed):
         step = env.step(torch.from_numpy(driver(env.observe().numpy(), speed, rng)))
         assert torch.isfinite(step.final_obs).all()
         assert (step.final_obs.abs() <= 10.0).all()
-        # The search window around the last place found the place that the whole course gives.
+        # The search window around the last place found the same place as a search of the full course.
         state = {name: value.double().numpy() for name, value in env.state().items()}
         near = RacingVectorEnv(1, RacingOptions(track=track)).track.locate(state["state.x"], state["state.y"])
         course = len(RacingVectorEnv(1, RacingOptions(track=track)).track.curvature)
@@ -167,13 +171,13 @@ def test_classic_environments_step_as_those_of_workers(name):
     theirs.reset(0)
     rng, going = np.random.default_rng(0), np.ones(32, dtype=bool)
     for _ in range(230):
-        theirs.state = ours.state()["state"].double().numpy().copy()  # so that rounding does not add up
+        theirs.state = ours.state()["state"].double().numpy().copy()  # so that rounding does not accumulate
         action = theirs.action_space.at_random(32, rng)
         mine, other = ours.step(torch.from_numpy(action)), theirs.step(action)
         match(mine.final_obs[going], other.final_obs[going])
         match(mine.reward[going], other.reward[going])
         np.testing.assert_array_equal(mine.ended.numpy()[going], (other.terminated + 2 * other.truncated)[going])
-        going &= mine.ended.numpy() == 0  # new episodes are drawn by generators of their own
+        going &= mine.ended.numpy() == 0  # new episodes are drawn by separate generators
     assert not going.any()
     assert (ours.state()["steps"] < 230).any()
 

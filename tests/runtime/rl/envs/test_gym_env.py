@@ -16,7 +16,7 @@ from runtime.rl.spaces import ActionSpace, ObsSpace
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_the_fast_copies_step_as_gymnasium_does(name: str) -> None:
-    """Both from the same state with the same actions, over ends: rewards, ends and what is seen agree."""
+    """Both from the same state with the same actions, over ends: rewards, ends and observations agree."""
     fast = make_vector_env(name, 3, options={})
     peers = [gymnasium.make(name) for _ in range(3)]
     fast.reset(0)
@@ -181,7 +181,7 @@ def test_a_lost_simulator_is_neither_learned_from_nor_counted() -> None:
     results = [env.step(action) for _ in range(5)]
 
     assert [result.is_lost for result in results] == [False, True, False, False, False]
-    # Copy 0 began anew at its loss, so its episode of three steps ends two steps after that of copy 1.
+    # Copy 0 restarted when it was lost, so its episode of three steps ends two steps after copy 1's.
     ends = [[(episode.env, episode.steps) for episode in result.episodes] for result in results]
     assert ends == [[], [], [(1, 3)], [], [(0, 3)]]
 

@@ -1,4 +1,4 @@
-"""Environments with a vectorisation of their own step as copies one after the other do; the rest is a sentence."""
+"""Environments with their own vectorised step equal copies stepped one after the other; the rest is a sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDS = {mode: f"tests/{mode.name.title().replace('_', '')}-v0" for mode in Autore
 
 
 class Pole(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole that shows a dictionary, and is cut after 30 steps."""
+    """CartPole that returns a dictionary, and is truncated after 30 steps."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=30))
@@ -38,7 +38,7 @@ class Pole(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @pytest.fixture(scope="module", autouse=True)
 def ids() -> Iterator[None]:
-    """Ids with a vector entry point for each mode, and that of single copies."""
+    """Ids with a vector entry point for each mode, and an id of single copies."""
 
     def vector(mode: AutoresetMode) -> Any:
         return lambda num_envs: SyncVectorEnv([Pole] * num_envs, autoreset_mode=mode)

@@ -1,4 +1,4 @@
-"""Environments of one's own on tensors: stepped, begun anew, kept, trained by; and refused with a sentence."""
+"""User-defined environments on tensors: stepped, restarted, stored, trained; or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_class_that_is_not_as_it_should_be_is_refused_at_the_start(written, ch
         make_vector_env(name, 4, options={})
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what torch itself has deprecated
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about deprecations in torch itself
 def test_its_step_is_traced_whole_and_gets_the_same_random_numbers(written, monkeypatch):
     """Run by torch's own kernels: C++ for it would take longer than the rest of the file."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))

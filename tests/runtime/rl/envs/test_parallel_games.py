@@ -1,4 +1,6 @@
-"""Games of several agents: rows of agents that leave early, whole episodes, and sentences for what cannot be."""
+"""Games of several agents: rows of agents that leave early, full episodes, and sentences for impossible
+settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The racing environment: episodes, rewards, ends, and what an agent sees."""
+"""The racing environment: episodes, rewards, ends, and observations."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def constant(env: RacingVectorEnv, steering: float, pedal: float) -> np.ndarray:
 
 
 def centred(obs: np.ndarray, speed: float) -> np.ndarray:
-    """A driver that keeps to the centre line at ``speed`` m/s, from the observation alone."""
+    """A driver that follows the centre line at ``speed`` m/s, using only the observation."""
     steering = 2.0 * obs[:, 12] * 0.3 - 1.5 * obs[:, 1] - 0.5 * obs[:, 0]
     pedal = 0.5 * (speed - 20.0 * obs[:, 3])
     return np.clip(np.column_stack([steering, pedal]), -1, 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The racing environment through Gymnasium's own doors."""
+"""The racing environment through Gymnasium's own interfaces."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Pictures of the road: what is in them is what the track says."""
+"""Images of the road: their contents match the track."""
 
 from __future__ import annotations
 

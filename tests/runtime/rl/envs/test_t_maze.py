@@ -1,4 +1,4 @@
-"""The T-maze: Gymnasium's checks, and that the sign alone tells the turn."""
+"""The T-maze: Gymnasium's checks, and that only the sign determines the turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers by name around a Gymnasium environment: Gymnasium's and one's own, in their order, or a sentence."""
+"""Wrappers by name around a Gymnasium environment: Gymnasium's and the user's, in order, or a sentence."""
 
 from __future__ import annotations
 

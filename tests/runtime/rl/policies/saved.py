@@ -1,4 +1,4 @@
-"""Checkpoints of policies that nothing trained, as a learner writes them."""
+"""Checkpoints of untrained policies, in the learner's format."""
 
 from __future__ import annotations
 

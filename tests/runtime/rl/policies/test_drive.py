@@ -1,4 +1,4 @@
-"""Driving of saved policies: the evaluator's return, measures, films, and sentences for what cannot be driven."""
+"""Driving of saved policies: the evaluator's return, measures, films, and sentences for unusable policies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CARTPOLE = {
 }
 RACING = {"hidden": [16], "eval_options": {"start": "line", "max_seconds": 3}, "eval_episodes": 2}
 
-ROLLING = {"eval_options": {"start": "random", "max_seconds": 3}}  # what was never trained would stay on the line
+ROLLING = {"eval_options": {"start": "random", "max_seconds": 3}}  # an untrained policy would stay on the line
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_a_method_of_ones_own_is_driven_with_its_file(
         importable.syspath_prepend(str(tmp_path))
         save_policy(tmp_path, {**RACING, "hidden": None, "algorithm": "calm_method:Calm"})
     monkeypatch.delitem(sys.modules, "calm_method")
-    monkeypatch.setattr(sys, "path", list(sys.path))  # put back at the end of the test
+    monkeypatch.setattr(sys, "path", list(sys.path))  # restored at the end of the test
     assert "calm_method" in refusal(capsys, tmp_path)
     assert "there is no file" in refusal(capsys, tmp_path, "--program", tmp_path / "none.py")
     assert driven(capsys, tmp_path, "--program", program)["episodes"] == 2
@@ -173,7 +173,7 @@ def test_a_trained_checkpoint_drives_to_the_evaluators_return(
     run.settings["total_env_steps"] = 10_240
     learning, _ = run.start("learner"), run.start("worker")
     assert learning.process.wait(280) == contract.EXIT_DONE, learning.text()
-    # Once more without a worker: the evaluator gets the very policy of the last checkpoint.
+    # Again without a worker: the evaluator gets exactly the policy of the last checkpoint.
     del run.settings["total_env_steps"]
     learning, evaluating = run.start("learner"), run.start("evaluator")
     eventually(lambda: evaluating.records("evaluator"), "an evaluation", 120, evaluating)

@@ -1,4 +1,4 @@
-"""Exported policies: each form gives what the policy gives, for every kind of network."""
+"""Exported policies: each form gives the same results as the policy, for every kind of network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def actor_of(shape: ActorShape) -> NumpyActor:
     return actor
 
 
-# The exporter's imports alone take seconds.
+# Just the exporter's imports take seconds.
 SLOW = {"onnx": [pytest.mark.slow, pytest.mark.timeout(300)]}
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_is_exported(
     assert main(["export", str(tmp_path), "--to", "torchscript", str(file)]) == contract.EXIT_DONE
     assert "takes vector [23]; agrees with the policy to" in capsys.readouterr().out
     assert file.stat().st_size > 1_000
-    words: list[Any] = ["export", tmp_path, "--to", "torch", tmp_path / "no" / "policy.pt2"]
+    words: list[Any] = ["export", tmp_path, "--to", "torchscript", tmp_path / "no" / "policy.pt"]
     assert main(list(map(str, words))) == contract.EXIT_USAGE
     assert "there is no folder" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Command ``l2r-runtime alert``: tests of all targets, and deaths that are told once whoever tells them."""
+"""Command ``l2r-runtime alert``: tests of all targets, and deaths that are reported once by any reporter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_death_is_told_once_by_whoever_sees_it(tmp_path, hook):
     environ = variables(tmp_path, hook)
     for _ in range(3):
         assert alert.report_death(environ, "exit 137 (SIGKILL)") == contract.EXIT_DONE
-    # The successor finds that its predecessor has been told of.
+    # The successor finds that its predecessor's death was already reported.
     context = LaunchContext.from_environment(environ, "learner")
     RunWatch(context, environ, tmp_path, print).close()
     assert hook.texts == ["r: failed: exit 137 (SIGKILL)"]

@@ -1,4 +1,6 @@
-"""A thousand changes of state a minute: what the rules say is sent, nothing twice, and no target delays a run."""
+"""A thousand changes of state a minute: messages follow the rules, without duplicates, and no target delays a
+run.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +85,11 @@ def test_a_thousand_changes_send_each_message_once_over_a_death_beside_targets_t
         )
         requests = Counter(hook.paths)
         assert requests["/ok"] == 5
-        # Only attempts that are under way or were refused come again, and never a message that was taken.
+        # Only unfinished or refused attempts are repeated, never an accepted message.
         assert requests["/hang"] <= 5
         assert requests["/fail"] <= 5 * ATTEMPTS
         assert set(requests) == {f"/{path}" for path in paths}
-    # One wait for a target that hangs would be in it.
+    # One wait for a hanging target would show up here.
     assert max(took) < TIMEOUT_SECONDS / 2, max(took)
     assert ended["closed"] < 2 * FAREWELL_SECONDS
     assert bool(others) == any("are lost" in line for line in ended["said"])

@@ -1,4 +1,4 @@
-"""The measured number of copies: enough of the best rate, only what fits the settings, no simulators."""
+"""The measured number of copies: enough for the best rate, within the settings, no simulators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.runtime.conftest import RunUnderTest
 
 @pytest.fixture
 def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by which a step of many copies takes as long as of one, whatever else the machine does."""
+    """A clock by which a step of many copies takes as long as of one, whatever the load of the machine."""
     ticks = count()
     clock = SimpleNamespace(perf_counter=lambda: 0.001 * next(ticks), monotonic=lambda: 0.0)
     monkeypatch.setattr("runtime.rl.roles.copies.time", clock)
@@ -95,7 +95,7 @@ PPO_AUTO: dict[str, Any] = {
     ("overrides", "most"),
     [
         ({"environment": "racing", "num_envs": "auto"}, 256),  # two segments of 16 steps in the band
-        (  # a picture is a kilobyte, and a segment 4 MiB
+        (  # an image is a kilobyte, and a segment 4 MiB
             {
                 "num_envs": "auto",
                 "environment_options": {"observation": "view"},
@@ -131,7 +131,7 @@ def test_a_run_learns_by_workers_of_numbers_of_their_own_and_one_that_comes_agai
 ) -> None:
     run.settings = {**PPO_AUTO, "total_env_steps": 200_000}
     learner, first = run.start("learner"), run.start("worker", 0)
-    # Fewer copies than it would measure: the learner takes segments of each size.
+    # Fewer copies than it would measure: the learner accepts segments of each size.
     second = run.start("worker", 1, **{contract.ENV_CONFIG: json.dumps({**run.settings, "num_envs": 1})})
     wait_until(lambda: learner.last("learner").get("updates", 0) > 20, "updates", log=learner)
     assert first.end() == contract.EXIT_DONE

@@ -1,4 +1,4 @@
-"""A learner's own collection: rollouts, their use by PPO and IMPALA, replay, resumption, and what is refused."""
+"""A learner's own collection: rollouts, their use by PPO and IMPALA, replay, resumption, and refusals."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_off_policy_rollouts_begin_at_random_and_have_a_transitions_columns():
 
 
 class Scripted:
-    """Copies whose rewards, observations and ends are drawn beforehand."""
+    """Copies with prepared random rewards, observations and ends."""
 
     num_envs, step_seconds = 3, 0.0
     obs_space, action_space = ObsSpace(2), ActionSpace(1)

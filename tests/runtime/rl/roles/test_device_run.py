@@ -1,4 +1,4 @@
-"""A run without workers as real processes: killed, resumed, counted exactly, ended by itself and by a signal."""
+"""A run without workers as real processes: killed, resumed, counted exactly, ended at its limit and by a signal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_run_without_workers_survives_a_kill_and_every_step_is_counted(
     after = above(successor, before["updates"] + 5, wait_until)
     assert "resumed ckpt-" in successor.text()
     assert "begin anew" not in successor.text()
-    # What the networks have behind them: the updates that a kill undid are counted, and so are not their steps.
+    # Updates undone by a kill are counted as lost, and their steps are not counted.
     assert after["accepted"] == after["updates"] - after["lost_updates"]
     records = learner.records("learner") + successor.records("learner")
     assert all(b[name] >= a[name] for name in COUNTERS for a, b in itertools.pairwise(records))

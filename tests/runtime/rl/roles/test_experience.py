@@ -1,4 +1,4 @@
-"""Where a learner's data lives, what it says of it, and how much may be in flight."""
+"""Place of a learner's data, its messages about it, and the allowed amount in flight."""
 
 from __future__ import annotations
 

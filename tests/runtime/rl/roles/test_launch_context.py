@@ -1,4 +1,4 @@
-"""Numerical threads of a run's processes, bounded before the libraries are imported."""
+"""Numerical threads of a run's processes, limited before the libraries are imported."""
 
 import json
 import os
@@ -91,5 +91,5 @@ def test_threads_that_wait_leave_the_cores_to_others():
     argv = [sys.executable, "-c", WAITING]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    # CPU seconds in which there was nothing to do: threads of OpenMP that spin use 0.2, those that sleep 0.002.
+    # CPU seconds while idle: spinning threads of OpenMP use 0.2, sleeping ones 0.002.
     assert float(done.stdout) < 0.05

@@ -1,4 +1,4 @@
-"""End of a learner in which several things fail at once."""
+"""End of a learner in which several failures coincide."""
 
 from __future__ import annotations
 

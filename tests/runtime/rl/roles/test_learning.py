@@ -1,4 +1,4 @@
-"""Real processes learn: by each method, by turns with the same result each time, and on after an interruption."""
+"""Real processes learn: by each method, reproducibly when taking turns, and further after an interruption."""
 
 from __future__ import annotations
 
@@ -155,13 +155,13 @@ class Threads:
         """End the learner as a signal does, and start the next one."""
         stop.reason = "SIGTERM"
         learning.join(60)
-        ends = "learner ends on SIGTERM", "the run is done"  # on a busy machine it may be through before it is told
+        ends = "learner ends on SIGTERM", "the run is done"  # on a busy machine it may end first
         assert any(sentence.startswith(ends) for sentence in self.sentences), self.sentences
         self.sentences.clear()
         return self.start("learner")
 
     def policy_version(self) -> int:
-        """Return the version in the learner's status; 0 while nobody answers."""
+        """Return the version in the learner's status; 0 if it does not answer."""
         with socket.socket(socket.AF_UNIX) as stream, contextlib.suppress(OSError, ValueError):
             stream.connect(str(self.folder / "x" / "status.sock"))
             stream.sendall(b"GET /status HTTP/1.0\r\n\r\n")
@@ -176,7 +176,7 @@ class Threads:
 def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
     short_folder: Path, no_leaks: None, wait_until: Wait, method: str
 ) -> None:
-    """Networks and optimisers at the end agree to the last bit, also over an end of the learner."""
+    """Networks and optimisers at the end agree to the last bit, also if the learner was ended in between."""
     ends = []
     for turn in ("unbroken", "interrupted"):
         run = Threads(short_folder / turn, {**LOCKSTEP[method], "lockstep": True})

@@ -1,4 +1,4 @@
-"""Tasks that need a memory are learned by a policy that has one and not by one without, in one process."""
+"""Tasks that need memory are learned by a policy with memory and not by one without, in one process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MANIFESTS = Path(__file__).parents[4] / "manifests"
 BALANCED = 195.0
 """Mean return from which CartPole counts as solved in its first version."""
 SOLVED, GUESSED = 3.9, 1.95
-"""Mean returns in the T-maze of the right turn, and of either by chance."""
+"""Mean returns in the T-maze of the right turn, and of a random turn."""
 
 
 def returns_while_learning(manifest: str, enough: float, most_steps: int, **changes: Any) -> float:
-    """Train on an example; return the mean of the latest episodes, at once when it is `enough`."""
+    """Train on an example; return the mean of the latest episodes, as soon as it is `enough`."""
     training = from_mapping({**yaml.safe_load((MANIFESTS / manifest).read_text())["train"], **changes})
     env = make_environment(training, training.num_envs, {})
     plan = environment_plan(training, env)

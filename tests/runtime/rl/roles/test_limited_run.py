@@ -1,4 +1,4 @@
-"""Real learners and workers that end by their limits, and send word of it to real webhooks."""
+"""Real learners and workers that end by their limits, and report that to real webhooks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from runtime.rl.roles.publishing import PolicyPublisher
 
 
 class SlowCopy:
-    """Weights that arrive when the test says so, or when somebody waits for them."""
+    """Weights that arrive when the test allows it, or when they are awaited."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -30,7 +30,7 @@ class SlowCopy:
 
 
 class Device:
-    """Weights that a test changes, and the copies of them that were begun."""
+    """Weights that a test changes, and the copies of them that were started."""
 
     def __init__(self) -> None:
         self.value = 0.0

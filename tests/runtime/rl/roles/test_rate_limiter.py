@@ -39,7 +39,7 @@ def test_neither_side_runs_away_and_one_of_them_can_always_go(
 def test_a_resumed_run_collects_what_it_lacks_and_then_goes_on_at_its_ratio(
     warmup: int, ratio: float, env_steps: int, behind: int, missing: int
 ) -> None:
-    """Whatever was due before is not made up for in a burst."""
+    """Work due before the restart is not made up for in a burst."""
     updates = max(0, int((env_steps - warmup) * ratio) - behind)
     delay = delay_after_resume(missing, env_steps, updates, warmup, ratio)
     limiter = RateLimiter(warmup + delay, ratio, 256)

@@ -21,7 +21,7 @@ LAYOUT = transition_layout(ObsSpace(1), ActionSpace(1))
 
 
 class Breaking:
-    """Two copies of an environment that counts its steps, and gives `value` for the reward of the third."""
+    """Two copies of an environment that counts its steps, and returns `value` as the reward of the third."""
 
     num_envs, step_seconds = 2, 0.1
     obs_space, action_space = ObsSpace(1), ActionSpace(1)
@@ -81,7 +81,7 @@ def test_an_environment_that_gives_no_numbers_ends_the_worker_with_a_sentence(va
 
 
 class Scripted:
-    """One copy whose observation is the number of its step, and whose episodes end where `ends` says how."""
+    """One copy whose observation is the number of its step, and whose episodes end as listed in `ends`."""
 
     num_envs, step_seconds = 1, 0.1
     obs_space, action_space = ObsSpace(1), ActionSpace(1)
@@ -141,7 +141,7 @@ def test_rollouts_keep_steps_in_order_and_ends_apart_and_wait_for_enough() -> No
         batch = rollouts.take()
         assert len(rollouts) == 0
         assert batch.obs[:, :, 0].T.tolist() == [[0, 1, 102, 103], [4, 5, 6, 7]]
-        # The third step terminated: what follows it is not needed.
+        # The third step terminated: its successor is not needed.
         assert batch.next_obs[[0, 1, 3], :, 0].T.tolist() == [[1, 2, 4], [5, 6, 8]]
         assert batch.ended.T.tolist() == [[0, 2, 1, 0], [0, 0, 0, 0]]
         assert (batch.log_prob == -batch.action[:, :, 0]).all()

@@ -1,4 +1,4 @@
-"""Real processes: a learner, workers and an evaluator that train, are killed, come back, are refused, and end."""
+"""Real processes: a learner, workers and an evaluator that train, are killed, return, are refused, and end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RISING = ("env_steps", "updates", "policy_version")
 
 
 def rises(learner: Started, above: dict[str, Any], wait_until: Wait) -> dict[str, Any]:
-    """Wait until every counter of the learner is above those given, and return its latest record."""
+    """Wait until every counter of the learner exceeds the given ones, and return its latest record."""
     wait_until(
         lambda: all(learner.last("learner").get(name, -1) > above.get(name, 0) for name in RISING),
         f"counters above {above}",
@@ -42,10 +42,10 @@ def exact(record: dict[str, Any], transitions: int) -> bool:
 
 
 def moves_between_devices(run: RunUnderTest, *devices: str) -> None:
-    """Kill the learner on each device and resume it on the next, beside a worker that goes on.
+    """Kill the learner on each device and resume it on the next, while a worker continues.
 
-    Fails unless each goes on where the one before was, no transition is lost or counted twice, and the change of
-    random numbers is said.
+    Fails unless each continues from the previous one's state, no transition is lost or counted twice, and the
+    change of random numbers is reported.
     """
     run.settings["checkpoint_seconds"] = 0.2
     worker, last, before = run.start("worker"), dict[str, Any](), ""
@@ -54,7 +54,8 @@ def moves_between_devices(run: RunUnderTest, *devices: str) -> None:
         learner = run.start("learner")
         resumed = rises(learner, last, eventually)
         assert resumed["lost"] == resumed["refused"] == resumed["malformed"] == 0
-        # Env steps go on from the journal at once; what the checkpoint lacked comes as soon as the worker is back.
+        # Env steps continue from the journal immediately; those that the checkpoint lacked arrive once the worker
+        # is back.
         eventually(
             lambda learner=learner: exact(learner.last("learner"), 32),
             "what the checkpoint lacked was sent again, and nothing else",
@@ -79,7 +80,7 @@ def moves_between_devices(run: RunUnderTest, *devices: str) -> None:
     curve = [json.loads(line) for line in (run.folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert never_falls([record for record in curve if record["l2r"] == "learner"])
     assert exact(learner.last("learner"), 32)
-    # Each transition of the worker's is counted once, but for the last segment, which its end cut short.
+    # Each transition of the worker is counted once, except for the last segment, which was cut by its end.
     assert (
         0
         <= worker.last("worker")["env_steps"] - learner.last("learner")["env_steps"]
@@ -133,7 +134,7 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes")
     began = time.monotonic()
     assert successor.end() == contract.EXIT_DONE
-    # Half of the grace period that Kubernetes gives by default, on a busy machine too.
+    # Half of Kubernetes' default grace period, on a busy machine too.
     assert time.monotonic() - began < 15
     last = successor.last("learner")
     assert exact(last, 32), last
@@ -144,7 +145,7 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
 
 
 def contract_fields() -> list[str]:
-    """The fields that every learner record has by contract."""
+    """The fields required in every learner record."""
     return [
         *("time", "env_steps", "updates", "policy_version", "policy_lag", "env_steps_per_second"),
         *("updates_per_second", "mean_return", "eval_return", "eval_progress", "workers"),
@@ -180,13 +181,13 @@ def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
 def test_a_learner_that_resumes_without_experience_collects_before_it_learns(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
-    """And afterwards it goes on at its ratio: no burst makes up for the updates that were due."""
+    """Afterwards it continues at its ratio: no burst makes up for the updates that were due."""
     run.settings |= {"checkpoint_replay_bytes": 0, "warmup_steps": 320, "checkpoint_seconds": 0.2}
     learner, worker = run.start("learner"), run.start("worker")
     rises(learner, {}, wait_until)
     before = learner.text().count("checkpoint ckpt-")
     wait_until(lambda: learner.text().count("checkpoint ckpt-") > before, "a checkpoint with updates", log=learner)
-    for process in (learner, worker):  # the worker too: it would send again what the checkpoint lacks
+    for process in (learner, worker):  # the worker too: it would resend the data that the checkpoint lacked
         process.end(signal.SIGKILL)
 
     successor = run.start("learner")
@@ -226,7 +227,7 @@ def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
 
 @pytest.mark.slow
 def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTest, wait_until: Wait) -> None:
-    """A worker whose simulator takes long to start would otherwise look for its learner for ever."""
+    """A worker whose simulator takes long to start would otherwise look for its learner forever."""
     run.settings["total_updates"] = 20
     joiners = {contract.ENV_JOINERS: "3"}
     learner, worker = run.start("learner", **joiners), run.start("worker")
@@ -323,13 +324,13 @@ def test_a_process_alone_ends_by_signal_while_it_starts_and_while_it_waits(
 
 
 def listens_to(pid: int, number: int) -> bool:
-    """Say whether the process has a handler for the signal; where the system does not tell, give it a second."""
+    """Return True if the process has a handler for the signal; if the system does not report it, wait a second."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         time.sleep(1.0)
         return True
     caught = next(line for line in status.read_text().split("\n") if line.startswith("SigCgt"))
-    # Python has a handler of its own for SIGINT; ours comes with the one for SIGTERM.
+    # Python has its own handler for SIGINT; ours is installed together with the one for SIGTERM.
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1) and number > 0
 
 

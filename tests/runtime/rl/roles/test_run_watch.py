@@ -73,7 +73,7 @@ def test_wall_counts_over_restarts_and_begins_anew_with_the_next_launch(run):
     watch = run.start(limits)
     assert run.after(watch, 60, 1, 1) is None
     watch.close()
-    run.time += 1000  # no learner runs
+    run.time += 1000  # no learner is running
     watch = run.start(limits)
     assert run.after(watch, 31, 2, 2) is None
     assert watch.record_fields() == {"limit": "limit near: 91 % of limit wall 1 min 40 s"}

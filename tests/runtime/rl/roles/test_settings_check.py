@@ -1,4 +1,4 @@
-"""Settings that a learner would refuse at its start are refused before a launch, and nothing is started for it."""
+"""Settings that a learner would refuse at its start are refused before a launch, without starting a process."""
 
 from __future__ import annotations
 

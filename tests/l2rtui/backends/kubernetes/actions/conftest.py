@@ -44,7 +44,7 @@ async def context(server):
 
 @pytest.fixture
 async def other(server):
-    """Another person at the same cluster."""
+    """Another user of the same cluster."""
     api = server.api()
     yield ClusterContext(api)
     await api.close()

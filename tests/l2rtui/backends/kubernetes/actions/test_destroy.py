@@ -1,4 +1,4 @@
-"""Destroys against an API server in memory: order, proof, refusals, pods that stay or come back."""
+"""Destroys against an API server in memory: order, verification, refusals, pods that stay or reappear."""
 
 from __future__ import annotations
 

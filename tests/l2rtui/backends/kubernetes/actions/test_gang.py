@@ -79,7 +79,7 @@ async def test_all_pods_of_a_run_start_or_none(system):
         reasons = {pod.reason for pod in pods}
         assert reasons == ({"SchedulingGated"} if queue is KUEUE else {"Unschedulable"})
         assert all("its run" in pod.message for pod in pods)
-        # Slots of pods that wait are held: another run must not be placed there.
+        # Slots of waiting pods are held: no other run may be placed there.
         assert sum(bool(slot.pod) for slot in (await cluster.context.snapshot()).ledger.slots.values()) == 2
         server.room = 2
         server.admit()

@@ -146,7 +146,7 @@ async def test_preflight_tries_the_set_and_refuses_what_cannot_be_a_job(cluster,
     ]
     assert missing == "there is no LocalQueue team in ml"
     server.missing_groups.add("jobset.x-k8s.io")
-    api = server.api()  # one that has not asked for the groups yet
+    api = server.api()  # a client that has not requested the groups yet
     (absent,) = await gang_checks.check(api, await planned(cluster, PLAIN), "ml")
     await api.close()
     assert absent.sentence == "this cluster has no jobset: it serves nothing of jobset.x-k8s.io"

@@ -85,7 +85,7 @@ async def test_a_deletion_that_was_cut_and_repeated_by_the_http_client_is_done(i
         deletions.append(request.path)
         if is_cut and len(deletions) == 1:
             await request.read()
-            request.transport.abort()  # the server has deleted it; its answer is lost
+            request.transport.abort()  # the server has deleted it, but its answer is lost
         return refusal(404, "NotFound", "pods r-w-0 not found")
 
     async with serving(Server(on_request=answer)) as server:

@@ -76,7 +76,7 @@ async def test_a_slot_that_a_pod_took_since_the_plan_is_refused_and_the_claim_gi
     plan = await cluster.plan("late", 1, "n1/0.0")
     await cluster.launch("early", 1, "n1/0.0")
     for key in [key for key in server.objects if key[0] == "Lease"]:
-        del server.objects[key]  # as if the other launch may not use Leases
+        del server.objects[key]  # as if the other launch could not use Leases
     with pytest.raises(RefusedError, match=r"Slot n1/0.0 is .* by early"):
         [done async for done in launching.launch(cluster.context, plan)]
     assert server.names("ConfigMap", "Lease") == ["ConfigMap/l2r-early"]

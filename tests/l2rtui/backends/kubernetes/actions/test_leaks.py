@@ -1,4 +1,4 @@
-"""Leaks against an API server in memory: what is left of runs that are gone, and what is not a leak."""
+"""Leaks against an API server in memory: leftovers of deleted runs, and objects that are not leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network policies of runs: what they let in, that they come and go with their run, and launches without them."""
+"""Network policies of runs: allowed traffic, creation and deletion with their run, and launches without them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_run_gets_a_policy_of_its_own_before_its_pods_and_owned_by_it(co
     }
     (owner,) = policy["metadata"]["ownerReferences"]
     assert owner["uid"] == run["metadata"]["uid"]
-    # Every pod of the run carries the label by which it is selected, and by which the others let it in.
+    # Every pod of the run carries the label that selects it and that the other pods admit.
     for pod in (item for (kind, _, _), item in server.objects.items() if kind == "Pod"):
         assert pod["metadata"]["labels"][labels.RUN_ID] == plan.runs[0].uid
     order = [kind for method, kind, _ in server.requests if method == "POST"]

@@ -204,7 +204,7 @@ async def test_room_counts_what_pods_of_all_namespaces_request(cluster, other, s
     assert "8 CPU cores are requested, and 6 are not spoken for" in sentences[0]
     assert "80" in sentences[1]
     server.denied.add(("list", "pods"))
-    cluster.context.api = other.api  # rights are remembered for a minute
+    cluster.context.api = other.api  # permissions are cached for a minute
     assert "n1" not in await problems(cluster, large)
 
 

@@ -1,4 +1,4 @@
-"""Reservations on Kubernetes: compare and swap, a launch at the same moment, what others may write, expiry."""
+"""Reservations on Kubernetes: compare and swap, a simultaneous launch, writes by others, expiry."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_slot_that_a_launch_has_just_claimed_is_refused_and_nothing_stay
     assert owners(server) == {}
     assert server.names("ConfigMap") == []
     await of(context, "anna").reserve([FIRST], in_an_hour())
-    # What was the user's own before stays when more is refused.
+    # The user's earlier reservations stay when further ones are refused.
     with pytest.raises(RefusedError):
         await of(context, "anna").reserve([FIRST, SECOND], in_an_hour())
     assert owners(server) == {"0.0": "anna"}

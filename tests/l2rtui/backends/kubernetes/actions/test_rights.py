@@ -30,13 +30,13 @@ def short_waits(monkeypatch):
 
 
 def granted(*parts):
-    """Return what Roles grant, as calls."""
+    """Return the calls that Roles permit."""
     return {(*row.right, row.part is not RoleScope.CLUSTER) for row in rows_of(*parts)}
 
 
 @asynccontextmanager
 async def program_with(tmp_path, rights, namespaces=("ml",)):
-    """A user with these rights and nothing more; None may do everything."""
+    """A program whose user has exactly these rights; None allows everything."""
     async with serving(FullServer()) as server:
         server.granted = rights
         config = {
@@ -95,7 +95,7 @@ async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(v
     everything = granted(*RESEARCHER, RoleScope.CLUSTER)
     rows = [row for row in rows_of(*RESEARCHER) if verb in row.uses and not row.reason]
     for right in dict.fromkeys(row.right for row in rows):
-        # Lists of the whole cluster stand in for those of the namespace, and the tests of the watch refuse watches.
+        # Cluster-wide lists cover those of the namespace, and the tests of the watch refuse watches.
         if (*right, False) in everything or right.verb == "watch":
             continue
         async with program_with(tmp_path, everything - {(*right, True)}) as program:

@@ -1,4 +1,4 @@
-"""The RuntimeClass of pods with a GPU, as a cluster of k3s makes it."""
+"""The RuntimeClass of pods with a GPU, for a cluster like k3s."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.fakes.kubernetes_objects import Failure
 
 
 async def scaled(cluster, server, replicas, pins=""):
-    """A plan to another number of replicas of the set of two."""
+    """A plan with another number of replicas of the set of two."""
     added, removed = (), ()
     if replicas > 2:
         wider = await cluster.plan("r", replicas - 2, pins)

@@ -1,4 +1,4 @@
-"""Claims on slots: compare and swap on Leases, many devices at once, conflicts, expiry."""
+"""Claims on slots: compare and swap on Leases, many devices together, conflicts, expiry."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_an_expired_claim_holds_while_a_controller_would_put_a_pod_there(
 
 
 async def ended_job(server, run):
-    """Put a run with a Job on slot 0 that was done at once."""
+    """Put a run on slot 0 with a Job that completed immediately."""
     server.runs_controllers = False
     server.put({"kind": "ConfigMap", "metadata": {"name": f"l2r-{run}", "labels": {labels.RUN_ID: f"{run}-id"}}})
     own = {labels.RUN_ID: f"{run}-id", labels.HOST: "n", labels.GPU: "0"}

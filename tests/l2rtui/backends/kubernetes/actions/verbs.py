@@ -1,4 +1,4 @@
-"""Every verb of the program, run against an API server in memory, for tests of the rights that each needs."""
+"""Every verb of the program, run against an API server in memory, for tests of the required rights."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ METRICS: Final = "/apis/metrics.k8s.io/v1beta1"
 
 
 class FullServer(JobSetServer):
-    """Cluster with a metrics server, dynamic resource allocation and queues, whose pods run at once."""
+    """Cluster with a metrics server, dynamic resource allocation and queues, whose pods run immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class FullServer(JobSetServer):
         return await super().handle(request)
 
     def forget(self, kind: str, name: str) -> None:
-        """Drop an object and leave what it owned, as if the garbage collector had not come yet."""
+        """Drop an object and leave its dependents, as if the garbage collector had not run yet."""
         self.objects.pop((kind, "ml", name), None)
 
     def _run_pods(self, *_: str) -> None:
@@ -101,7 +101,7 @@ class Program:
     """The program at one server.
 
     Attributes:
-        sentences: Findings and problems that the program has given, apart from its errors.
+        sentences: Findings and problems reported by the program, apart from its errors.
     """
 
     def __init__(self, server: FullServer, backend: KubernetesBackend) -> None:
@@ -109,7 +109,7 @@ class Program:
         self.sentences: list[str] = []
 
     def hear(self, findings: Iterable[Finding]) -> None:
-        """Collect the sentences of findings that are not all right."""
+        """Collect the sentences of findings that are not OK."""
         self.sentences += [item.sentence for item in findings if item.severity is not Severity.OK]
 
     async def plan(
@@ -119,7 +119,7 @@ class Program:
         queue: Queue | None = None,
         **settings: Any,
     ) -> LaunchPlan:
-        """Return the plan of runs with a learner and workers; settings are those of the workers' pods."""
+        """Return the plan of runs with a learner and workers; settings apply to the workers' pods."""
         resources, pod = Resources(1.0, 2**30), PodSettings(**settings)
         sets = (
             SetSpec("learner", Role.LEARNER, ("l",), resources=resources),
@@ -141,7 +141,7 @@ class Program:
 
     @asynccontextmanager
     async def setup(self) -> AsyncIterator[None]:
-        """Act as an administrator whose requests do not count, to make what a verb begins with."""
+        """Act as an administrator whose requests do not count, to create the objects that a verb needs."""
         server, api = self.server, await self.backend.api()
         granted, denied = server.granted, server.denied
         server.granted, server.denied = None, set()
@@ -151,7 +151,7 @@ class Program:
         api.forget_permissions()
 
     async def run(self, name: str = "r") -> RunView:
-        """Return a run as it is shown."""
+        """Return the row of a run."""
         view = (await self.backend.snapshot()).run_named(name)
         assert view is not None
         return view
@@ -200,7 +200,7 @@ async def plan(program: Program) -> None:
 
 
 async def launch(program: Program) -> None:
-    """Launch runs of every kind, with lost answers; then runs whose slots are taken, and that are destroyed."""
+    """Launch runs of every kind, with lost answers; then runs whose slots are taken, and which are destroyed."""
     server = program.server
     for kind in ("ConfigMap", "Secret", "Service", "Job", "ReplicaSet", "NetworkPolicy"):
         server.failures.append(Failure("POST", kind, 500, is_done=True))
@@ -215,7 +215,7 @@ async def launch(program: Program) -> None:
         await program.launch(name, **special)
     first, second = await program.plan("first"), await program.plan("second")
     assert [done async for done in program.backend.launch(first)]
-    with suppress(RefusedError):  # where the slots of a plan can be seen
+    with suppress(RefusedError):  # if the slots of a plan are visible
         assert [done async for done in program.backend.launch(second)]
     server.hooks.append(_forgetting(server))
     with suppress(RefusedError):
@@ -223,7 +223,7 @@ async def launch(program: Program) -> None:
 
 
 def _forgetting(server: FullServer) -> Callable[[str, str, str], None]:
-    """Return a hook that takes a run away once its last objects are made."""
+    """Return a hook that removes a run once its last objects are made."""
 
     def forget(method: str, kind: str, _: str) -> None:
         if (method, kind) == ("POST", "ReplicaSet"):
@@ -270,7 +270,7 @@ async def destroy(program: Program) -> None:
 
 
 def _following(server: FullServer) -> Callable[[str, str, str], None]:
-    """Return a hook that removes what the cluster has made for a Service with it."""
+    """Return a hook that removes the objects made by the cluster for a Service together with it."""
 
     def follow(method: str, kind: str, _: str) -> None:
         if (method, kind) == ("DELETE", "Service"):
@@ -310,7 +310,7 @@ async def describe(program: Program) -> None:
     await program.backend.describe(target)
     await program.backend.describe(await program.run())
     if nodes := [node for node in (await program.backend.snapshot()).nodes.values() if node.gpus]:
-        with suppress(ApiError):  # nodes without their details are known from their pods
+        with suppress(ApiError):  # nodes without details are known from their pods
             await program.backend.describe(nodes[0])
 
 
@@ -354,7 +354,7 @@ async def forward(program: Program) -> None:
 
 
 async def volume(program: Program) -> None:
-    """Make a volume, look at its files, delete it."""
+    """Create a volume, look at its files, delete it."""
     volumes = program.backend.volumes
     await volumes.create("v", "1Gi")
     await volumes.list()
@@ -365,7 +365,7 @@ async def volume(program: Program) -> None:
 
 
 async def secret(program: Program) -> None:
-    """Make, replace, list and delete a secret."""
+    """Create, replace, list and delete a secret."""
     secrets = program.backend.secrets
     await secrets.keep(Secret("vars", SecretKind.VARIABLES, (("KEY", "x"),)))
     await secrets.keep(Secret("vars", SecretKind.VARIABLES, (("KEY", "y"),)), replace=True)
@@ -396,7 +396,7 @@ async def check(program: Program) -> None:
 
 
 async def history(program: Program) -> None:
-    """Let the record of a run travel with it, and read those of others."""
+    """Attach a record to a run, and read those of others."""
     async with program.setup():
         await program.launch()
     view = await program.run()
@@ -431,4 +431,4 @@ VERBS: Final[Mapping[str, Callable[[Program], Awaitable[None]]]] = {
     "check": check,
     "history": history,
 }
-"""Verbs by the name that the table of rights has for them."""
+"""Verbs by their names in the table of rights."""

@@ -25,8 +25,8 @@ def test_pauses_shrink_again_by_themselves_but_not_while_they_last():
     back_off = BackOff(timing, chance=lambda: 0.0, clock=lambda: now[0])
     for pause in (1.0, 2.0, 4.0, 8.0, 16.0):
         assert back_off.pause() == pause
-        now[0] += pause  # fails again at once
-    now[0] += 9.0  # all was well, or at least nothing failed
+        now[0] += pause  # fails again immediately
+    now[0] += 9.0  # no failure in between
     assert back_off.pause() == 30.0 / 4
     now[0] += 3600.0
     assert back_off.pause() == 1.0
@@ -39,7 +39,7 @@ async def test_a_server_that_has_just_begun_to_listen_is_asked_again_as_soon_as_
     async def ask():
         return reported.pop(0)
 
-    async with asyncio.timeout(20):  # of a server that is merely ill it would have waited half a minute by then
+    async with asyncio.timeout(20):  # with a server that is only slow it would have waited half a minute by then
         assert await ServerGate(ask, timing).wait(), "it had been away"
     assert reported == []
 

@@ -15,7 +15,7 @@ from l2rtui.backends.kubernetes.api.login import ApiLogin
 from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving
 
 
-# --- what the kubeconfig holds ---------------------------------------------------------------------------------
+# --- contents of the kubeconfig ---------------------------------------------------------------------------------
 async def test_tokens_and_passwords_become_headers():
     assert (await FixedSource(User(token="t")).fetch()).authorization == "Bearer t"
     basic = (await FixedSource(User(username="u", password="p")).fetch()).authorization

@@ -43,7 +43,7 @@ def test_a_list_is_the_same_whether_it_is_read_at_once_or_item_by_item():
     decoder = Decoder(ConfigMapStruct)
     items = [config_map(name, 3) for name in "abc"]
     result = {}
-    for length in (1, 5 << 20):  # the longer one is too long to be read at once
+    for length in (1, 5 << 20):  # the longer one is too long to be read in one piece
         items[0]["data"] = {"x": "y" * length}
         page = decoder.page(json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode())
         result[length] = [item.metadata for part in decoder.parts(page, 2) for item in part.items]

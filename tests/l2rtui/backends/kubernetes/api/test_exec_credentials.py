@@ -1,4 +1,4 @@
-"""Credential plugins: what they are given, what they print, and tokens for EKS that need none."""
+"""Credential plugins: their input and output, and tokens for EKS that need no plugin."""
 
 from __future__ import annotations
 

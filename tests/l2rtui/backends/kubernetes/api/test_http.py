@@ -1,4 +1,4 @@
-"""Connections to the API server: none is left when they have been closed, whatever the server does."""
+"""Connections to the API server: none is left after they have been closed, whatever the server does."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AT_ONCE = 4
 
 
 class DeafServer:
-    """Takes requests over TLS, and hears nothing more of who has asked: neither do they get a goodbye from it.
+    """Accepts requests over TLS, and ignores everything else that the client sends, including its close.
 
     Args:
-        chunks: How many of an answer it sends; None for not even its head.
-        is_cut: Then it cuts the connection in the answer's middle.
+        chunks: Number of chunks of an answer that it sends; None for not even the head.
+        is_cut: Whether it then cuts the connection in the middle of the answer.
     """
 
     def __init__(self, folder, chunks, *, is_cut=False):
@@ -62,7 +62,7 @@ class DeafServer:
         async with asyncio.timeout(20):
             while len(self._writers) < AT_ONCE:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # what it sends has arrived
+        await asyncio.sleep(0.1)  # the data it sends have arrived
 
     def connection(self):
         access = Access("test", "test", self.base, User("tester"), ca=self.ca.read_bytes())
@@ -71,7 +71,7 @@ class DeafServer:
 
 @pytest.fixture
 def sockets(monkeypatch):
-    """All that were made."""
+    """All sockets that were created."""
     made = []
     make = tcp.make_socket
     monkeypatch.setattr(tcp, "make_socket", lambda address: made.append(make(address)) or made[-1])
@@ -79,7 +79,7 @@ def sockets(monkeypatch):
 
 
 async def fall_behind(api):
-    """Read the beginning of an answer, and no more of it."""
+    """Read the beginning of an answer, and then stop reading."""
     async for _ in api.stream("/behind", idle_timeout_seconds=60):
         await asyncio.Event().wait()
 
@@ -103,7 +103,7 @@ async def test_what_was_cancelled_is_closed_though_the_server_says_no_goodbye(tm
 
 async def test_what_is_still_being_opened_is_closed_and_ends_with_an_error(sockets):
     async with await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0) as server:
-        writers: list[asyncio.StreamWriter] = []  # nobody there speaks TLS
+        writers: list[asyncio.StreamWriter] = []  # the peer does not speak TLS
         port = server.sockets[0].getsockname()[1]
         api = Connection(Access("test", "test", f"https://127.0.0.1:{port}", User("tester")))
         asking = [asyncio.create_task(api.request("GET", "/version")) for _ in range(AT_ONCE)]

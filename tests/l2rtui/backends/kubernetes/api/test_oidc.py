@@ -1,4 +1,4 @@
-"""Tokens of an identity provider, from a real one over HTTPS: kept while good, renewed, written back, refused."""
+"""Tokens of an identity provider, from a real one over HTTPS: kept while valid, renewed, written back, refused."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ users:
 
 
 def token(expires, subject="anna"):
-    """A JSON web token as far as a client reads it; nobody here checks its signature."""
+    """A JSON web token with the parts that a client reads; its signature is not checked here."""
     parts = ({"alg": "none"}, {"sub": subject, **({} if expires is None else {"exp": expires})})
     texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join((*texts, "c2ln"))
 
 
 class Provider:
-    """An identity provider on 127.0.0.1; answers with what is set, and keeps what it was asked."""
+    """An identity provider on 127.0.0.1; it returns the configured answer, and records its requests."""
 
     def __init__(self, folder, *, is_tls=True):
         self.asked = []
@@ -131,7 +131,7 @@ async def test_tokens_are_written_under_the_lock_of_kubectl(provider, tmp_path, 
         await source.fetch()
     assert "new-refresh" not in f"{caught.value} {caught.value.hint}"
     assert (tmp_path / "config").read_text() == before
-    # What the provider has replaced is not asked for again: it is written as soon as that is possible.
+    # A token replaced by the provider is not requested again: it is written as soon as possible.
     lock.unlink()
     assert (await source.fetch()).authorization == f"Bearer {new}"
     assert len(provider.asked) == 1
@@ -160,7 +160,7 @@ async def test_what_another_program_has_refreshed_is_used(provider, tmp_path):
     (tmp_path / "config").write_text(KUBECONFIG.format("their-refresh", theirs))
     assert (await source.fetch()).authorization == f"Bearer {theirs}"
     assert provider.asked == []
-    # The cluster refuses it: the refresh token that they got is the one that counts.
+    # The cluster refuses it: the refresh token just obtained must be used.
     provider.answer = (200, {"id_token": token(time.time() + HOUR, "ours")})
     await source.fetch()
     assert provider.asked[0][0]["refresh_token"] == "their-refresh"
@@ -200,7 +200,7 @@ async def test_the_provider_is_reached_by_the_proxy_of_the_environment(provider,
     oidc = user(provider, tmp_path, token(time.time() - HOUR))
     async with socks_proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        # Only the proxy knows this name; the certificate is for 127.0.0.1, so that the connection goes no further.
+        # Only the proxy knows this name; the certificate is for 127.0.0.1, so the connection goes no further.
         port = provider.root.rpartition(":")[2]
         with pytest.raises(L2RError, match="does not answer"):
             await OidcSource(replace(oidc, issuer=f"https://login.invalid:{port}/realm")).fetch()

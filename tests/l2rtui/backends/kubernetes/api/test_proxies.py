@@ -26,7 +26,7 @@ PROXY = "http://proxy:3128"
     [
         ("10.0.0.0/8", "https://10.1.2.3:6443", True),
         ("10.0.0.0/8", "https://11.1.2.3:6443", False),
-        ("10.0.0.0/8", "https://cluster.example.org", False),  # names are not looked up
+        ("10.0.0.0/8", "https://cluster.example.org", False),  # names are not resolved
         ("10.0.0.0/8 , .example.org", "https://api.example.org", True),
         (".example.org", "https://example.org", False),
         ("*.example.org", "https://api.example.org", True),
@@ -37,11 +37,11 @@ PROXY = "http://proxy:3128"
         ("example.org:443", "https://example.org:6443", False),
         ("10.1.2.3", "https://10.1.2.3:6443", True),
         ("10.1.2.3:6443", "https://10.1.2.3:6443", True),
-        ("0.1.2.3", "https://10.1.2.3", False),  # an address is no suffix
+        ("0.1.2.3", "https://10.1.2.3", False),  # an address is not a suffix
         ("fd00::/8", "https://[fd00::1]:6443", True),
         ("fd00::1", "https://[fd00::1]:6443", True),
         ("[fd00::1]:443", "https://[fd00::1]:6443", False),
-        ("10.0.0.0/99, /, :, [", "https://10.1.2.3", False),  # what is no rule counts for nothing
+        ("10.0.0.0/99, /, :, [", "https://10.1.2.3", False),  # invalid rules are ignored
         ("*", "https://anything", True),
         ("", "https://127.0.0.1:6443", True),  # loopback is never proxied
         ("", "https://localhost:6443", True),
@@ -87,7 +87,7 @@ def test_a_proxy_of_another_kind_is_a_sentence_without_its_password():
 
 
 class SocksProxy:
-    """SOCKS 5 proxy (RFC 1928, 1929) that carries every tunnel to the loopback, whatever name it was for."""
+    """SOCKS 5 proxy (RFC 1928, 1929) that forwards every tunnel to the loopback, whatever the requested name."""
 
     def __init__(self, password: str = "") -> None:
         self.url = ""
@@ -130,7 +130,7 @@ class SocksProxy:
 
 
 async def copy(reader, writer):
-    """Carry bytes on until either side ends, and pass the end on."""
+    """Forward bytes until either side ends, and pass the end on."""
     try:
         while data := await reader.read(1 << 16):
             writer.write(data)
@@ -173,7 +173,7 @@ async def serving_tls(folder):
 async def test_requests_go_through_a_socks_proxy_which_resolves_the_names(tmp_path):
     async with socks_proxy("pass word") as proxy, serving_tls(tmp_path) as (port, authority):
         url = proxy.url.replace("//", "//anna:pass%20word@")
-        # The certificate is for 127.0.0.1, and the name is one that only the proxy knows.
+        # The certificate is for 127.0.0.1, and only the proxy knows the name.
         access = Access("c", "k", f"https://api.invalid:{port}", User(), ca=authority, proxy_url=url)
         api = Connection(replace(access, tls_server_name="127.0.0.1"))
         assert (await api.get_json("/version"))["minor"] == "31"
@@ -207,7 +207,7 @@ async def test_a_socks_proxy_that_refuses_or_is_away_is_said():
             await api.get_json("/version")
         assert "wrong" not in str(caught.value)
         await api.close()
-    with socket.socket() as bound:  # nobody listens there
+    with socket.socket() as bound:  # no server listens there
         bound.bind(("127.0.0.1", 0))
         url = f"socks5://127.0.0.1:{bound.getsockname()[1]}"
         api = Connection(Access("c", "k", "https://api.invalid", User(), proxy_url=url))

@@ -1,4 +1,4 @@
-"""The reflector against a server that misbehaves by script: what it shows, and how often it knocks."""
+"""The reflector against a server that misbehaves by script: its reported objects, and its request rate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.l2rtui.backends.kubernetes.api_server import (
     stay,
 )
 
-# A fortieth of the real waits.
+# A fortieth of the real delays.
 FAST = Timing(
     first=0.02, longest=0.75, calm=0.1, healthy=0.05, relist=0.25, short=0.1, forbidden=1.5, probe=0.105,
     refused=0.03, denied=0.02, patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
@@ -38,7 +38,7 @@ FAST = Timing(
 
 
 class Told:
-    """Changes that a reflector has reported, and a way to wait for them."""
+    """Changes reported by a reflector, and a way to wait for them."""
 
     def __init__(self):
         self.changes = []
@@ -126,7 +126,7 @@ async def test_a_watch_that_ends_goes_on_from_its_last_revision():
     newer, bookmark = config_map("b", 12), config_map("", 17)
 
     async def later(server, request, response):
-        await asyncio.sleep(0.12)  # longer than what counts as a failure
+        await asyncio.sleep(0.12)  # longer than the failure threshold
 
     acts = [send(event("ADDED", newer), then=later), send(event("BOOKMARK", bookmark), then=later), stay]
     server = Server([config_map("a", 3)], on_watch=acts)
@@ -448,7 +448,7 @@ async def refused_for_five_hours():
         reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, Told(), gate, timing, loop.time)
         task = asyncio.create_task(reflector.run())
         await until(lambda: server.watches)
-    await asyncio.sleep(2 * hour)  # until the caches of 128 URLs that yarl has are full
+    await asyncio.sleep(2 * hour)  # until yarl's caches of 128 URLs are full
     memory, tasks = allocated_blocks(), len(asyncio.all_tasks())
     await asyncio.sleep(3 * hour)
     assert allocated_blocks() - memory < 200, "after more than 5,000 refusals"

@@ -1,4 +1,4 @@
-"""The library's client as our session: what it sends, what it must not do, and who may import what of it."""
+"""The library's client as our session: its requests, forbidden behaviour, and the modules that may import it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_ANNA = (("Impersonate-User", "anna"), ("Impersonate-Group", "readers"), ("Imp
 
 
 class Logins:
-    """Source of logins, one after the other, and how many were fetched."""
+    """Source of successive logins, with the number of fetches."""
 
     def __init__(self, *authorizations):
         self._left = [ApiLogin(authorization) for authorization in authorizations]
@@ -77,7 +77,7 @@ async def test_requests_carry_login_impersonation_and_names_as_they_are(monkeypa
     assert path.partition("?")[2] == "labelSelector=x%20in%20%28a%2Cb%29&continue=a%2Bb/c%3D"
     assert headers.getall("Impersonate-Group") == ["readers", "guests"]
     assert headers["User-Agent"].startswith("l2rtui/")
-    assert "Authorization" not in headers  # neither of ~/.netrc
+    assert "Authorization" not in headers  # not the one of ~/.netrc either
     assert (method, patch["Content-Type"]) == ("PATCH", "application/apply-patch+yaml")
     assert json.loads(body) == {"ä": [1, None, {"b": 0.5}]}
 
@@ -99,7 +99,7 @@ async def test_a_refused_login_is_renewed_once_for_requests_and_for_websockets(m
         await api.close()
         seen.clear()
         api = Connection(Access("c", "k", server.base, User()), Credentials(Logins("Bearer old", "Bearer new")))
-        with pytest.raises(ApiError):  # this server opens none, but it has let us in
+        with pytest.raises(ApiError):  # this server offers none, but it has accepted the login
             await api.websocket("/exec", protocols=("v5.channel.k8s.io",))
         assert seen[:2] == ["Bearer old", "Bearer new"]
         await api.close()

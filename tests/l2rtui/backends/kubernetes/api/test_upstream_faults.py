@@ -1,6 +1,7 @@
-"""Faults of the official library's configuration at 37.0.1 that keep our own: each test runs on both.
+"""Faults in the official library's configuration at 37.0.1, for which we have our own code: each test runs on both.
 
-With the library's way each fails, strictly: a release that passes one says so here, and what is ours for it can go.
+With the library's code each test must fail (strict): a release that passes one is reported here, and our
+replacement can be removed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving
 
 
 class Ours:
-    """Our reader of kubeconfig files, and a request with what it gives."""
+    """Our reader of kubeconfig files, and a request with its result."""
 
     seconds = 60.0
 
@@ -52,7 +53,7 @@ class Ours:
 class Library:
     """The official library's reader."""
 
-    seconds = 2.0  # one of its faults is to wait for ever
+    seconds = 2.0  # one of its faults is to wait forever
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -78,7 +79,7 @@ def reader(request):
 
 
 class Recorder:
-    """API server that keeps the headers of all requests, and refuses the logins that a test names."""
+    """API server that records the headers of all requests, and refuses the logins named by a test."""
 
     def __init__(self) -> None:
         self.headers: list = []
@@ -122,7 +123,7 @@ def plugin(tmp_path: Path, code: str, command: str = "") -> dict:
 
 @asynccontextmanager
 async def within(seconds: float, monkeypatch):
-    """A time limit, after which no plugin is left running: the library does not end the one that it waits for."""
+    """A time limit, after which no plugin is left running: the library does not end a plugin that it waits for."""
     create, processes = asyncio.create_subprocess_exec, []
 
     async def record(*command, **settings):
@@ -135,7 +136,7 @@ async def within(seconds: float, monkeypatch):
             yield
     finally:
         for process in processes:
-            process._transport.close()  # kills it, and closes the pipe that nobody reads
+            process._transport.close()  # kills it, and closes the unread pipe
             await process.wait()
 
 
@@ -248,7 +249,7 @@ async def test_the_token_of_a_pod_may_end_with_its_line(tmp_path, monkeypatch):
     configuration = Configuration()
     loader = InClusterConfigLoader(str(tmp_path / "token"), str(tmp_path / "ca.crt"), environ=environ)
     loader.load_and_set(configuration)
-    # The day that this has no line end, load_incluster_config can be used.
+    # Once this has no line end, load_incluster_config can be used.
     assert configuration.api_key["BearerToken"] == "bearer t\n"
 
 
@@ -264,9 +265,9 @@ def oidc(issuer: str, **more: str) -> dict:
     return {"auth-provider": {"name": "oidc", "config": {"id-token": token(time.time() - HOUR), **config}}}
 
 
-@pytest.mark.filterwarnings("ignore")  # aiohttp's, of the library's own calls
+@pytest.mark.filterwarnings("ignore")  # from aiohttp, for the library's own calls
 async def test_a_refresh_token_is_not_sent_to_a_stranger(reader, tmp_path):
-    async with Provider(tmp_path) as stranger:  # its certificate is its own
+    async with Provider(tmp_path) as stranger:  # its certificate is self-signed
         stranger.answer = (200, {"id_token": token(time.time() + HOUR), "refresh_token": "new"})
         path = write(tmp_path / "k", "http://127.0.0.1:1", oidc(f"{stranger.root}/realm"))
         with pytest.raises(Exception, match=r"."):

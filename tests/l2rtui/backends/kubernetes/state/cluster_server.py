@@ -1,4 +1,4 @@
-"""Small cluster by script: one node and one pod, with permissions and failures that a test sets."""
+"""Small scripted cluster: one node and one pod, with permissions and failures set by a test."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Cluster:
         is_ill: Lists of pods break off after the first page, and probes fail.
         failing: Plurals that are answered by 500.
         groups: Served API groups, by path.
-        running: Not set, it accepts requests and answers none, as a server that is stopped.
+        running: If not set, requests are accepted but not answered, like a stopped server.
         is_compacted: Watches from the revision of the first lists are refused.
-        watches: Number of watches that were requested.
-        has_reviews: Access reviews are answered and not forbidden.
+        watches: Number of requested watches.
+        has_reviews: Access reviews are answered, not forbidden.
     """
 
     def __init__(self):

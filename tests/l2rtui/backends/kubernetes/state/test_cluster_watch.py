@@ -1,4 +1,4 @@
-"""The watch and the snapshot of a scripted cluster: what is unknown, what is hidden, and what comes back."""
+"""The watch and the snapshot of a scripted cluster: unknown, hidden and recovered state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.virtual_time import run_virtually
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 from tests.l2rtui.backends.kubernetes.state.cluster_server import NODE, POD, Cluster, connected
 
-# A fiftieth of the real waits.
+# A fiftieth of the real delays.
 FAST = Timing(
     first=0.02, longest=0.6, calm=0.1, healthy=0.05, relist=0.2, short=0.1, forbidden=0.1, probe=0.1, refused=0.03,
     denied=0.02, patience=0.6, page=5.0, stale=0.06, tick=0.02,
@@ -33,7 +33,7 @@ def cluster():
 
 
 async def until(batches, snapshot, is_so):
-    """Apply batches until the snapshot is as it should be."""
+    """Apply batches until the snapshot satisfies a condition."""
     async with asyncio.timeout(30):
         while not is_so(snapshot):
             snapshot = apply(snapshot, await anext(batches))
@@ -49,7 +49,7 @@ async def test_slots_are_unknown_until_all_pods_have_been_listed(cluster):
     async with connected(cluster) as api, aclosing(ClusterWatch(api, SlotRule(), FAST).watch()) as batches:
         first = apply(EMPTY_SNAPSHOT, await anext(batches))
         assert cluster.pages >= 1
-        assert first.pods == {}  # half a list is no list
+        assert first.pods == {}  # an incomplete list is not used
         assert set(states(first)) == {SlotState.UNKNOWN}
         assert any(problem.startswith("pods are not read yet") for problem in first.problems)
         cluster.is_ill = False
@@ -104,7 +104,7 @@ async def test_permissions_that_are_withdrawn_and_granted_change_what_is_shown(c
         assert set(states(hidden)) <= {SlotState.UNKNOWN, SlotState.BUSY}, "foreign pods are hidden"
         cluster.allowed = lambda *_: True
         cluster.items["pods"] = [POD]
-        # While its watches are opened anew, kinds may be old for a moment, which is said.
+        # While its watches are reopened, kinds may be old for a moment, which is reported.
         visible = await until(
             batches, hidden, lambda snapshot: set(snapshot.pods) == {"p"} and not snapshot.problems
         )
@@ -170,7 +170,7 @@ async def sleep_and_wake(cluster, has_monotonic_clock_stood):
                 slept = 240.0
             else:
                 loop.stop_for(240.0)
-            # The open watches are dead and say nothing, their revision is gone, and the network is not up yet.
+            # The open watches are dead and silent, their revision is compacted, and the network is not up yet.
             cluster.items["pods"], cluster.is_compacted = [later], True
             cluster.running.clear()
             snapshot = await until(batches, snapshot, lambda snapshot: snapshot.silent_since is not None)

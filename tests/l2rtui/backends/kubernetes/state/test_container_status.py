@@ -1,4 +1,4 @@
-"""The newest process of a container, as the status of its pod tells it."""
+"""The newest process of a container, from the status of its pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of dcgm-exporter: read line by line, bounded, and never believed further than the node knows."""
+"""Metrics of dcgm-exporter: read line by line, bounded, and checked against the node's GPUs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_any_text_is_read(text):
     assert isinstance(parse_metrics(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0"{text}}} {text}'), tuple)
 
 
-@pytest.mark.timeout(60)  # it takes a fifth of a second; a pattern that goes back would take hours
+@pytest.mark.timeout(60)  # takes a fifth of a second; a backtracking pattern would take hours
 @pytest.mark.parametrize("piece", ['gpu="', ",a", ',a="\\', "}", " ", 'gpu="0",'])
 def test_the_longest_hostile_text_is_read_in_one_pass(piece):
     line = "DCGM_FI_DEV_GPU_UTIL{" + piece * (4000 // len(piece)) + "\n"
@@ -105,7 +105,7 @@ DEVICES = NodeDevices("n", GPUS, {"GPU-a": 0, "GPU-b": 1})
     ("sample", "use"),
     [
         (GpuSample(0, "", 5.0), GpuUse(0, 5.0, None, 80)),
-        (GpuSample(1, "GPU-a", 5.0), GpuUse(0, 5.0, None, 80)),  # the UUID is the GPU, whatever counts it
+        (GpuSample(1, "GPU-a", 5.0), GpuUse(0, 5.0, None, 80)),  # the UUID identifies the GPU, whatever its index
         (GpuSample(None, "GPU-b", None, 3, 4), GpuUse(1, None, 3, 7)),
         (GpuSample(2, "GPU-c", 5.0, 3), GpuUse(2, 5.0, 3)),
         (GpuSample(0, "GPU-c", 5.0), None),
@@ -144,7 +144,7 @@ def test_exporters_are_known_by_their_labels_and_run():
 
 
 class Cluster:
-    """A node with two GPUs and an exporter on it, which answers as a test says."""
+    """A node with two GPUs and an exporter, which answers as specified by a test."""
 
     def __init__(self, answer):
         self.answer_metrics = answer

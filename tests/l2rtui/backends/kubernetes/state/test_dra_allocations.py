@@ -1,4 +1,4 @@
-"""GPUs given by resource claims: which GPU, how many of its slots, and what is not known."""
+"""GPUs allocated by resource claims: which GPU, how many of its slots, and unknown cases."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_a_claim_made_from_a_template_is_found_by_the_name_that_it_got():
     world.join.put_pod(waiting, named)
     assert world.claims() == (DeviceUsage(3, None, 4),)
     world.join.put_pod(named, None)
-    world.join.put_resource_claim(claim("c-x7", "gpu-3"), None)  # nobody uses it any more
+    world.join.put_resource_claim(claim("c-x7", "gpu-3"), None)  # no pod uses it any longer
     assert world.join.changes() == (PodGone("u-p"),)
 
 
 def test_the_claim_of_a_pod_that_may_not_be_read_leaves_no_slot_of_its_node_free():
     world = World()
-    world.join.put_resource_claim(None, claim("c", "gpu-0"))  # of another namespace than the pod's
+    world.join.put_resource_claim(None, claim("c", "gpu-0"))  # in another namespace than the pod
     foreign = pod("p", "c", namespace="theirs")
     world.join.put_pod(None, foreign)
     assert world.claims() == (DeviceUsage(None, None, 1),)
@@ -155,7 +155,9 @@ def test_a_pod_of_ours_that_was_given_another_gpu_than_its_plan_says_is_flagged(
 
 @asynccontextmanager
 async def serving(versions, refused=()):
-    """A server that serves these versions of resource.k8s.io, and lets us follow all kinds but the refused ones."""
+    """A server that serves these versions of resource.k8s.io, and allows watches of all kinds but the refused
+    ones.
+    """
 
     async def group(_):
         named = [{"groupVersion": f"resource.k8s.io/{version}", "version": version} for version in versions]

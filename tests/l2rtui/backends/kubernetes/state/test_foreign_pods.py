@@ -1,4 +1,4 @@
-"""States of pods as public reports have them: the cause is the newest and the right one."""
+"""States of pods from public reports: the newest and correct cause is named."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_controller_that_makes_pods_again_has_no_trouble():
     assert explain_controller(controller, [failed])[0] == "FailedCreate"
 
 
-# --- the scheduler's own words -----------------------------------------------------------------------------------
+# --- the scheduler's own messages --------------------------------------------------------------------------------
 @pytest.mark.parametrize("selector", [PINNED, {}])
 def test_what_the_scheduler_says_of_preemption_is_no_cause(selector):
     text = (

@@ -259,12 +259,12 @@ def test_an_annotation_that_cannot_be_read_tells_nothing():
     assert [gpu.uuid for gpu in read_devices(node(GPUS, None, {labels.HAMI_NODE: "[odd"}), RULE).gpus] == ["", ""]
 
 
-# --- devices of plugins alone -------------------------------------------------------------------------------
+# --- devices known only to plugins --------------------------------------------------------------------------
 MIXED = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-2g.10gb": "1", "amd.com/gpu": "1"}
 
 
 def test_mig_profiles_and_other_makers_follow_the_gpus():
-    product = {labels.AMD_PRODUCT: "MI300X", labels.GPU_COUNT: "2"}  # one of the two cards is divided
+    product = {labels.AMD_PRODUCT: "MI300X", labels.GPU_COUNT: "2"}  # one of the two cards is partitioned
     devices = read_devices(node(MIXED, product), RULE)
     assert [(gpu.resource, gpu.model, gpu.slots) for gpu in devices.gpus] == [
         ("", "", 4),

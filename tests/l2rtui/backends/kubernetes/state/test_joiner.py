@@ -1,4 +1,4 @@
-"""Objects joined into rows: seats that stay, slots that follow, and what is not known."""
+"""Objects joined into rows: seats that stay, slots that follow, and unknown values."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_pod_that_cannot_be_decoded_makes_its_node_unknown(world):
     world.join.set_undecoded_pods([UndecodedObject(ObjectMeta(name="odd", namespace="ml", uid="u"), "odd", "n")])
     rows = world.look()
     assert (rows["odd"].reason, rows["odd"].message) == ("Unreadable", "odd")
-    # It may use any GPU; the CPU beside them is counted by plans alone.
+    # It may use any GPU; CPU slots are counted only by plans.
     assert {slot.gpu for slot in world.snapshot.ledger.free()} == {CPU}
     world.join.set_undecoded_pods([])
     assert "odd" not in world.look()
@@ -176,7 +176,7 @@ def test_a_node_shows_its_metrics_its_state_and_goes(world):
 def test_nodes_that_may_not_be_listed_are_known_from_their_pods_and_never_free():
     world = World(is_use_known=False, is_derived=True)
     world.put(pod("s", ours=False, NVIDIA_VISIBLE_DEVICES="2"))
-    world.put(pod("odd", ours=False, NVIDIA_VISIBLE_DEVICES="999999999"))  # makes no thousand million GPUs
+    world.put(pod("odd", ours=False, NVIDIA_VISIBLE_DEVICES="999999999"))  # must not create a thousand million GPUs
     row = world.snapshot.nodes["n"]
     assert (len(row.gpus), row.is_use_known) == (3, False)
     assert world.snapshot.ledger.free() == ()

@@ -1,4 +1,4 @@
-"""Each way in which a pod does not run gets Kubernetes' own word and a sentence that says what to do."""
+"""Each reason why a pod does not run gets Kubernetes' own word and a sentence with the next step."""
 
 from __future__ import annotations
 

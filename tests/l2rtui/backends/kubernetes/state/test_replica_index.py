@@ -16,7 +16,7 @@ PLAN = tuple(PlannedReplica(index, (index,)) for index in range(3))
 
 
 def pod(uid, age, *, phase="Running", is_terminating=False):
-    """A pod that was created ``age`` seconds after the first."""
+    """A pod created ``age`` seconds after the first."""
     meta = ObjectMeta(
         name=uid,
         uid=uid,

@@ -1,4 +1,4 @@
-"""Visibility: what is listed and watched by the permissions of the user, and the sentences on the rest."""
+"""Visibility: resources listed and watched with the user's permissions, and the sentences about the others."""
 
 from __future__ import annotations
 

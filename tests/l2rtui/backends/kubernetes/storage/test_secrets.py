@@ -1,4 +1,4 @@
-"""Secrets against an API server in memory: kept, replaced, removed; those of others are left alone."""
+"""Secrets against an API server in memory: kept, replaced, removed; other users' secrets stay untouched."""
 
 from __future__ import annotations
 

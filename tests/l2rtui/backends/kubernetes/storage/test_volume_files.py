@@ -1,4 +1,4 @@
-"""Files of a volume: the commands that run in the pod, carried out on a folder of this machine."""
+"""Files of a volume: the commands run in the pod, executed on a folder of this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pod:
             data = b"".join([block async for block in stdin]) if stdin else b""
             out, err = await process.communicate(data)
         finally:
-            process._transport.close()  # also kills it, where the transfer was given up
+            process._transport.close()  # also kills it, if the transfer was cancelled
             await process.wait()
         if process.returncode:
             raise BackendError(err.decode())

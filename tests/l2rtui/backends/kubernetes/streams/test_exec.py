@@ -1,4 +1,4 @@
-"""Commands in containers, against a scripted server: what is sent, what is written, and how each of them ends."""
+"""Commands in containers, against a scripted server: messages sent, output written, and each way to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def failure(code):
 
 
 def outputs(*messages):
-    """A stream that sends these (channel, data) and closes."""
+    """A stream that sends these (channel, data) pairs and closes."""
 
     async def act(socket, _request):
         for channel, data in messages:
@@ -118,9 +118,9 @@ async def test_a_pipe_that_fails_names_the_last_line_of_its_complaint():
 
 @contextlib.contextmanager
 def piped_streams(monkeypatch):
-    """Pipes in place of our stdin, stdout and stderr.
+    """Pipes for our stdin, stdout and stderr.
 
-    Within the test and not as a fixture: pytest puts its own streams back before the test's body runs.
+    Within the test, not as a fixture: pytest restores its own streams before the test's body runs.
     """
     with contextlib.ExitStack() as stack:
         ends = []
@@ -135,7 +135,7 @@ def piped_streams(monkeypatch):
 
 
 async def echo(socket, _request):
-    """Give back what comes until the channel is closed; then a word on stderr and a code."""
+    """Echo the input until the channel is closed; then write a word to stderr and exit with a code."""
     async for message in socket:
         if message.data == websocket.close_frame(websocket.STDIN):
             break

@@ -1,4 +1,6 @@
-"""Pod logs against a server that repeats, cuts and restarts: every line once, in order, and each restart told."""
+"""Pod logs against a server that repeats, cuts and restarts: every line once, in order, and each restart
+reported.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def following(api, *, seam=False):
 
 
 def numbered(count, begin=0):
-    """Lines whose times collide, as those of a busy process do."""
+    """Lines whose times collide, like those of a busy process."""
     dice = random.Random(count)
     at, read_lines = BEGIN, []
     for number in range(begin, begin + count):
@@ -171,7 +173,7 @@ async def test_a_stream_that_is_cut_at_any_byte_gives_each_line_once(seed, tail)
 
 
 async def write(pod, coming):
-    """Write lines in bursts, then end for good."""
+    """Write lines in bursts, then end."""
     for number, (at, text) in enumerate(coming):
         pod.write(text, at)
         if number % 7 == 0:

@@ -1,4 +1,6 @@
-"""Port-forward against a scripted server: bytes both ways, the node's errors, and an end that no pod learns of."""
+"""Port-forward against a scripted server: bytes both ways, the node's errors, and an end that the pod does
+not see.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ async def open_channels(socket):
 
 @asynccontextmanager
 async def forwarded(on_stream, linger_seconds=20.0):
-    """A forward that listens: its sentences, and a function that connects to it."""
+    """A listening forward: its sentences, and a function that connects to it."""
     server = Server(on_stream=on_stream, protocols=("v4.channel.k8s.io",))
     async with asyncio.timeout(30), serving(server):
         api = server.api()
@@ -42,7 +44,7 @@ async def test_bytes_go_both_ways_and_each_connection_has_a_websocket_of_its_own
         await open_channels(socket)
         message = await socket.receive()
         await socket.send_bytes(b"\x00" + message.data[1:].upper())
-        await socket.send_bytes(b"\x00ok")  # two bytes, as long as a port: only the first message is one
+        await socket.send_bytes(b"\x00ok")  # two bytes, as long as a port: but only the first message announces one
 
     async with forwarded(upper) as (server, _, connect):
         for _ in range(2):

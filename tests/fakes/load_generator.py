@@ -57,7 +57,7 @@ class LoadBackend(FakeBackend):
         self._rate = events_per_second
         self._lines = lines_per_second
         self._beacon = beacon
-        self._random = random.Random(1)  # noqa: S311  (which pod changes is no secret)
+        self._random = random.Random(1)
         self._cluster = generate_cluster(pods, self.now())
 
     async def snapshot(self) -> ClusterSnapshot:
