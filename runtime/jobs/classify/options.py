@@ -1,4 +1,4 @@
-"""`l2r-runtime classify`: its options, read without importing what they start."""
+"""Options of `l2r-runtime classify`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
 
 
 def _data(option: str | None, folder: Path) -> Path | None:
-    """Return the folder of the images, or None for the digits that come with this program."""
+    """Return the folder of the images, or None for the digits that this program contains."""
     if option == "digits" or (option is None and not (folder / "data").exists()):
         return None
     return Path(option) if option else folder / "data"

@@ -1,4 +1,4 @@
-"""`l2r-runtime step`: its options, read without importing what they start."""
+"""Options of `l2r-runtime step`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
