@@ -1,7 +1,5 @@
 """`python -m runtime`, the same as `l2r-runtime`."""
 
-import sys
+from runtime.cli import entry
 
-from runtime.cli import main
-
-sys.exit(main())
+entry()

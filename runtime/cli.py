@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from runtime.base.signals import Stop
+from runtime.base.signals import Stop, end_process
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,8 @@ examples:
   L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
 
 exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
-143 ended by SIGTERM before the work was done (drive, encode, elastic, classify, step, fetch, ps, ps-worker)
+66 the environment breaks its interface or its spaces, 143 ended by SIGTERM before the work was done (drive, encode,
+elastic, classify, step, fetch, ps, ps-worker; a worker whose environment did not return from a step)
 """
 _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step", "supervise")
 """Roles that run a command, which follows ``--``."""
@@ -45,7 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     from runtime.base import contract
     from runtime.base.endpoint import EndpointError
-    from runtime.base.errors import FailedError, InterruptedWorkError, NotFiniteError, PeerRefusedError, SetupError
+    from runtime.base.errors import (
+        EnvironmentFault,
+        FailedError,
+        InterruptedWorkError,
+        NotFiniteError,
+        PeerRefusedError,
+        SetupError,
+    )
     from runtime.rl.settings import SettingsError
     from runtime.sim.wire.errors import SimulatorError
 
@@ -60,8 +68,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_INTERRUPTED)
     except NotFiniteError as error:
         return _complain(error, contract.EXIT_NOT_FINITE)
+    except EnvironmentFault as error:
+        return _complain(error, contract.EXIT_ENVIRONMENT)
     except (EndpointError, FailedError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
+
+
+def entry() -> NoReturn:
+    """Run the command line of this process, and end it even where an environment has left something behind."""
+    try:
+        code = main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    # A traceback, as without this function; but Python would then wait for threads of an environment for ever.
+    except Exception:  # noqa: BLE001
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    end_process(code)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -272,6 +272,8 @@ class PodMetrics:
         round: Number of the rendezvous round of an elastic job; None elsewhere.
         has_steps: It counts steps of training, so that its writer writes regularly.
         interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
+        step_seconds: Time of the last step of its environment; all three are 0 while steps take less than a second.
+        longest_step_seconds: Of the longest. stepping_seconds: of the present one so far.
     """
 
     kind: str
@@ -290,6 +292,9 @@ class PodMetrics:
     round: int | None = None
     has_steps: bool = False
     interval_seconds: float = 0.0
+    step_seconds: float = 0.0
+    longest_step_seconds: float = 0.0
+    stepping_seconds: float = 0.0
 
     @property
     def is_worth_following(self) -> bool:

@@ -111,6 +111,8 @@ EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
 EXIT_NOT_FINITE: Final = 65
 """Losses, weights or what the environment gave are infinite or NaN; a restart loads the newest checkpoint."""
+EXIT_ENVIRONMENT: Final = 66
+"""The environment breaks its interface or its own spaces; its code has to change before a restart can help."""
 EXIT_INTERRUPTED: Final = 143
 """A step, a fetch, a training node or a parameter server was ended by SIGTERM before its work was done. Not 0: a
 job whose pod is taken away in the middle must not count as complete."""
@@ -132,7 +134,9 @@ it) and ``gpu_reserved_bytes`` (by this process). With several GPUs they are the
 A worker's carries ``num_envs`` (copies of the environment that it steps). Where it drives simulators also
 ``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``),
 ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and ``simulator_error`` (the newest, a sentence,
-or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above.
+or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above. Where a
+step of the environment has taken a second or more: ``step_seconds`` (the last step), ``longest_step_seconds``, and
+while one takes so long ``stepping_seconds`` (so far).
 
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the

@@ -28,6 +28,8 @@ CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Regular expression of a class of one's own: package.module:Class."""
 PROCESSES: Final = "env_processes"
 """Option of Gymnasium's ids: a process for each copy."""
+CHECK_BOUNDS: Final = "check_bounds"
+"""Option of Gymnasium's and PettingZoo's ids: false where numbers may lie beyond the bounds of their space."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments with a form for a learner's device, which it can collect from by itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}

@@ -49,7 +49,7 @@ from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
 from runtime.rl.roles.experience import Experience
-from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
@@ -104,8 +104,7 @@ class Learner:
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
-        env = make_environment(settings, 1, {})
-        plan = self._plan = environment_plan(settings, env)
+        plan = self._plan = plan_of(settings)
         devices = _devices(settings)
         self._device = devices[0]
         self._usage = DeviceMeter(devices)
@@ -245,7 +244,7 @@ class Learner:
         if place is None or self._counters.updates:
             return False
         run = open_run(place, "", self._console.say)
-        plan = environment_plan(run.settings, make_environment(run.settings, 1, {}))
+        plan = plan_of(run.settings)
         if plan.shape != self._plan.shape:
             raise SetupError(
                 f"init_policy: the policy of {run.checkpoint.name} has another network: {plan.shape}, and this run "
