@@ -1,5 +1,7 @@
 """`python -m runtime`, the same as `l2r-runtime`."""
 
-from runtime.cli import entry
+import sys
 
-entry()
+from runtime.cli import main
+
+sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from runtime.base.signals import Stop, end_process
 
@@ -40,10 +40,26 @@ _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step", "supervise")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code; without ``arguments`` that of this process, which ends."""
+    if arguments is not None:
+        return _run(arguments)
+    try:
+        code = _run(sys.argv[1:])
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    # Printed as without this; but then Python would wait for the threads of an environment for ever.
+    except Exception:  # noqa: BLE001
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    return end_process(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
     stop = Stop()
     stop.install()
-    options = _options(sys.argv[1:] if arguments is None else arguments)
+    options = _options(arguments)
     from runtime.base import contract
     from runtime.base.endpoint import EndpointError
     from runtime.base.errors import (
@@ -72,21 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_ENVIRONMENT)
     except (EndpointError, FailedError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
-
-
-def entry() -> NoReturn:
-    """Run the command line of this process, and end it even where an environment has left something behind."""
-    try:
-        code = main()
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    # A traceback, as without this function; but Python would then wait for threads of an environment for ever.
-    except Exception:  # noqa: BLE001
-        import traceback
-
-        traceback.print_exc()
-        code = 1
-    end_process(code)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -358,12 +358,12 @@ def _of_learner(
         if workers and all(_fails_again(pod, reports) for pod in workers):
             see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
             return LearningState(Learning.STARVED, now - look.running, f"gets no data: {named}; {see}")
-        slow = f"; slow: {named}" if named and _slow_workers(pods, reports) else ""
+        slow = f"; {named}" if named and _slow_workers(pods, reports) else ""
         return LearningState(Learning.STARTING, now - look.running, sentence + slow)
     idle = now - look.at(progress.updated_at) if look.has_updated else look.running
     culprits = _culprits(pods, reports, now, is_waiting=look.waits)
     if (progress.waits_since or idle > look.patience) and _slow_workers(pods, reports):
-        sentence = f"slow: {culprits[1]}; its environment decides the pace, and nothing is lost"
+        sentence = f"{culprits[1]}; its environment sets the pace, and nothing is lost"
         return LearningState(Learning.SLOW, now - idle, sentence)
     return _of_pace(
         run, learner, look, idle, culprits, _silent_evaluator(pods, reports, now) or _restarted(pods, reports)
@@ -496,8 +496,8 @@ def _slow_step(record: PodMetrics, seconds: float) -> str:
         before = f", the longest before {record.longest_step_seconds:.0f} s" if record.longest_step_seconds else ""
         return f"hangs: the present step of its environment has taken {age(present)}{before}"
     if record.step_seconds >= SLOW_STEP_SECONDS:
-        return f"is slow: last step took {record.step_seconds:.0f} s"
-    return f"is slow: its present step has taken {present:.0f} s" if present >= SLOW_STEP_SECONDS else ""
+        return f"slow: last step took {record.step_seconds:.0f} s"
+    return f"slow: its present step has taken {present:.0f} s" if present >= SLOW_STEP_SECONDS else ""
 
 
 def _slow_workers(pods: Sequence[PodView], reports: RunReports) -> bool:
@@ -508,7 +508,7 @@ def _slow_workers(pods: Sequence[PodView], reports: RunReports) -> bool:
         for pod in workers
         if pod.uid in reports.pods
     ]
-    return bool(said) and len(said) == len(workers) and all(text.startswith("is slow") for text in said)
+    return bool(said) and len(said) == len(workers) and all(text.startswith("slow") for text in said)
 
 
 def _is_cut_off(pod: PodView, reports: RunReports, now: float) -> bool:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from l2rtui.backends.local.state_files import write_all
+from runtime.base.contract import METRIC_PREFIX
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
@@ -22,6 +23,9 @@ _STATE_SECONDS = 1.0
 """Time for which the states of a progress bar share a line: followers see the newest one as often."""
 MAX_LINE = 16 * 1024
 """Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
+_TAIL_BYTES = 4096
+"""Bytes at the end of a log in which the last words of a process are searched."""
+_MOST_WORDS = 300
 KEPT_PROCESSES = 5
 """Number of processes of a pod whose logs are stored, the present one included."""
 
@@ -58,6 +62,22 @@ def log_path(folder: Path, serial: int) -> Path:
 def rotated_path(path: Path) -> Path:
     """Return the path of the earlier, rotated part of a log."""
     return path.with_name(f"{path.name}.1")
+
+
+def last_words(path: Path) -> str:
+    """Return the last line that a process has written and that is no metric record; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        stamped, kind, text = line[:STAMP_LENGTH], line[STAMP_LENGTH : STAMP_LENGTH + 1], line[STAMP_LENGTH + 1 :]
+        words = text.decode(errors="replace").strip()
+        if kind in (TEXT, NEWER) and words and METRIC_PREFIX not in words and parse_stamp(stamped) is not None:
+            return words.removeprefix("l2r-runtime: ")[:_MOST_WORDS]
+    return ""
 
 
 class LogWriter:

@@ -20,7 +20,7 @@ from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
 from l2rtui.backends.local.supervision import death_notice, kill_escalation, restart_policy
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, serials
+from l2rtui.backends.local.supervision.log_file import LogWriter, last_words, log_path, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -124,7 +124,8 @@ class SupervisedPod:
             self._handle_start_error(sentence)
             return
         record.proc, record.started = self.process.proc, self._context.now()
-        record.phase, record.reason, record.message = Phase.RUNNING, "", ""
+        # The last words of the process before stay until this one has run for a while: it may be about to fail too.
+        record.phase, record.reason = Phase.RUNNING, ""
         self._note(reason, f"{mark}, pid {record.proc.pid}" if mark else f"pid {record.proc.pid}")
         self._watch()
 
@@ -235,7 +236,8 @@ class SupervisedPod:
             record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
             record.message = self._finish_reason or "it was ended with its run"
         elif not record.is_terminating:
-            self._apply_policy("" if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
+            words = last_words(log_path(self._context.folder.log_dir(self.name), record.serial)) if is_fault else ""
+            self._apply_policy(words if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
         self._context.changed()
 
     def replacement(self) -> SupervisedPod:
