@@ -46,6 +46,7 @@ class GymVectorEnv:
         self.obs_space = self._rows.obs_space
         frames = first.metadata.get("render_fps")
         self.step_seconds = 1.0 / frames if frames else 0.0
+        self._whose = [f"copy {number}" for number in range(num_envs)]
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
         self._progress = np.zeros(num_envs)
@@ -59,7 +60,7 @@ class GymVectorEnv:
 
     def _begin(self, number: int, seed: int | None = None) -> Any:
         """Reset a copy and return its observation."""
-        return reset_values(self._envs[number].reset(seed=seed), self._name, f"copy {number}")
+        return reset_values(self._envs[number].reset(seed=seed), self._name, self._whose[number])
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every copy by one step, and begin anew with those that end.
@@ -75,9 +76,10 @@ class GymVectorEnv:
         ended: list[int] = []
         lost: set[int] = set()
         infos: dict[int, Mapping[str, Any]] = {}
+        name, whose = self._name, self._whose
         for number, env in enumerate(self._envs):
             result = env.step(self._act(action[number]))
-            obs, gain, terminal, cut, info = step_values(result, self._name, f"copy {number}")
+            obs, gain, terminal, cut, info = step_values(result, name, whose[number])
             observations.append(obs)
             reward[number] = gain
             # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.

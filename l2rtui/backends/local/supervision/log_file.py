@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from l2rtui.backends.local.state_files import write_all
-from runtime.base.contract import METRIC_PREFIX
+from l2rtui.domain.log import last_words
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
@@ -25,7 +25,6 @@ MAX_LINE = 16 * 1024
 """Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
 _TAIL_BYTES = 4096
 """Bytes at the end of a log in which the last words of a process are searched."""
-_MOST_WORDS = 300
 KEPT_PROCESSES = 5
 """Number of processes of a pod whose logs are stored, the present one included."""
 
@@ -64,20 +63,16 @@ def rotated_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def last_words(path: Path) -> str:
-    """Return the last line that a process has written and that is no metric record; empty where there is none."""
+def final_words(path: Path) -> str:
+    """Return the last words of a process in its log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
         return ""
-    for line in reversed(lines):
-        stamped, kind, text = line[:STAMP_LENGTH], line[STAMP_LENGTH : STAMP_LENGTH + 1], line[STAMP_LENGTH + 1 :]
-        words = text.decode(errors="replace").strip()
-        if kind in (TEXT, NEWER) and words and METRIC_PREFIX not in words and parse_stamp(stamped) is not None:
-            return words.removeprefix("l2r-runtime: ")[:_MOST_WORDS]
-    return ""
+    written = [line for line in lines if line[STAMP_LENGTH : STAMP_LENGTH + 1] in (TEXT, NEWER)]
+    return last_words(line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written)
 
 
 class LogWriter:

@@ -20,7 +20,7 @@ from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
 from l2rtui.backends.local.supervision import death_notice, kill_escalation, restart_policy
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, last_words, log_path, serials
+from l2rtui.backends.local.supervision.log_file import LogWriter, final_words, log_path, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -236,7 +236,9 @@ class SupervisedPod:
             record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
             record.message = self._finish_reason or "it was ended with its run"
         elif not record.is_terminating:
-            words = last_words(log_path(self._context.folder.log_dir(self.name), record.serial)) if is_fault else ""
+            words = (
+                final_words(log_path(self._context.folder.log_dir(self.name), record.serial)) if is_fault else ""
+            )
             self._apply_policy(words if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
         self._context.changed()
 

@@ -235,3 +235,18 @@ def test_a_pod_in_its_back_off_is_not_started_again_when_its_run_ends(world):
     pod.finish()
     world.advance(pod, 100 * BASE_SECONDS)
     assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, Phase.FAILED, 2)
+
+
+def test_the_last_words_of_a_process_stay_while_the_next_one_runs(world):
+    pod = world.pod()
+    pod.start()
+    log = log_path(world.folder.log_dir("run-w-0"), 0)
+    stamped = "2026-11-20T12:00:00.123456Z "
+    log.write_text(
+        f'{stamped}Traceback (most recent call last):\n{stamped}TypeError: no wheels\n{stamped}{{"l2r":"worker"}}\n'
+    )
+    world.end(pod, 1)
+    assert (pod.record.phase, pod.record.restarts, pod.record.exit_code) == (Phase.RUNNING, 1, 1)
+    assert pod.record.message == "TypeError: no wheels"
+    world.end(pod, 0)
+    assert pod.record.message == ""
