@@ -122,7 +122,8 @@ METRIC_PREFIX: Final = '{"l2r":"'
 """Start of the line of every metric record: JSON without spaces, its kind under ``l2r``.
 
 Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since the epoch). A learner's carries
-``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``policy_lag``
+``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``learned_env_steps`` (those
+behind its networks, fewer after a restart that lost some), ``policy_lag``
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``

@@ -16,6 +16,7 @@ from l2rtui.domain.status import Phase
 
 SILENT = "Silent"
 STOPPED = "Stopped"
+NO_SPACE = "NoSpace"
 _CORRUPT = "its record cannot be read; destroy it, and what runs of it is found by its mark"
 _NEWER = "a newer l2rtui has launched it: look after it with that; destroy ends what is found by its mark"
 
@@ -58,7 +59,7 @@ def _may_differ(old: RunState, new: RunState) -> bool:
     is_watched = new.is_supervised and new.silent_since is None
     is_timeless = is_watched and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
     is_same = old.record is new.record and old.status is new.status and old.is_stopping == new.is_stopping
-    is_same = is_same and old.silent_since == new.silent_since
+    is_same = is_same and old.silent_since == new.silent_since and old.is_full == new.is_full
     return not (is_timeless and is_same and old.is_supervised)
 
 
@@ -85,6 +86,12 @@ def run_view(state: RunState) -> RunView:
         message = (
             "its supervisor is stopped (SIGSTOP): what is shown is as old as that, and nothing restarts its "
             f"processes; `kill -CONT {state.status.supervisor.pid if state.status else 0}` lets it go on"
+        )
+    elif state.is_full:
+        reason = NO_SPACE
+        message = (
+            f"no space is left on the disk of {state.folder.path}: its logs and checkpoints are lost; free some, "
+            "and it goes on by itself"
         )
     elif state.status is not None and state.status.problem:
         reason, message = "Warning", state.status.problem

@@ -383,6 +383,7 @@ _FLAGS: Final = frozenset((bool, np.bool_))
 
 def step_values(result: Any, name: str, whose: str) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
     """Return the five values of a step. EnvironmentFault for any other form, NotFiniteError for such a reward."""
+    gain: Any
     try:
         obs, gain, terminated, truncated, info = result
     except (TypeError, ValueError) as error:

@@ -64,6 +64,8 @@ VERSIONS_AHEAD: Final = 64
 """Policy versions reserved by one entry in the journal; after a kill up to so many numbers are skipped."""
 STOPPED_UPLOAD_SECONDS: Final = 4.0
 """Longest wait of a stopped learner for the upload of its last checkpoint: less than the usual grace period."""
+FIRST_CHECKPOINT_SECONDS: Final = 5.0
+"""Longest time from the start to the first checkpoint of a run that has data."""
 LOCK_SECONDS: Final = 5.0
 """Longest wait for the folder's lock, which the learner that this one replaces may still have."""
 
@@ -122,6 +124,8 @@ class Learner:
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
+        self._has_saved = bool(checkpoints.names())
+        """There is a checkpoint to go on from."""
         is_given = self._begin_with_policy()
         self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
         """True if a policy is published before the first update; off-policy methods begin with random actions."""
@@ -200,6 +204,11 @@ class Learner:
         journal = read_journal(self._folder)
         if checkpoint is None:
             counters, accounts = next_epoch(None, journal, time.time()), Accounts()
+            if journal.updates or journal.env_steps:
+                self._console.say(
+                    f"begins anew: there is no checkpoint, so the {journal.updates} updates and "
+                    f"{journal.env_steps} env steps are lost; workers that still run send again what they have"
+                )
         else:
             try:
                 saved, accounts, notes = unpack(checkpoint, self._method, self._store)
@@ -281,7 +290,7 @@ class Learner:
             now = time.monotonic()
             if self._metrics.is_due(now):
                 self._record()
-            if not self._saver.is_busy and now - self._saved >= self._settings.checkpoint_seconds:
+            if not self._saver.is_busy and now - self._saved >= self._checkpoint_seconds:
                 self._checkpoint()
         self._publisher.deliver_all()
         end = self._end()
@@ -443,9 +452,16 @@ class Learner:
         self._journalled_version = self._counters.policy_version + ahead
         write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
+    @property
+    def _checkpoint_seconds(self) -> float:
+        """Time between two checkpoints. The first one comes early: without any, a restart loses all."""
+        seconds = self._settings.checkpoint_seconds
+        is_first = not self._has_saved and (self._counters.updates > 0 or self._env_steps > 0)
+        return min(seconds, FIRST_CHECKPOINT_SECONDS) if is_first else seconds
+
     def _checkpoint(self) -> None:
         """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
-        self._saved = time.monotonic()
+        self._saved, self._has_saved = time.monotonic(), True
         is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
         cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
@@ -476,7 +492,8 @@ class Learner:
         own = self._collector.metric_fields() if self._collector is not None else {}
         # Together: a segment that came between would be among the accounts and not in the env steps.
         env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
-        figures = {**counts, **own, **self._usage.report()}
+        # Apart: env steps never fall, and after a restart the networks may have learned from fewer.
+        figures = {"learned_env_steps": env_steps, **counts, **own, **self._usage.report()}
         last = self._metrics.evaluation
         self._watch.update(
             env_steps, self._counters.updates, figures["mean_return"] if last is None else last.eval_return

@@ -36,7 +36,7 @@ class SupervisionContext:
     Attributes:
         environ: The user's environment, clean. cores: of this node.
         changed: Called after each change of a pod's record.
-        report_problem: Called with a sentence when a log cannot be written.
+        report_problem: Called with a sentence when a log cannot be written; withdraw_problem when it can again.
         now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
         events: Journal of the run.
     """
@@ -49,6 +49,7 @@ class SupervisionContext:
     selector: selectors.BaseSelector
     changed: Callable[[], None]
     report_problem: Callable[[str], None]
+    withdraw_problem: Callable[[str], None] = lambda _: None
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     events: EventLog = field(init=False)
@@ -72,6 +73,7 @@ class SupervisedPod:
         self.process: SupervisedProcess | None = None
         self._is_finishing = False
         self._finish_reason = ""
+        self._problem = ""
 
     @classmethod
     def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
@@ -206,9 +208,12 @@ class SupervisedPod:
         try:
             has_more = process.copy_output()
         except OSError as error:
-            sentence = f"the log of {self.name} cannot be written: {error.strerror}; lines are lost"
-            self._context.report_problem(sentence)
+            self._problem = f"the log of {self.name} cannot be written: {error.strerror}; lines are lost"
+            self._context.report_problem(self._problem)
             return
+        if self._problem:
+            self._context.withdraw_problem(self._problem)
+            self._problem = ""
         if not has_more:
             self._context.selector.unregister(process.pipe)
             process.close_pipe()

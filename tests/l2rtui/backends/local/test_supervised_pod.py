@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -250,3 +252,18 @@ def test_the_last_words_of_a_process_stay_while_the_next_one_runs(world):
     assert pod.record.message == "TypeError: no wheels"
     world.end(pod, 0)
     assert pod.record.message == ""
+
+
+def test_a_log_that_cannot_be_written_is_a_problem_until_it_can_be_again(world):
+    pod = world.pod()
+    pod.start()
+    said: list[str] = []
+    pod._context.report_problem, pod._context.withdraw_problem = said.append, said.remove
+    process = world.processes[-1]
+    process.pipe = 1
+    process.copy_output = Mock(side_effect=[OSError(errno.ENOSPC, "No space left on device"), True, True])
+    pod.copy_output()
+    assert said == ["the log of run-w-0 cannot be written: No space left on device; lines are lost"]
+    pod.copy_output()
+    pod.copy_output()
+    assert said == []
