@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from runtime.base.signals import Stop, end_process
+from runtime.base.signals import Stop
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         traceback.print_exc()
         code = 1
+    from runtime.base.processes import end_process
+
     return end_process(code)
 
 

@@ -503,12 +503,12 @@ def _slow_step(record: PodMetrics, seconds: float) -> str:
 def _slow_workers(pods: Sequence[PodView], reports: RunReports) -> bool:
     """True where all workers that run are slow, and none hangs."""
     workers = [pod for pod in pods if pod.role is Role.WORKER and pod.ready]
-    said = [
+    sentences = [
         _slow_step(reports.pods[pod.uid], reports.ages.get(pod.uid, 0.0))
         for pod in workers
         if pod.uid in reports.pods
     ]
-    return bool(said) and len(said) == len(workers) and all(text.startswith("slow") for text in said)
+    return bool(sentences) and len(sentences) == len(workers) and all(text.startswith("slow") for text in sentences)
 
 
 def _is_cut_off(pod: PodView, reports: RunReports, now: float) -> bool:

@@ -167,9 +167,9 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except ValueError:
             self._rows = None
 
-    def reset(self, **given: Any) -> tuple[Any, Any]:
+    def reset(self, **options: Any) -> tuple[Any, Any]:
         """Start an episode."""
-        result = self.env.reset(**given)
+        result = self.env.reset(**options)
         self._check(reset_values(result, self._name, "a copy"))
         return result
 

@@ -245,8 +245,10 @@ def _wrong_keys(space: Any, obs: Any, whose: str, path: str = "observation") -> 
         if not isinstance(obs, Mapping):
             return f"{path}{whose} is {_shown(obs)}; expected a dict of {', '.join(map(repr, space.spaces))}"
         if set(obs) != set(space.spaces):
-            given, wanted = (", ".join(map(repr, sorted(keys, key=str))) or "none" for keys in (obs, space.spaces))
-            return f"{path}{whose} has the parts {given}; expected {wanted}"
+            parts_there, parts_due = (
+                ", ".join(map(repr, sorted(keys, key=str))) or "none" for keys in (obs, space.spaces)
+            )
+            return f"{path}{whose} has the parts {parts_there}; expected {parts_due}"
         parts: Iterable[tuple[Any, Any]] = space.spaces.items()
     elif isinstance(space, spaces.Tuple):
         count = len(space.spaces)
@@ -257,7 +259,7 @@ def _wrong_keys(space: Any, obs: Any, whose: str, path: str = "observation") -> 
     else:
         return ""
     return next(
-        (said for key, part in parts if (said := _wrong_keys(part, obs[key], whose, f"{path}[{key!r}]"))), ""
+        (wrong for key, part in parts if (wrong := _wrong_keys(part, obs[key], whose, f"{path}[{key!r}]"))), ""
     )
 
 
@@ -383,7 +385,6 @@ _FLAGS: Final = frozenset((bool, np.bool_))
 
 def step_values(result: Any, name: str, whose: str) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
     """Return the five values of a step. EnvironmentFault for any other form, NotFiniteError for such a reward."""
-    gain: Any
     try:
         obs, gain, terminated, truncated, info = result
     except (TypeError, ValueError) as error:
@@ -392,7 +393,7 @@ def step_values(result: Any, name: str, whose: str) -> tuple[Any, float, bool, b
             "truncated, info"
         ) from error
     # By type: the values of nearly all environments are of these, and a call for each would cost time.
-    if gain.__class__ not in _NUMBERS or not math.isfinite(gain):
+    if gain.__class__ not in _NUMBERS or not math.isfinite(gain):  # type: ignore[arg-type]  # one of them
         gain = reward_value(gain, name, whose)
     if terminated.__class__ not in _FLAGS:
         terminated = flag_value(terminated, "terminated", name, whose)
