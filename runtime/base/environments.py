@@ -27,7 +27,9 @@ PETTINGZOO: Final = "pettingzoo:"
 CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Regular expression of a user's own class: package.module:Class."""
 PROCESSES: Final = "env_processes"
-"""Option of Gymnasium ids: one process per copy."""
+"""Option of Gymnasium's ids: a process for each copy."""
+CHECK_BOUNDS: Final = "check_bounds"
+"""Option of Gymnasium's and PettingZoo's ids: false where numbers may lie beyond the bounds of their space."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments that also exist in a version for the learner's device, from which the learner can collect itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
