@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.command import CommandList, CommandPalette
 
 from l2rtui.ui.keys.palette import COMMANDS, SYNONYMS, is_meant
 from l2rtui.ui.keys.table import KEYS
@@ -26,3 +27,14 @@ def test_a_word_of_others_finds_the_action(word, name):
 
 def test_synonyms_are_of_actions_that_there_are():
     assert set(SYNONYMS) <= {name for name, _ in ACTIONS}
+
+
+async def test_the_palette_finds_an_action_by_a_word_of_others(desk):
+    async with desk(demo=True) as one:
+        await one.press("ctrl+p", *"tail")
+        await one.until(lambda: isinstance(one.app.screen, CommandPalette))
+
+        def hits() -> str:
+            return " ".join(str(option.prompt) for option in one.app.screen.query_one(CommandList).options)
+
+        await one.until(lambda: "logs" in hits())
