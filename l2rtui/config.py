@@ -73,6 +73,8 @@ class Settings:
         theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (only ASCII
             characters), or a theme of Textual. Default empty: dark, and ASCII if the locale is not UTF-8.
         notify: Ring and send a terminal notification (OSC 9) when a run of yours fails or ends. Default on.
+        ready_seconds: Seconds for which every pod must run without a restart before ``launch --wait`` returns.
+            Default 10: a process that lacks a package has ended by then.
         grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: each set's own value
             (10 unless its spec says otherwise).
         log_max_bytes: Bytes after which a log file is rotated; one rotated file is kept for each process. Default
@@ -114,6 +116,7 @@ class Settings:
     max_cpu_slots: int = _setting(64, low=1, high=1024)
     theme: str = _setting("")
     notify: bool = _setting(default=True)
+    ready_seconds: float = _setting(10.0, low=0, high=86400)
     grace_seconds: float | None = _setting(None, low=0, high=86400)
     log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)

@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.5
 """Time that a pod must stay Running to count."""
-READY_SECONDS = 10.0
-"""Time that every pod must stay ready for `launch --wait`: a learner that cannot start ends within it."""
 _TAKE_BACK_GRACE_SECONDS = 2.0
 
 

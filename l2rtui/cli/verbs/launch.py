@@ -277,7 +277,7 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
         if session.args.wait:
             session.talk.progress(f"waiting for {listed(names)} to run")
             snapshot = await launcher.wait_running(
-                session.backend, names, session.args.timeout, settle_seconds=launcher.READY_SECONDS
+                session.backend, names, session.args.timeout, settle_seconds=session.settings.ready_seconds
             )
             launched = _launched_documents(snapshot, names)
         elif session.backend.renderer is not None:  # its pods become visible when their controllers have made them
