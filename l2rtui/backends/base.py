@@ -186,6 +186,9 @@ class RunRecords(Protocol):
     async def put(self, place: RunPlace, record: bytes) -> bool:
         """Attach a record to its run, in place of an earlier one; False where the run is gone."""
 
+    async def is_gone(self, place: RunPlace) -> bool:
+        """Return True only where it is certain that the run is not there any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextMember:

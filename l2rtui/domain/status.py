@@ -46,6 +46,8 @@ class Status:
     sentence: str
 
 
+LOGIN_REFUSED = "login refused since "
+"""Beginning of the problem of a login that a server does not accept any more; a time follows."""
 CRASH_LOOP = "CrashLoopBackOff"
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
             9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}  # fmt: skip

@@ -119,7 +119,7 @@ class KubernetesBackend:
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes as they happen, for ever; the first batch builds everything."""
         shared = self._settings.claims_namespace
-        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), shared_namespace=shared).watch()
+        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), claims_namespace=shared).watch()
         async with aclosing(watch) as batches:
             async for changes in batches:
                 yield changes

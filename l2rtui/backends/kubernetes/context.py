@@ -18,6 +18,7 @@ from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.visibility import shared_claims
 from l2rtui.config import Settings
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -48,19 +49,23 @@ class ClusterContext:
         self.namespace = api.namespace
         self.settings = settings or Settings()
         self.list_cluster: Callable[[], Awaitable[ClusterSnapshot]] = ClusterWatch(
-            api, SlotRule.of(self.settings), shared_namespace=self.settings.claims_namespace
+            api, SlotRule.of(self.settings), claims_namespace=self.settings.claims_namespace
         ).snapshot
         self._latest: tuple[float, ClusterSnapshot] | None = None
         self._nvidia_class: list[dict[str, Any] | None] = []
 
-    @property
-    def lease_namespace(self) -> str:
-        """Namespace of the slot Leases of runs that are launched here."""
-        return self.lease_namespace_of(self.namespace)
+    async def lease_namespace(self) -> str:
+        """Return the namespace of the slot Leases of runs that are launched here."""
+        return await self.shared_namespace() or self.namespace
 
-    def lease_namespace_of(self, run_namespace: str) -> str:
-        """Return the namespace of the slot Leases of a run: the shared one of the settings, else the run's own."""
-        return self.settings.claims_namespace or run_namespace
+    async def lease_namespaces_of(self, run_namespace: str) -> tuple[str, ...]:
+        """Return the namespaces that may have slot Leases of a run: the shared one, and the run's own."""
+        # A run that was launched before the shared namespace was made has its claims in its own.
+        return tuple(dict.fromkeys(filter(None, (await self.shared_namespace(), run_namespace))))
+
+    async def shared_namespace(self) -> str:
+        """Return the namespace in which the users of all namespaces claim slots; empty where there is none."""
+        return await shared_claims(self.api, self.settings.claims_namespace)
 
     async def snapshot(self) -> ClusterSnapshot:
         """List everything that the user may see, and remember it as the latest snapshot."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
+from l2rtui.backends.base import RunPlace
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history import recorder
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 LOST_SECONDS: Final = 600.0
 """Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
+GONE_SECONDS: Final = 30.0
+"""The same where the server itself says so: a launch makes the object of each run before anything else."""
 CONTEXT_SECONDS: Final = 8.0
 """Time for which one context of several is waited for."""
 _AT_ONCE: Final = 4
@@ -95,13 +98,34 @@ async def _ends(
             if outcome is not None:
                 async with limit:
                     ends[entry.run_id] = await gather_ending(backend, snapshot, run, outcome)
-        elif sees_all and time.time() - entry.started > LOST_SECONDS:
-            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note="it is gone, and nobody saw its end")
+        elif await _is_lost(backend, entry, sees_all=sees_all):
+            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note=await _note_of_lost(backend, entry))
 
     async with asyncio.TaskGroup() as group:
         for entry in open_runs:
             group.create_task(end(entry))
     return ends
+
+
+async def _is_lost(backend: Backend, entry: HistoryEntry, *, sees_all: bool) -> bool:
+    """Return whether a run that is not among those of a snapshot is gone."""
+    age = time.time() - entry.started
+    if sees_all and age > LOST_SECONDS:
+        return True
+    # A list of one namespace proves nothing of another; the server is asked for the run itself.
+    if backend.records is None or age < GONE_SECONDS:
+        return False
+    return await backend.records.is_gone(RunPlace(entry.run, entry.run_id, entry.namespace))
+
+
+async def _note_of_lost(backend: Backend, entry: HistoryEntry) -> str:
+    from l2rtui.services.history.absence import departure
+
+    # The app notes once a minute that it is open here; without it nobody has seen the run since its launch.
+    left = await asyncio.to_thread(departure, backend)
+    seen = max(entry.started, left.left if left is not None else 0.0)
+    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(seen, time.time())))
+    return f"it is gone, by none of l2rtui's verbs; last seen {moment}"
 
 
 # --- in a thread -----------------------------------------------------------------------------------------------

@@ -13,9 +13,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import capacity_checks, gang_checks, network_policies, pod_checks
+from l2rtui.backends.kubernetes.actions import (
+    capacity_checks,
+    gang_checks,
+    network_policies,
+    pod_checks,
+    slot_races,
+)
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
-from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
@@ -282,14 +287,7 @@ def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:
 async def _claims(context: ClusterContext, plan: LaunchPlan) -> Iterable[Finding]:
     if not any(pod.seat.slots for run in plan.runs for pod in run.pods):
         return []
-    namespace = context.lease_namespace
-    if await SlotLeases(context.api, namespace).is_permitted():
-        return [Finding(Severity.OK, "claims", f"slots are claimed through Leases in {namespace}")]
-    sentence = (
-        f"you may not use Leases in {namespace}: slots are not claimed, and somebody who launches at the "
-        "same moment may get the same ones"
-    )
-    return [Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")]))]
+    return [await slot_races.protection(context)]
 
 
 async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import (
@@ -63,6 +64,10 @@ _PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
+NODE_LOST: Final = "NodeLost"
+"""Reason of a pod whose node does not say any more how it is."""
+
+
 def explain(
     pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None
 ) -> PodReason:
@@ -84,7 +89,7 @@ def explain(
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        return "NodeLost", f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
+        return NODE_LOST, f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
@@ -401,7 +406,7 @@ def _over(pod: PodStruct) -> PodReason:
         return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
     if reason == "DeadlineExceeded":
         return reason, "it ran longer than its activeDeadlineSeconds allows. Raise them, or let it do less."
-    if reason in ("NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
+    if reason in (NODE_LOST, "NodeShutdown", "Shutdown", "Terminated"):
         return reason, f"its node went away: {_short(message) or pod.spec.node_name or 'nobody knows which'}."
     for status in (*pod.init_statuses, *pod.statuses):
         ending = status.state.terminated if status.state else None

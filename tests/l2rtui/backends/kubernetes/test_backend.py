@@ -124,8 +124,36 @@ async def test_panes_that_ask_at_once_share_one_connection(backend):
 async def test_leases_are_in_the_shared_namespace_or_in_that_of_the_run(server):
     api = server.api()
     own, shared = ClusterContext(api), ClusterContext(api, Settings(claims_namespace="gpus"))
-    assert (own.lease_namespace, own.lease_namespace_of("other")) == ("ml", "other")
-    assert (shared.lease_namespace, shared.lease_namespace_of("other")) == ("gpus", "gpus")
+    assert (await own.lease_namespace(), await own.lease_namespaces_of("other")) == ("ml", ("other",))
+    assert await shared.lease_namespace() == "gpus"
+    assert await shared.lease_namespaces_of("other") == ("gpus", "other")
+    await api.close()
+
+
+async def test_leases_are_in_the_namespace_that_an_administrator_made_for_all(server):
+    server.put({"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}})
+    api = server.api()
+    context = ClusterContext(api)
+    assert await context.lease_namespace() == "l2rtui-claims"
+    assert await context.lease_namespaces_of("ml") == ("l2rtui-claims", "ml")
+    assert await ClusterContext(api, Settings(claims_namespace="gpus")).lease_namespace() == "gpus"
+    await api.close()
+
+
+@pytest.mark.parametrize("missing", [("get", "namespaces"), ("create", "leases"), ("delete", "leases")])
+async def test_who_may_not_claim_there_claims_in_the_own_namespace(server, missing):
+    server.put({"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}})
+    server.denied.add(missing)
+    api = server.api()
+    assert await ClusterContext(api).lease_namespace() == "ml"
+    await api.close()
+
+
+async def test_a_shared_namespace_that_is_being_deleted_is_none(server):
+    manifest = {"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}, "status": {"phase": "Terminating"}}
+    server.put(manifest)
+    api = server.api()
+    assert await ClusterContext(api).lease_namespace() == "ml"
     await api.close()
 
 

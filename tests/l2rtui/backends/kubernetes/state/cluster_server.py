@@ -35,6 +35,8 @@ class Cluster:
         running: Not set, it accepts requests and answers none, as a server that is stopped.
         is_compacted: Watches from the revision of the first lists are refused.
         watches: Number of watches that were requested.
+        gone: Namespaces that do not exist.
+        refuses_login: Every new request is refused by 401; open watches go on.
         has_reviews: Access reviews are answered and not forbidden.
     """
 
@@ -42,6 +44,8 @@ class Cluster:
         self.allowed = lambda *_: True
         self.is_ill = self.is_compacted = False
         self.failing = set()
+        self.gone = set()
+        self.refuses_login = False
         self.groups = {}
         self.has_reviews = True
         self.running = asyncio.Event()
@@ -55,6 +59,8 @@ class Cluster:
     async def answer(self, request):
         await self.running.wait()
         *_, kind = parts = request.path.split("/")
+        if self.refuses_login:
+            return refusal(401, "Unauthorized", "Unauthorized")
         if kind == "selfsubjectaccessreviews":
             return await self._review(request)
         if parts[1] == "apis" and len(parts) <= 4:
@@ -62,6 +68,8 @@ class Cluster:
             return web.json_response(group or {}, status=200 if group else 404)
         if kind == "version":
             return web.json_response({"major": "1", "minor": "29"})
+        if parts[-2] == "namespaces":
+            return self._namespace(kind)
         namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
         if kind == "readyz" or (kind == "pods" and "continue" in request.query):
             return web.json_response({}, status=503 if self.is_ill else 200)
@@ -86,6 +94,11 @@ class Cluster:
         return web.json_response(
             {"metadata": meta, "items": [NODE_METRICS] if is_metrics else self.items.get(kind, [])}
         )
+
+    def _namespace(self, name):
+        if name == "l2rtui-claims" or name in self.gone:
+            return refusal(404, "NotFound", f"no namespace {name}")
+        return web.json_response({"metadata": {"name": name}, "status": {"phase": "Active"}})
 
     async def _review(self, request):
         self.reviews += 1
