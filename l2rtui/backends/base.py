@@ -21,7 +21,7 @@ from l2rtui.domain.change import Change
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node, SlotId
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
+from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.secret import Secret, SecretView
@@ -62,6 +62,9 @@ class Renderer(Protocol):
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return a unified diff, as lines, from the present objects to the planned ones; empty when equal."""
+
+    async def places(self, run: str) -> PlannedPlaces:
+        """Return the places that the launch of a run has chosen."""
 
 
 class AttachedProcess(Protocol):

@@ -123,6 +123,12 @@ class ObjectServer:
     def names(self, *kinds: str) -> list[str]:
         return sorted(f"{kind}/{name}" for kind, _, name in self.objects if not kinds or kind in kinds)
 
+    def forget_controllers(self, name: str, namespace: str = "ml") -> None:
+        """Delete controllers of this name as somebody does by hand, with their pods."""
+        for kind in ("ReplicaSet", "Job"):
+            if (kind, namespace, name) in self.objects:
+                self._remove((kind, namespace, name))
+
     def remove_finalizers(self, kind: str, name: str, namespace: str = "ml") -> None:
         item = self.objects[kind, namespace, name]
         item["metadata"].pop("finalizers", None)

@@ -110,7 +110,7 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         # The reason of the first; the state of each stands at the left.
         spans.append(Span(f" {shorten(sanitize(first.problems[0]), 48)} ", TextStyle.WARN))
     elif problems:
-        is_refused = problems[0].startswith(LOGIN_REFUSED)
+        is_refused = problems[0].startswith((LOGIN_REFUSED, "The namespace "))
         kind, style = ("", TextStyle.FAULT) if is_refused else ("partial: ", TextStyle.WARN)
         spans.append(Span(f" ▲ {kind}{shorten(sanitize(problems[0]), 56 - len(kind))} ", style))
     else:

@@ -119,8 +119,8 @@ class _Launch:
             if run in policed:
                 objects.append(network_policies.policy_of(self._context, run))
         try:
-            for objects in rendered if self._plan.wave else ():
-                objects[0]["metadata"]["annotations"][labels.WAVE] = str(self._plan.wave)
+            for objects in rendered:
+                objects[0]["metadata"]["annotations"] |= self._annotations()
             # Names first, slots second: a refused name costs one object, a refused slot none that runs.
             await self._create_runs([objects[0] for objects in rendered])
             await self._claim()
@@ -154,6 +154,13 @@ class _Launch:
         with suppress(BaseException):
             await task
         await self._creator.wait_idle()
+
+    def _annotations(self) -> dict[str, str]:
+        """Return what each run's ConfigMap says of its launch, for whoever looks later."""
+        pins = ",".join(map(str, self._plan.pins))
+        return ({labels.WAVE: str(self._plan.wave)} if self._plan.wave else {}) | (
+            {labels.PINS: pins} if pins else {}
+        )
 
     # --- phases ---------------------------------------------------------------------------------------------
     async def _create_runs(self, config_maps: Sequence[Manifest]) -> None:

@@ -15,7 +15,7 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
-from l2rtui.domain.placement import place
+from l2rtui.domain.placement import parse_pins, place
 from l2rtui.domain.plan import ScalePlan, plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.receipt import Receipt
@@ -218,3 +218,55 @@ async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, serv
     again = await launcher.prepare_runs(backend, run_history.find("r"))
     assert [done.error async for done in launcher.launch(backend, again) if done.error] == []
     assert len(server.names("Pod")) == 3
+
+
+async def prepared(backend, pins="", replicas=2):
+    set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, restart=RestartPolicy.ALWAYS)
+    spec = RunSpec(Kind.JOB, "r", "r", (set_spec,))
+    return await launcher.prepare_runs(backend, [spec], pins=parse_pins(pins) if pins else ())
+
+
+def slots_of(plan):
+    return [str(slot) for pod in plan.added for slot in pod.seat.slots]
+
+
+async def test_replicas_that_come_back_take_the_places_of_the_plan(backend, server):
+    plan = (await prepared(backend, "n1/1.2,n1/1.3")).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    server.forget_controllers("r-w")
+    assert (await backend.snapshot()).pods_of("r") == ()
+    assert slots_of(await launcher.plan_scale(backend, "r", "w", 2)) == ["n1/1.2", "n1/1.3"]
+    assert slots_of(await launcher.scale(backend, "r", "w", 2)) == ["n1/1.2", "n1/1.3"]
+    assert {str(slot) for pod in (await backend.snapshot()).pods_of("r") for slot in pod.slots} == {
+        "n1/1.2",
+        "n1/1.3",
+    }
+
+
+async def test_more_replicas_stay_on_the_slots_that_a_person_named(backend, server):
+    plan = (await prepared(backend, "n1/1")).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    assert slots_of(await launcher.plan_scale(backend, "r", "w", 4)) == ["n1/1.2", "n1/1.3"]
+    with pytest.raises(RefusedError, match="it was launched on n1/1"):
+        await launcher.plan_scale(backend, "r", "w", 5)
+
+
+async def test_a_run_without_named_slots_grows_wherever_there_is_room(backend):
+    plan = (await prepared(backend)).plan
+    assert plan.pins == ()
+    assert all([not done.error async for done in backend.launch(plan)])
+    assert len(slots_of(await launcher.plan_scale(backend, "r", "w", 8))) == 6
+
+
+async def test_a_place_of_the_plan_that_is_taken_is_left_to_its_holder(backend, server):
+    plan = (await prepared(backend, "n1/1.2-3", replicas=1)).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    server.forget_controllers("r-w")
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}]
+    stranger = {"nodeName": "n1", "containers": [{"name": "c", "env": env}]}
+    server.put(
+        {"kind": "Pod", "metadata": {"name": "s"}, "spec": stranger, "status": {"phase": "Running"}}, "other"
+    )
+    taken = {str(slot) for pod in (await backend.snapshot()).pods.values() for slot in pod.slots}
+    added = slots_of(await launcher.plan_scale(backend, "r", "w", 1, overcommit=True))
+    assert not set(added) & taken
