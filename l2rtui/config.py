@@ -57,7 +57,8 @@ class Settings:
         runtime_class: RuntimeClass of pods with a GPU of NVIDIA: ``auto``, ``none``, or a name. Default ``auto``:
             ``nvidia`` where the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
         claims_namespace: Namespace of the Leases through which slots are claimed; everybody who shares the GPUs
-            must name the same one. Default empty: the namespace of the run.
+            must name the same one. Default empty: ``l2rtui-claims`` where it was made (``l2rtui cluster prepare``),
+            else the namespace of the run.
         network_policy: Create a network policy for each run, by which its pods are reached by its own pods alone.
             Default on: where the cluster's network enforces none, it does nothing.
         metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, such as

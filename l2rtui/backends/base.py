@@ -233,6 +233,10 @@ class Contexts(Protocol):
         """Name of the present context; as the settings have it until connected."""
 
     @property
+    def namespace(self) -> str:
+        """Namespace where runs are launched; empty until connected, and where several contexts are shown."""
+
+    @property
     def members(self) -> tuple[ContextMember, ...]:
         """Contexts that are shown together; empty where there is one."""
 

@@ -17,7 +17,7 @@ from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMe
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
-from l2rtui.domain.status import Level, Phase, Status
+from l2rtui.domain.status import EVICTIONS, Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
 from runtime.base.contract import EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
@@ -48,7 +48,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     failing = [
         pod
         for pod in pods
-        if pod.is_failing and not (pod.phase is Phase.FAILED and (pod.set_name, pod.index) in alive)
+        if pod.is_failing and not (pod.reason in EVICTIONS and (pod.set_name, pod.index) in alive)
     ]
     if failing:
         others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""

@@ -13,8 +13,9 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.manifests import runtime_class
+from l2rtui.backends.kubernetes.manifests import host_folders, runtime_class
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
+from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
@@ -22,6 +23,7 @@ from l2rtui.backends.kubernetes.state.visibility import shared_claims
 from l2rtui.config import Settings
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import RunSpec
 
 _RECENT_SECONDS: Final = 5.0
 """A plan is made, checked and confirmed by one snapshot if the person takes no longer than this."""
@@ -80,14 +82,33 @@ class ClusterContext:
             return self._latest[1]
         return await self.snapshot()
 
-    async def server_facts(self) -> ServerFacts:
-        """Return what rendering needs to know, by the latest snapshot of whatever age."""
+    async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
+        """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
         facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
         setting, nodes = self.settings.runtime_class, tuple(snapshot.nodes.values())
         nvidia = await self._runtime_class() if runtime_class.may_need_class(nodes) else None
-        return replace(facts, runtime_classes=runtime_class.by_node(nodes, setting, nvidia))
+        has_claims = any(
+            host_folders.new_claims(part.pod) for spec in specs for part in spec.sets if not part.template
+        )
+        return replace(
+            facts,
+            runtime_classes=runtime_class.by_node(nodes, setting, nvidia),
+            admits_root=has_claims and await self._admits_root(),
+        )
+
+    async def _admits_root(self) -> bool:
+        """Return whether the namespace admits an init container of root, by a dry run of a pod with one."""
+        if not await self.api.can("create", "Pod", self.namespace):
+            return False
+        try:
+            await self.api.create(_pod_of_root(self.namespace), dry_run=True)
+        except ApiError as error:
+            if error.is_unreachable or error.status >= 500:
+                raise
+            return False  # Pod Security `restricted`, or a policy of the cluster's own
+        return True
 
     async def _runtime_class(self) -> dict[str, Any] | None:
         """Return the RuntimeClass ``nvidia``; None where there is none, or where it may not be read."""
@@ -100,6 +121,16 @@ class ClusterContext:
                     return None
                 raise
         return self._nvidia_class[0]
+
+
+def _pod_of_root(namespace: str) -> dict[str, Any]:
+    """Return a pod as `host_folders` makes it, to be tried and never made."""
+    pod = helper_pod(
+        "l2r-prepare", namespace, "probe", {"name": "c", "image": "none"}, user=1000, deadline_seconds=1
+    )
+    init = {"name": host_folders.CONTAINER, "image": "none", "securityContext": host_folders.security()}
+    pod["spec"]["initContainers"] = [init]
+    return pod
 
 
 def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:

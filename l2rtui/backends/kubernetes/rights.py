@@ -169,6 +169,13 @@ _RESEARCHER: Final = (
         RoleScope.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"
     ),
     _Line(RoleScope.RESEARCHER, "create", "Pod", "plan", without="no pod is tried before a launch"),
+    _Line(
+        RoleScope.RESEARCHER,
+        "create",
+        "Pod",
+        "launch scale",
+        only_for="runs that write to claims, whose new volumes are given to their user",
+    ),
     _Line(RoleScope.RESEARCHER, "create", "Pod", "volume check"),
     _Line(RoleScope.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
     # --- claims on slots

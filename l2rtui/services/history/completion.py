@@ -113,7 +113,7 @@ async def _is_lost(backend: Backend, entry: HistoryEntry, *, sees_all: bool) -> 
     if sees_all and age > LOST_SECONDS:
         return True
     # A list of one namespace proves nothing of another; the server is asked for the run itself.
-    if backend.records is None or age < GONE_SECONDS:
+    if backend.records is None or not entry.namespace or age < GONE_SECONDS:
         return False
     return await backend.records.is_gone(RunPlace(entry.run, entry.run_id, entry.namespace))
 

@@ -109,7 +109,7 @@ class _Launch:
 
     async def run(self) -> None:
         """Carry out the plan; progress shows in the outcomes."""
-        server = await self._context.server_facts()
+        server = await self._context.server_facts([run.spec for run in self._plan.runs])
         rendered = [
             render.sent_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
             for run in self._plan.runs

@@ -56,7 +56,8 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         ApiError: the server does not answer.
     """
     api, namespace = context.api, context.namespace
-    snapshot, server = await context.recent_snapshot(), await context.server_facts()
+    snapshot = await context.recent_snapshot()
+    server = await context.server_facts([run.spec for run in plan.runs])
     findings = [finding for run in plan.runs for finding in gpu_binding.explain(run, server.cuda)]
     findings += _images(plan)
     findings += _security(plan)
@@ -76,6 +77,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     findings += pod_checks.check_host_ports(plan, objects)
     findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
     findings += pod_checks.explain_host_folders(plan)
+    findings += pod_checks.explain_claims(plan, admits_root=server.admits_root)
     parts: list[Awaitable[Iterable[Finding]]] = [
         _rights(api, sent, namespace),
         _dry_run(api, sent, list(_pods(objects)), namespace, snapshot),

@@ -195,7 +195,7 @@ class _Scale:
         # Numbers of deleted controllers are not used again, so a name never means two controllers at once.
         run, set_name = self._plan.run, self._plan.set_name
         first = 1 + max((_number(controller, run, set_name) for controller in controllers), default=-1)
-        server = await self._context.server_facts()
+        server = await self._context.server_facts([self._run.spec])
         for group in render.groups_of(missing, first):
             manifest = render.controller(self._run, group, server)
             owners = [owner_reference(self._owner)]

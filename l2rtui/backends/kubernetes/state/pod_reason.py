@@ -78,6 +78,11 @@ def explain(
         now: Seconds since the epoch.
         node: The pod's node, if it is known.
     """
+    reason, message = _explain(pod, events, now, node)
+    return reason, message + _unwritable(pod, message) if "ermission denied" in message else message
+
+
+def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: NodeStruct | None) -> PodReason:
     trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
     if pod.status.phase != "Succeeded" and (evicted := _evicted(pod, events)) != NO_REASON:
         return evicted
@@ -97,6 +102,38 @@ def explain(
     if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
     return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
+
+
+_PATH: Final = re.compile(r"/[\w./-]+")
+
+
+def _unwritable(pod: PodStruct, message: str) -> str:
+    """Return a sentence on the claim whose folder refuses a pod's user; empty for any other refusal."""
+    claims = {
+        volume.name: volume.persistent_volume_claim.claim_name
+        for volume in pod.spec.volumes or ()
+        if volume.persistent_volume_claim is not None
+    }
+    mounts = [
+        (mount.mount_path.rstrip("/"), claims[mount.name])
+        for container in pod.spec.containers or ()
+        for mount in container.volume_mounts or ()
+        if mount.name in claims
+    ]
+    paths = _PATH.findall(message)
+    refused = [
+        (path, claim)
+        for path, claim in mounts
+        if any(text == path or text.startswith(f"{path}/") for text in paths)
+    ]
+    if not refused:
+        return ""
+    path, claim = max(refused, key=lambda item: len(item[0]))
+    user = pod.spec.security_context.run_as_user if pod.spec.security_context is not None else None
+    whom = f"User {user}" if user is not None else "Its user"
+    owner = f"{user}:{user}" if user is not None else "that user"
+    remedy = f"as root on its volume, chown it to {owner}, or set pod.user"
+    return f" {whom} may not write to {path} of the claim {claim}: {remedy}."
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:

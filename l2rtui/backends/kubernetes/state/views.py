@@ -32,7 +32,7 @@ from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.snapshot import LOST, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import Trial
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import RestartPolicy, Role
 from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"
@@ -259,7 +259,7 @@ def _lost_controller(meta: ObjectMeta, spec: _StoredSpec, controllers: Sequence[
         # Annotations that somebody has broken say nothing.
         if seats >= part.replicas or (own and not seats):
             continue
-        is_job = part.restart != "always" or part.role == Role.LEARNER or part.stable
+        is_job = part.restart != RestartPolicy.ALWAYS or part.role == Role.LEARNER or part.stable
         kind, again = ("Job", "") if is_job else ("ReplicaSet", f"`l2rtui scale {run}/{part.name} {part.replicas}`")
         what = (
             f"one {kind} of its set {part.name}" if own else f"its {kind} {labels.controller_name(run, part.name)}"

@@ -168,11 +168,11 @@ async def test_a_recent_snapshot_is_used_again_and_an_old_one_is_not(server, mon
     context.list_cluster = listed
     await context.recent_snapshot()
     await context.recent_snapshot()
-    await context.server_facts()
+    await context.server_facts([])
     assert len(lists) == 1
     monkeypatch.setattr("l2rtui.backends.kubernetes.context._RECENT_SECONDS", -1.0)
     await context.recent_snapshot()
-    await context.server_facts()
+    await context.server_facts([])
     assert len(lists) == 2
     await api.close()
 

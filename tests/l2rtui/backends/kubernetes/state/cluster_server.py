@@ -51,6 +51,7 @@ class Cluster:
         self.running = asyncio.Event()
         self.running.set()
         self.watches = 0
+        self._open_watches = set()
         self.items = {"nodes": [NODE], "pods": [POD]}
         self.pages = 0
         self.lists = []
@@ -84,6 +85,7 @@ class Cluster:
                 return refusal(410, "Expired")
             response = web.StreamResponse()
             await response.prepare(request)
+            self._open_watches.add(request)
             await asyncio.Event().wait()
         self.lists.append((kind, namespace))
         meta = {"resourceVersion": revision}
@@ -94,6 +96,13 @@ class Cluster:
         return web.json_response(
             {"metadata": meta, "items": [NODE_METRICS] if is_metrics else self.items.get(kind, [])}
         )
+
+    def cut_watches(self):
+        """End all open watches."""
+        for request in self._open_watches:
+            if request.transport is not None:
+                request.transport.abort()
+        self._open_watches.clear()
 
     def _namespace(self, name):
         if name == "l2rtui-claims" or name in self.gone:
