@@ -426,18 +426,18 @@ def _seats_of_the_plan(
     part = spec.set_named(set_name)
     if part is None or not part.pod.binding.chooses_gpu or part.pod.binding.is_counted:
         return []
-    seated, taken = {seat.pod for seat in existing}, set[SlotId]()
+    seated, in_use = {seat.pod for seat in existing}, set[SlotId]()
     back = []
     for index in range(part.num_pods):
         seat = Seat(spec.name, set_name, index, places.slots.get(pod_name(spec.name, set_name, index), ()))
         is_free = all(
             (slot := snapshot.ledger.slots.get(slot_id)) is not None
             and slot.state is SlotState.FREE
-            and slot_id not in taken
+            and slot_id not in in_use
             for slot_id in seat.slots
         )
         if seat.pod not in seated and seat.slots and is_free:
-            taken.update(seat.slots)
+            in_use.update(seat.slots)
             back.append(seat)
     return back
 

@@ -315,7 +315,7 @@ class L2RApp(KeyQueueApp):
     async def _record_ends(self) -> None:
         from l2rtui.services.history.completion import complete_ended
 
-        await complete_ended(self.ctx.backend, self.cluster.snapshot)
+        await complete_ended(self.ctx.backend, self.cluster.snapshot, last_look=self.ctx.clock())
 
     def on_metrics_arrived(self, message: MetricsArrived) -> None:
         """Show new metrics of learners; those of runs that are gone are dropped."""

@@ -38,38 +38,45 @@ def has_open_runs() -> bool:
 
 
 async def complete_ended(
-    backend: Backend, snapshot: ClusterSnapshot | None = None, place_seconds: float | None = None
+    backend: Backend,
+    snapshot: ClusterSnapshot | None = None,
+    place_seconds: float | None = None,
+    last_look: float = 0.0,
 ) -> int:
     """Record the ends of runs that the history believes to run; return how many there were. Never fails.
 
     Args:
         snapshot: Of the backend; None takes one where some run is open. Of several contexts each takes its own.
         place_seconds: Longest wait for the place for records; None for that of a command.
+        last_look: Time at which somebody last saw the runs, in seconds since the epoch; 0 if unknown.
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0
     parts = parts_of(backend)
     if len(parts) == 1:
-        return await _complete_ended(backend, snapshot, place_seconds)
-    return sum(await asyncio.gather(*(_complete_in_time(part, place_seconds) for part in parts)))
+        return await _complete_ended(backend, snapshot, place_seconds, last_look)
+    return sum(await asyncio.gather(*(_complete_in_time(part, place_seconds, last_look) for part in parts)))
 
 
-async def _complete_in_time(backend: Backend, place_seconds: float | None) -> int:
+async def _complete_in_time(backend: Backend, place_seconds: float | None, last_look: float) -> int:
     try:
         async with asyncio.timeout(CONTEXT_SECONDS):
-            return await _complete_ended(backend, None, place_seconds)
+            return await _complete_ended(backend, None, place_seconds, last_look)
     except TimeoutError:
         _log.warning("history: the context %s gave no answer within %g s", context_of(backend), CONTEXT_SECONDS)
         return 0
 
 
-async def _complete_ended(backend: Backend, snapshot: ClusterSnapshot | None, place_seconds: float | None) -> int:
+async def _complete_ended(
+    backend: Backend, snapshot: ClusterSnapshot | None, place_seconds: float | None, last_look: float
+) -> int:
     ends: dict[str, Ending] = {}
     try:
         open_runs = await asyncio.to_thread(_open_entries, backend.name, context_of(backend))
         if not open_runs:
             return 0
-        ends = await _ends(backend, await backend.snapshot() if snapshot is None else snapshot, open_runs)
+        snapshot = await backend.snapshot() if snapshot is None else snapshot
+        ends = await _ends(backend, snapshot, open_runs, last_look)
         records = await asyncio.to_thread(_put, ends)
         if records and recorder.is_shared(backend):
             from l2rtui.services.history.sharing import share
@@ -81,7 +88,7 @@ async def _complete_ended(backend: Backend, snapshot: ClusterSnapshot | None, pl
 
 
 async def _ends(
-    backend: Backend, snapshot: ClusterSnapshot, open_runs: Collection[HistoryEntry]
+    backend: Backend, snapshot: ClusterSnapshot, open_runs: Collection[HistoryEntry], last_look: float
 ) -> dict[str, Ending]:
     # Curves and logs are read where a run has ended, which most lists of the history never see.
     from l2rtui.services.history.endings import gather_ending, outcome_of
@@ -99,7 +106,7 @@ async def _ends(
                 async with limit:
                     ends[entry.run_id] = await gather_ending(backend, snapshot, run, outcome)
         elif await _is_lost(backend, entry, sees_all=sees_all):
-            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note=await _note_of_lost(backend, entry))
+            ends[entry.run_id] = Ending(RunOutcome.LOST, time.time(), note=_note_of_lost(entry, last_look))
 
     async with asyncio.TaskGroup() as group:
         for entry in open_runs:
@@ -118,13 +125,8 @@ async def _is_lost(backend: Backend, entry: HistoryEntry, *, sees_all: bool) -> 
     return await backend.records.is_gone(RunPlace(entry.run, entry.run_id, entry.namespace))
 
 
-async def _note_of_lost(backend: Backend, entry: HistoryEntry) -> str:
-    from l2rtui.services.history.absence import departure
-
-    # The app notes once a minute that it is open here; without it nobody has seen the run since its launch.
-    left = await asyncio.to_thread(departure, backend)
-    seen = max(entry.started, left.left if left is not None else 0.0)
-    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(seen, time.time())))
+def _note_of_lost(entry: HistoryEntry, last_look: float) -> str:
+    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.started, last_look)))
     return f"it is gone, by none of l2rtui's verbs; last seen {moment}"
 
 

@@ -127,7 +127,7 @@ async def _settled(
     until = clock() + APPEAR_SECONDS
     while True:
         # Taken before the list: the list must be younger than the moment up to which it is complete.
-        asked = api.now()
+        began = api.now()
         own: Created = {}
         others: dict[Party, Created] = {}
         for pod in await api.list("Pod", None, labels=selector):
@@ -140,7 +140,7 @@ async def _settled(
                 side = own if is_own else others.setdefault(party, {})
                 side[slot] = min(created, side.get(slot, math.inf))
         is_there = own.keys() == planned.keys() or clock() > until
-        if is_there and asked >= max(own.values(), default=0.0) + SETTLE_SECONDS:
+        if is_there and began >= max(own.values(), default=0.0) + SETTLE_SECONDS:
             return own, others
         await asyncio.sleep(_POLL_SECONDS)
 

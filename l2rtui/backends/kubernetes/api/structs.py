@@ -131,7 +131,7 @@ class ClaimSource(KubeStruct, frozen=True):
     claim_name: str = ""
 
 
-class Volume(KubeStruct, frozen=True):
+class PodVolume(KubeStruct, frozen=True):
     """Volume of a pod, as far as it is that of a claim."""
 
     name: str = ""
@@ -194,7 +194,7 @@ class PodSpec(KubeStruct, frozen=True):
     resource_claims: list[PodResourceClaim] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
     scheduler_name: str | None = None
-    volumes: list[Volume] | None = None
+    volumes: list[PodVolume] | None = None
     security_context: PodSecurityContext | None = None
     priority_class_name: str | None = None
     priority: int | None = None

@@ -324,9 +324,7 @@ class ClusterWatch:
             if scope.kind == kind and is_shut and reflector.is_listed and reflector.stale_seconds > _UNSEEN_SECONDS:
                 # To a tenth: it must not differ from one look to the next.
                 since = round(self._clock() - reflector.stale_seconds, 0)
-                known = self._lost_sight.get(scope)
-                since = since if known is None else known
-                self._lost_sight[scope] = since
+                since = self._lost_sight.setdefault(scope, since)
                 result[scope.namespace] = Unseen(since, _cause_of(error))
             elif scope in self._lost_sight and reflector.stale_seconds == 0:
                 del self._lost_sight[scope]
