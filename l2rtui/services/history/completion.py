@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.backends.base import RunPlace
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history import recorder
@@ -122,6 +121,8 @@ async def _is_lost(backend: Backend, entry: HistoryEntry, *, sees_all: bool) -> 
     # A list of one namespace proves nothing of another; the server is asked for the run itself.
     if backend.records is None or not entry.namespace or age < GONE_SECONDS:
         return False
+    from l2rtui.backends.base import RunPlace  # where a run is missing, which most looks back never see
+
     return await backend.records.is_gone(RunPlace(entry.run, entry.run_id, entry.namespace))
 
 
