@@ -67,7 +67,7 @@ _LOST_SECONDS = 4.0
 """Time for which controllers must be missing."""
 _LAUNCH_SECONDS = 20.0
 """Age from which a run without its controllers has lost them; a launch makes them within seconds."""
-_PATIENT_LAUNCH_SECONDS = 60.0
+_PATIENT_LAUNCH_SECONDS = 30.0
 """The same for a watch, whose words scripts act on: a launch of hundreds of runs takes longer."""
 
 
