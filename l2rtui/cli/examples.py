@@ -113,6 +113,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui cluster create -f manifests/cluster.yaml --dry-run",
         "l2rtui cluster scale gpu -f manifests/cluster.yaml --nodes 0",
         "l2rtui cluster delete -f manifests/cluster.yaml",
+        "l2rtui cluster prepare --user anna --user ben",
     ),
     "artifacts": (
         "l2rtui artifacts ls s3://lab/results",

@@ -13,7 +13,7 @@ VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
 QUEUE_ACTIONS = ("ls", "cancel", "move")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
 SECRET_ACTIONS = ("create", "ls", "delete")
-CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "token")
+CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "prepare", "token")
 
 
 def queue(parser: Parser) -> None:
@@ -102,13 +102,14 @@ def cluster(parser: Parser) -> None:
     parser.option("--name", default="", help="the cluster, without a file")
     parser.option("--region", default="", help="its region, without a file")
     parser.option("--profile", default="", help="profile of the AWS configuration")
-    parser.flag("--dry-run", "create, delete, addons: show (steps, prices, images), do nothing")
+    parser.flag("--dry-run", "create, delete, addons, prepare: show (steps, prices, images), do nothing")
     parser.option(
         "--nodes", type=int, default=None, metavar="N", help="scale: so many nodes; 0 stops paying for them"
     )
     parser.flag("--no-efs", "create: without a shared file system")
     parser.flag("--keep-efs", "delete: keep the file system that create made (one that existed always stays)")
     parser.flag("--no-addons", "create: apply no manifests from manifests/addons")
+    parser.repeated("--user", "NAME", "prepare: who may claim slots; may be repeated (default: whoever can log in)")
     parser.text("--kubeconfig", "FILE", "kubeconfig: the file to write to")
     parser.flag("--yes", "do not ask", short="-y")
 

@@ -16,8 +16,8 @@ from typing import Final
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.queue.tickets import QUEUED
-from l2rtui.domain.snapshot import PodView, RunView, has_finished
-from l2rtui.domain.status import Level, Phase, Status
+from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
+from l2rtui.domain.status import EVICTIONS, Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
 from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
@@ -41,8 +41,15 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status(QUEUED, Level.WAIT, run.message)
     # The backend's own reason, such as Unsupervised, explains more than the state of the pods.
     if run.reason:
-        return Status(run.reason, Level.WARN, run.message or run.reason)
-    failing = [pod for pod in pods if pod.is_failing]
+        level = Level.BAD if run.reason == LOST else Level.WARN
+        return Status(run.reason, level, run.message or run.reason)
+    # A controller leaves a pod that was evicted beside the one that replaced it.
+    alive = {(pod.set_name, pod.index) for pod in pods if not pod.phase.is_over}
+    failing = [
+        pod
+        for pod in pods
+        if pod.is_failing and not (pod.reason in EVICTIONS and (pod.set_name, pod.index) in alive)
+    ]
     if failing:
         others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
         return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
@@ -53,6 +60,9 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     over = sum(pod.phase.is_over for pod in pods)
     if has_finished(run, pods) or (pods and over == len(pods)):
         return Status("Completed", Level.DONE, "has finished")
+    if unknown := [pod for pod in pods if pod.phase is Phase.UNKNOWN]:
+        others = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return Status("Unknown", Level.WARN, f"{unknown[0].name} {unknown[0].status.sentence}{others}")
     if ready + over >= replicas > 0:
         return Status("Running", Level.OK, f"{_pods_run(ready)}, {over} {'has' if over == 1 else 'have'} finished")
     sentence = f"{ready} of {counted(replicas, 'pod')} ready"
@@ -216,8 +226,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
         sentence = _ended(failing[0])
         return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
-    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
-        return LearningState(Learning.FAILED, now, f"its environment is at fault: {_ended(pod)}")
+    if run.reason == LOST:
+        return LearningState(Learning.FAILED, now, run.message)
     # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)

@@ -342,14 +342,21 @@ class L2RApp(KeyQueueApp):
         self._metrics.follow(message.snapshot.runs.values(), self.cluster.content.pods_of)
         self.cluster.content.learning_states.read_runs = self._metrics.read
         self._shown_in = time.monotonic() - began
-        for sentence in self._notifications_of_runs.update(message.snapshot):
+        vanished = self._notifications_of_runs.vanish(message.snapshot)
+        for sentence in (*self._notifications_of_runs.update(message.snapshot), *vanished):
             self.notify_terminal(sentence)
-        # The supervisor died with the machine or was killed. The run continues, but its pods are no longer
-        # restarted.
+        if vanished:
+            self.background.start(self._record_ends(), group="ends", what="the ends of runs")
+        # A supervisor that died with the machine or was killed: its run goes on, but nobody restarts its pods.
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:
             self._adopt(lost[uid])
         self._adopted = set(lost)  # a run that loses its supervisor again is adopted again
+
+    async def _record_ends(self) -> None:
+        from l2rtui.services.history.completion import complete_ended
+
+        await complete_ended(self.ctx.backend, self.cluster.snapshot, last_look=self.ctx.clock())
 
     def on_metrics_arrived(self, message: MetricsArrived) -> None:
         """Show new metrics of learners; drop metrics of deleted runs."""

@@ -42,10 +42,13 @@ async def run_scale(session: Session) -> int:
     documents = []
     for run in runs:
         with session.interruption("`l2rtui pods` shows whether it was done."):
-            plan = await launcher.scale(
+            plan = await launcher.plan_scale(
                 session.backend, run.name, set_name, args.replicas, overcommit=args.overcommit
             )
-        session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
+            slots = listed(str(slot) for pod in plan.added for slot in pod.seat.slots)
+            on = f" on {slots}" if slots else ""
+            session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start{on}, {len(plan.removed)} to stop")
+            await launcher.carry_out_scale(session.backend, plan)
         documents.append(json_output.scale_document(plan))
     if len(runs) > 1:
         session.out.show_all(table_output.SCALED, documents)

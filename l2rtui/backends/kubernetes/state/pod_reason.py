@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import (
@@ -63,6 +64,10 @@ _PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
+NODE_LOST: Final = "NodeLost"
+"""Reason of a pod whose node does not say any more how it is."""
+
+
 def explain(
     pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None
 ) -> PodReason:
@@ -73,6 +78,11 @@ def explain(
         now: Seconds since the epoch.
         node: The pod's node, if it is known.
     """
+    reason, message = _explain(pod, events, now, node)
+    return reason, message + _unwritable(pod, message) if "ermission denied" in message else message
+
+
+def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: NodeStruct | None) -> PodReason:
     trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
     if pod.status.phase != "Succeeded" and (evicted := _evicted(pod, events)) != NO_REASON:
         return evicted
@@ -84,7 +94,7 @@ def explain(
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        return "NodeLost", f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
+        return NODE_LOST, f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
@@ -92,6 +102,38 @@ def explain(
     if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
     return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
+
+
+_PATH: Final = re.compile(r"/[\w./-]+")
+
+
+def _unwritable(pod: PodStruct, message: str) -> str:
+    """Return a sentence on the claim whose folder refuses a pod's user; empty for any other refusal."""
+    claims = {
+        volume.name: volume.persistent_volume_claim.claim_name
+        for volume in pod.spec.volumes or ()
+        if volume.persistent_volume_claim is not None
+    }
+    mounts = [
+        (mount.mount_path.rstrip("/"), claims[mount.name])
+        for container in pod.spec.containers or ()
+        for mount in container.volume_mounts or ()
+        if mount.name in claims
+    ]
+    paths = _PATH.findall(message)
+    refused = [
+        (path, claim)
+        for path, claim in mounts
+        if any(text == path or text.startswith(f"{path}/") for text in paths)
+    ]
+    if not refused:
+        return ""
+    path, claim = max(refused, key=lambda item: len(item[0]))
+    user = pod.spec.security_context.run_as_user if pod.spec.security_context is not None else None
+    whom = f"User {user}" if user is not None else "Its user"
+    owner = f"{user}:{user}" if user is not None else "that user"
+    remedy = f"as root on its volume, chown it to {owner}, or set pod.user"
+    return f" {whom} may not write to {path} of the claim {claim}: {remedy}."
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
@@ -401,7 +443,7 @@ def _over(pod: PodStruct) -> PodReason:
         return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
     if reason == "DeadlineExceeded":
         return reason, "it ran longer than its activeDeadlineSeconds allows. Raise them, or let it do less."
-    if reason in ("NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
+    if reason in (NODE_LOST, "NodeShutdown", "Shutdown", "Terminated"):
         return reason, f"its node went away: {_short(message) or pod.spec.node_name or 'nobody knows which'}."
     for status in (*pod.init_statuses, *pod.statuses):
         ending = status.state.terminated if status.state else None
