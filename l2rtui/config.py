@@ -38,36 +38,36 @@ class Settings:
     """All settings, complete and checked.
 
     Attributes:
-        backend: Where things run, a name of ``backends.registry``. Default empty: ``kubernetes`` where a context is
-            chosen or a kubeconfig names a current one, else ``local``, which works on every machine. A kubeconfig
-            that was named and cannot be used is an error: it must not turn into this machine.
-        context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
-        namespaces: Namespaces to look at; the first is where runs are launched. Default empty: the context's own,
-            and a look at all of them where that is allowed.
-        impersonate_user: User to act as, as kubectl's ``--as``; the server checks that you may. Default empty: whom
-            the kubeconfig names (``as``), else yourself.
-        impersonate_groups: Groups to act as, as kubectl's ``--as-group``. Default empty: those of the kubeconfig.
-        image: Container image for specs that name none. Default empty: such a spec is refused where one is needed.
-        binding: How a pod gets its GPU where the spec does not say: ``env`` (both variables, the pod pinned to its
-            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that compute
-            on no GPU get ``cpu`` by themselves.
-        cuda_index: What ``CUDA_VISIBLE_DEVICES`` says with ``env`` where a GPU's UUID is not known: ``same`` (the
-            index, right where the container sees all GPUs) or ``zero`` (right where the container runtime shows it
-            only its own). Default ``zero``: what NVIDIA's container runtime does.
-        runtime_class: RuntimeClass of pods with a GPU of NVIDIA: ``auto``, ``none``, or a name. Default ``auto``:
-            ``nvidia`` where the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
-        claims_namespace: Namespace of the Leases through which slots are claimed; everybody who shares the GPUs
-            must name the same one. Default empty: ``l2rtui-claims`` where it was made (``l2rtui cluster prepare``),
-            else the namespace of the run.
-        network_policy: Create a network policy for each run, by which its pods are reached by its own pods alone.
-            Default on: where the cluster's network enforces none, it does nothing.
-        metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, such as
-            that of Prometheus. Default empty: none.
-        slots_by_product: Slots a GPU by its product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's own label
-            ``l2rtui.io/slots-per-gpu`` wins over it. Default empty: ``slots_per_gpu`` for every product.
-        readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
-        slots_per_gpu: Workers that share a GPU, a count. Default 4: what a simulator and a small policy leave
-            room for on a card of 24 GB; set 1 where a process fills the card.
+        backend: Name of the backend in ``backends.registry``. Default empty: ``kubernetes`` if a context is chosen
+            or a kubeconfig has a current one, otherwise ``local``, which works on every machine. An explicit
+            kubeconfig that cannot be used is an error: it must not turn into this machine.
+        context: Context of a kubeconfig. Default empty: the current context of the kubeconfig.
+        namespaces: Namespaces to show; the first is where runs are launched. Default empty: the context's own for
+            launches, and all of them for viewing if that is allowed.
+        impersonate_user: User to act as, like kubectl's ``--as``; the server checks the permission. Default empty:
+            the user of the kubeconfig (``as``), otherwise yourself.
+        impersonate_groups: Groups to act as, like kubectl's ``--as-group``. Default empty: those of the kubeconfig.
+        image: Container image for specs that name none. Default empty: such a spec is refused if one is needed.
+        binding: How a pod gets its GPU if the spec does not say: ``env`` (both variables, the pod pinned to its
+            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that need no
+            GPU get ``cpu`` automatically.
+        cuda_index: Value of ``CUDA_VISIBLE_DEVICES`` with ``env`` if a GPU's UUID is unknown: ``same`` (the index,
+            correct if the container sees all GPUs) or ``zero`` (correct if the container runtime shows only the
+            pod's own GPU). Default ``zero``, as for NVIDIA's container runtime.
+        runtime_class: RuntimeClass of pods with an NVIDIA GPU: ``auto``, ``none``, or a name. Default ``auto``:
+            ``nvidia`` if the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
+        claims_namespace: Namespace of the Leases through which slots are claimed; all users who share the GPUs must
+            set the same one. Default empty: ``l2rtui-claims`` if it exists (``l2rtui cluster prepare`` makes it),
+            otherwise the namespace of the run.
+        network_policy: Create a network policy for each run, so that only its own pods can reach its pods. Default
+            on: if the cluster's network does not enforce policies, it has no effect.
+        metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, e.g.
+            the namespace of Prometheus. Default empty: none.
+        slots_by_product: Slots per GPU by product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's label
+            ``l2rtui.io/slots-per-gpu`` has precedence. Default empty: ``slots_per_gpu`` for every product.
+        readonly: Refuse every change. Default off: for demonstrations and shared screens.
+        slots_per_gpu: Workers that share a GPU, a count. Default 4: suits a simulator and a small policy per worker
+            on a card of 24 GB; set 1 if a process fills the card.
         slots_per_core: Workers that share a CPU core, a count. Default 8: rollouts of small environments wait for
             the learner most of the time, and twelve of them should fit on two cores.
         max_cpu_slots: Maximum number of CPU slots of a node, a count. Default 64: more do not fit on a screen.

@@ -228,6 +228,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
         return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
     if run.reason == LOST:
         return LearningState(Learning.FAILED, now, run.message)
+    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
+        return LearningState(Learning.FAILED, now, f"its environment is at fault: {_ended(pod)}")
     # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)

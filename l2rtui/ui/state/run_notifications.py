@@ -28,6 +28,8 @@ class RunNotifications:
         self._owner = owner
         self._states: dict[str, Level] = {}  # BAD, DONE, or OK for every other level
         self._learning: dict[str, Learning] = {}
+        self._reported: set[str] = set()
+        """Uids of runs that were reported as not learning; only these can learn again."""
         self._runs: Mapping[str, RunView] = {}
 
     def update(self, snapshot: ClusterSnapshot) -> list[str]:
