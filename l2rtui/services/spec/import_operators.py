@@ -76,7 +76,7 @@ class _Reading:
             number = int(str(value))
         except ValueError:
             raise SpecError(
-                f"{self.path}: {self.subject}: {path} is {value!r}, which is no whole number."
+                f"{self.path}: {self.subject}: {path} is {value!r}, which is not a whole number."
             ) from None
         if not 1 <= number <= 4096:
             raise SpecError(f"{self.path}: {self.subject}: {path} is {number}: write 1 to 4096.")

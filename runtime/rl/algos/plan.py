@@ -187,7 +187,7 @@ def _check_measured(settings: Settings, config: MethodConfig) -> None:
         f"{environment}, whose copies come in games": environment.startswith(environments.PETTINGZOO),
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"num_envs: auto does not go with {name}; give a number")
+        raise ValueError(f"num_envs: auto cannot be combined with {name}; set a number")
 
 
 def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
@@ -200,7 +200,7 @@ def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
         and isinstance(plan.config, ReplayConfig),
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"network: {network.name} does not go with {name}; leave out one of the two")
+        raise ValueError(f"network: {network.name} cannot be combined with {name}; leave out one of the two")
     return replace(plan, shape=replace(plan.shape, convolutions=(), network=network))
 
 
@@ -273,7 +273,9 @@ def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
         "sends_gradients": isinstance(config, configs.ImpalaConfig) and config.sends_gradients,
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"memory: {name} does not go with it: workers carry the state; leave out one of the two")
+        raise ValueError(
+            f"memory: {name} cannot be combined with it: workers carry the state; leave out one of the two"
+        )
     steps = settings.segment_steps
     if isinstance(config, configs.PPOConfig) and config.minibatch_size < steps:
         raise ValueError(
@@ -295,8 +297,8 @@ def _check_sequences(settings: Settings, config: configs.SACConfig) -> None:
     }
     for name in (name for name, is_set in hinders.items() if is_set):
         raise ValueError(
-            f"memory: {name} does not go with it in sac, which draws whole segments of equal size with the states "
-            "of their workers; leave out one of the two"
+            f"memory: {name} cannot be combined with it in sac: sac draws whole segments of equal size with the "
+            "states of their workers; leave out one of the two"
         )
     steps = settings.segment_steps
     if config.burn_in >= steps:
