@@ -248,7 +248,7 @@ def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
     pod = next((pod for pod in centre if pod.exit_code == EXIT_NOT_FINITE), None)
     if pod is None:
         return None
-    sentence = "its numbers are not finite any more: lower the learning rate, or bound the rewards"
+    sentence = "its numbers are no longer finite: lower the learning rate, or bound the rewards"
     return LearningState(Learning.DIVERGED, now, f"{sentence}; {_ended(pod)}")
 
 

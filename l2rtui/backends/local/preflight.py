@@ -108,11 +108,11 @@ def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Fi
         hint = "Run nvidia-smi; after a driver's upgrade the machine must be restarted."
         findings.append(Finding(Severity.WARNING, "gpu", reading.problem, hint))
     elif all(gpu.is_cpu for gpu in node.gpus):
-        findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers sit on the cpu device"))
+        findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers use the cpu device"))
     else:
         findings.extend(check_gpus(node.gpus, reading.driver))
     findings.extend(Finding(Severity.WARNING, "state", problem) for problem in scan.problems)
-    sentence = "its supervisor is gone: nothing restarts its processes or stores their output"
+    sentence = "its supervisor has ended: nothing restarts its processes or stores their output"
     for name in (state.folder.name for state in scan.runs if not state.is_supervised):
         hint = f"The next command of its owner starts another; or `l2rtui destroy {name}`."
         findings.append(Finding(Severity.WARNING, name, sentence, hint))

@@ -18,7 +18,7 @@ SILENT = "Silent"
 STOPPED = "Stopped"
 NO_SPACE = "NoSpace"
 _CORRUPT = "its record cannot be read; destroy it, and what runs of it is found by its mark"
-_NEWER = "a newer l2rtui has launched it: look after it with that; destroy ends what is found by its mark"
+_NEWER = "a newer l2rtui launched it: manage it with that one; destroy ends the processes that have its mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ def run_view(state: RunState) -> RunView:
     reason = message = ""
     if not state.is_supervised:
         reason = UNSUPERVISED
-        message = "its supervisor is gone: nothing restarts its processes until its owner's next command"
+        message = "its supervisor has ended: nothing restarts its processes until its owner's next command"
     elif state.silent_since is not None:
         reason = SILENT
         message = (
-            "its supervisor is stopped (SIGSTOP): what is shown is as old as that, and nothing restarts its "
+            "its supervisor is stopped (SIGSTOP): its state is not updated, and nothing restarts its "
             f"processes; `kill -CONT {state.status.supervisor.pid if state.status else 0}` lets it go on"
         )
     elif state.is_full:

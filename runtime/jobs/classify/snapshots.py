@@ -79,4 +79,4 @@ def _step(checkpoint: Checkpoint) -> int:
 
 
 def _unfit(checkpoint: Checkpoint, error: Exception) -> str:
-    return f"{checkpoint.name} does not fit: {error}; take the options of before, or another folder"
+    return f"{checkpoint.name} does not fit: {error}; use the previous options, or another folder"

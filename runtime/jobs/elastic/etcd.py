@@ -120,7 +120,7 @@ def running(stop: Stop) -> Iterator[Etcd]:
     """Run an etcd in a new folder, which is removed at the end. Raises FailedError."""
     binary = shutil.which("etcd")
     if binary is None:
-        raise FailedError("there is no etcd here; install Debian's etcd-server, or take --backend c10d")
+        raise FailedError("etcd is not installed here; install Debian's etcd-server, or use --backend c10d")
     folder = Path(tempfile.mkdtemp(prefix="l2r-etcd-"))  # with mode 0700
     try:
         process = _start(binary, folder)

@@ -40,7 +40,7 @@ def host(
     endpoint = meeting_point(environ, name, addresses.index(environ) if name else 0)
     marks = StepMarkers(run_folder(environ) / "steps", run_id(environ)) if until else None
     if marks is not None and marks.is_done(checked_name(until)):
-        console.say(f"step {until} is done: nobody will come")
+        console.say(f"step {until} is done: no node will join")
         return contract.EXIT_DONE
     with _listening(endpoint, port, environ) as socket, _values(backend, stop) as (values, check):
         console.say(f"rendezvous {backend} at {socket.address} for {run_id(environ)}")

@@ -95,7 +95,7 @@ class Download:
             # Only attempts without any data count: a slow but working link is never given up.
             fruitless = 0 if os.fstat(part).st_size > before else fruitless + 1
             if fruitless >= TRIES:
-                raise FailedError(f"{sentence}; given up after {TRIES} tries, another one goes on from here")
+                raise FailedError(f"{sentence}; given up after {TRIES} tries; another fetch continues from here")
             self._pause(PAUSES[min(fruitless, len(PAUSES) - 1)])
 
     def _attempt(self, part: int) -> bool:

@@ -61,7 +61,7 @@ def parse(text: str) -> Source:
         host = url.hostname or ""
         port = f":{url.port}" if url.port else ""
     except ValueError as error:
-        raise SetupError(f"the source is no address: {error}") from error
+        raise SetupError(f"the source is not a valid address: {error}") from error
     display_url = f"{url.scheme}://{host}{port}{url.path}"
     name = urllib.parse.unquote(url.path).rsplit("/", 1)[-1]
     if url.scheme in {"http", "https"} and host:

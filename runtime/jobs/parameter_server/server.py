@@ -153,7 +153,7 @@ class Server:
             return
         self._adam.step(gradient)
         if not np.isfinite(self._adam.weights).all():
-            raise NotFiniteError("the weights are not finite any more; lower learning_rate")
+            raise NotFiniteError("the weights are no longer finite; lower learning_rate")
         self._counters.updates += 1
         self._publish()
 

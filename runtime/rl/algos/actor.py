@@ -99,7 +99,9 @@ class ActorShape:
         Raises ValueError if an image is too small for its kernels, or if there is nothing to normalise.
         """
         if is_normalised and not obs.vector:
-            raise ValueError("normalise_observations: this environment shows pictures alone, whose range is known")
+            raise ValueError(
+                "normalise_observations: this environment has only image observations, whose range is known"
+            )
         convolutions = convolutions if obs.images else ()
         for image in obs.images:
             _image_sizes(image, convolutions)

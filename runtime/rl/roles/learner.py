@@ -189,7 +189,7 @@ class Learner:
         if settings.resume_from is not None and not checkpoints.names():
             place = open_store(settings.resume_from)
             if (name := bring_newest(place, folder, self._console.say)) is None:
-                raise SetupError(f"resume_from: there is no whole checkpoint in {place.url}")
+                raise SetupError(f"resume_from: there is no complete checkpoint in {place.url}")
             self._console.say(f"begins with {name} of {place.url}")
         elif mirror is not None and (names := checkpoints.names()):
             mirror.offer(names[-1])  # an earlier process may have ended before the upload
@@ -333,7 +333,7 @@ class Learner:
         try:
             return StatusServer(address, self._status_fields)
         except OSError as error:
-            self._console.say(f"nobody can ask this learner for its status at {address}: {error}")
+            self._console.say(f"the status server could not listen on {address}: {error}")
             return None
 
     def _status_fields(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
     """Return the spaces of the environment; None if only the environment itself knows them."""
     name, options = training.environment, training.environment_options
     if not environments.is_possible(name):
-        raise ValueError(f"there is no environment {name!r}. {environments.suggestion(name)}")
+        raise ValueError(f"unknown environment {name!r}. {environments.suggestion(name)}")
     if name == "l2r":
         from runtime.rl.envs.l2r_options import L2ROptions
         from runtime.rl.envs.racing_rules import RacingRules

@@ -82,7 +82,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
             (replace(LEARNER, reason=CRASH_LOOP, exit_code=65),),
             NO_REPORTS,
             Learning.DIVERGED,
-            "its numbers are not finite any more: lower the learning rate, or bound the rewards; r-l fails again",
+            "its numbers are no longer finite: lower the learning rate, or bound the rewards; r-l fails again",
         ),
         (
             RUN,
@@ -185,7 +185,7 @@ def test_a_learner_that_ended_with_numbers_that_are_not_finite_runs_again_and_is
         state = learning_state(RUN, pods, reports, NOW)
         assert state.state is Learning.DIVERGED
         assert state.reason == (
-            "its numbers are not finite any more: lower the learning rate, or bound the rewards; "
+            "its numbers are no longer finite: lower the learning rate, or bound the rewards; "
             "r-l runs, 1 restart, last ended with exit 65: see `l2rtui logs r-l`"
         )
     assert of(STEADY, pods=(again, W0, W1)).reason == "learns"

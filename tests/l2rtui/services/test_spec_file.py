@@ -475,15 +475,15 @@ def test_limits_of_the_context_hold_where_the_spec_names_none(tmp_path):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("limits.wall=soon", "limits.wall: 'soon' is no duration"),
-        ("limits.gpu_hours=-1", "limits.gpu_hours: -1 is no number of hours"),
+        ("limits.wall=soon", "limits.wall: 'soon' is not a duration"),
+        ("limits.gpu_hours=-1", "limits.gpu_hours: -1 is not a number of hours"),
         ("limits.wal=1h", "there is no field limits.wal. Did you mean wall?"),
-        ("alerts.0.when=[broken]", "spec.yaml:5: alerts[0]: when: 'broken' is no state"),
+        ("alerts.0.when=[broken]", "spec.yaml:5: alerts[0]: when: 'broken' is not a state"),
         ("alerts.0.to=fax", "alerts[0].to is 'fax'"),
         ("alerts.0.url_from=https://chat.lab/T0K", "alerts[0]: url_from names a variable of a secret"),
         ("alerts.0.url_from=https://hooks.slack.com/services/T0K", "looks like an address of a Slack webhook"),
-        ("alerts.1.address=nobody", "alerts[1]: address is no address of a mail"),
-        ("alerts.1.after=never", "alerts[1].after: 'never' is no duration"),
+        ("alerts.1.address=nobody", "alerts[1]: address is not an e-mail address"),
+        ("alerts.1.after=never", "alerts[1].after: 'never' is not a duration"),
     ],
 )
 def test_wrong_limits_and_alerts_are_named_and_no_secret_shown(tmp_path, override, sentence):

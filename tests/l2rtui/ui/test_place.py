@@ -243,7 +243,7 @@ async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):
         await one.until(lambda: any("still without a slot" in sentence for sentence in one.says()))
         assert one.top == "PlaceScreen"
         await one.press("s", *"x", "enter")
-        await one.until(lambda: any("is no seed" in sentence for sentence in one.says()))
+        await one.until(lambda: any("is not a seed" in sentence for sentence in one.says()))
         await one.press("escape", "n", *"other", "enter")
         await one.until(lambda: one.app.screen.draft.specs[0].name == "other-s0")
         await one.press("escape")

@@ -394,7 +394,7 @@ class Joiner:
         count = max((index for index in indices if index < MOST_GPUS), default=-1) + 1
         gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(count))
         cpu = Gpu(name, CPU, slots=self._rule.most_on_cpu, is_cpu=True) if CPU in indices else None
-        message = "known from its pods alone: nodes cannot be listed"
+        message = "known only from its pods: nodes cannot be listed"
         return Node(name, gpus, is_use_known=False, message=message, cpu=cpu)
 
     def _assign_replicas(self) -> None:

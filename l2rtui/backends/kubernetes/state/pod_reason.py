@@ -208,7 +208,7 @@ def deletion_blocker(meta: ObjectMeta, trouble: str, now: float) -> str:
     if left > 0:
         return f"grace {left:.0f} s left"
     if "foregroundDeletion" in (meta.finalizers or ()):
-        return "waits for what it owns"
+        return "waits for the objects that it owns"
     grace = meta.deletion_grace_period_seconds
     return f"is still Terminating {-left:.0f} s after its grace" if grace else "is still Terminating"
 
@@ -236,7 +236,7 @@ def _gated(pod: PodStruct) -> str:
     names = [gate.name for gate in pod.spec.scheduling_gates or ()]
     if labels.KUEUE_GATE in names:
         queue = pod.metadata.label(labels.KUEUE_QUEUE)
-        return f"the queue {queue} of Kueue has not admitted its run yet. Its description says what is lacking."
+        return f"the queue {queue} of Kueue has not admitted its run yet. Its description says what is missing."
     by = f": {', '.join(filter(None, names))}" if any(names) else ""
     return f"something else must release it before it is scheduled{by}."
 
@@ -332,7 +332,7 @@ def _initializing(pod: PodStruct, now: float) -> str:
 def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[EventStruct], name: str) -> str:
     image = status.image or "its image"
     if reason == "InvalidImageName":
-        return f"{name}{image} is no name of an image. Correct `image` in the spec."
+        return f"{name}{image} is not an image name. Correct `image` in the spec."
     if reason == "ErrImageNeverPull":
         return f"{name}{image} is not on the node, and the spec forbids to pull it. Load it there, or allow that."
     failed = _newest(events, ("Failed",), "pull")
@@ -344,7 +344,7 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
     if any(word in low for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
         return f"{name}the registry does not give {image} to us. Name a pull secret in the spec (`pull_secrets`)."
     if any(word in low for word in ("not found", "manifest unknown", "does not exist")):
-        return f"{name}there is no image {image}. Correct its name or tag, or push it."
+        return f"{name}the image {image} does not exist. Correct its name or tag, or push it."
     if any(word in low for word in ("no such host", "connection refused", "timeout", "i/o", "dial tcp")):
         return f"{name}the node does not reach the registry of {image}: {_short(text)}."
     return f"{name}{image} cannot be pulled: {_short(text)}."
@@ -439,7 +439,7 @@ def _over(pod: PodStruct) -> PodReason:
         sentence = f"it went over its own limit of ephemeral storage ({limit['total']}). Raise that limit"
         return reason, f"{sentence}, or let it write less."
     if reason == "Evicted":
-        hint = "Ask for what it needs, or free some."
+        hint = "Request only what it needs, or free some."
         return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
     if reason == "DeadlineExceeded":
         return reason, "it ran longer than its activeDeadlineSeconds allows. Raise them, or let it do less."
@@ -476,7 +476,7 @@ def _evicted(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
 
 def _next_of_stuck(why: str) -> str:
     if "finalizer" in why:
-        return ". Whoever set it must let go, or somebody removes it by `kubectl edit`."
+        return ". The program that set it must release it, or remove it with `kubectl edit`."
     if "node" in why:
         return ". Bring the node back, or destroy with --force: the process may live on."
     return ""

@@ -225,5 +225,5 @@ def visibility_problems(visibility: Visibility) -> list[str]:
             "(missing right: list and watch pods in all namespaces)."
         )
     if not visibility.has_nodes:
-        problems.append("Nodes are known from their pods alone (missing right: list and watch nodes).")
+        problems.append("Nodes are known only from their pods (missing right: list and watch nodes).")
     return problems

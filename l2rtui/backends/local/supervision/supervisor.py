@@ -176,7 +176,7 @@ class Supervisor:
             self._desired = {}
             if not self._status.is_destroying:
                 self._status.is_destroying = self._is_changed = True
-                self._context.note("", "Destroying", "every pod is stopped for good")
+                self._context.note("", "Destroying", "every pod is stopped permanently")
         for name, pod in self._pods.items():
             desired = self._desired.get(name)
             # By uid, not by name: a replica that was removed and added again is another pod.

@@ -195,7 +195,7 @@ async def test_the_doctor_looks_at_everything(lab, monkeypatch):
     lab.kill_supervisor()
     findings = {finding.subject: finding for finding in await lab.backend.doctor()}
     assert set(findings) == {"node", "state", "disk", "runtime", "gpu", "run"}
-    assert findings["run"].sentence.startswith("its supervisor is gone")
+    assert findings["run"].sentence.startswith("its supervisor has ended")
     assert findings["gpu"].severity == "ok"
 
 
