@@ -221,15 +221,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
         return LearningState(Learning.DONE, now, "has finished" + _limit_reached(run, pods, reports))
     centre = _centre(run, pods)
-    failing = [pod for pod in centre if pod.is_failing]
-    # A group continues with the remaining pods; if a learner or a step fails, its run ends.
-    if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
-        sentence = _ended(failing[0])
-        return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
-    if run.reason == LOST:
-        return LearningState(Learning.FAILED, now, run.message)
-    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
-        return LearningState(Learning.FAILED, now, f"its environment is at fault: {_ended(pod)}")
+    if (failed := _failed(run, pods, centre, now)) is not None:
+        return failed
     # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
@@ -241,6 +234,19 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     first = next((pod for pod in centre if not pod.phase.is_over), None)
     sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
     return LearningState(Learning.STARTING, run.created or now, sentence)
+
+
+def _failed(run: RunView, pods: Sequence[PodView], centre: Sequence[PodView], now: float) -> LearningState | None:
+    """Return the state of a run that cannot learn any further; otherwise None."""
+    failing = [pod for pod in centre if pod.is_failing]
+    # A group continues with the remaining pods; if a learner or a step fails, its run ends.
+    if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
+        return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, _ended(failing[0]))
+    if run.reason == LOST:
+        return LearningState(Learning.FAILED, now, run.message)
+    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
+        return LearningState(Learning.FAILED, now, f"its environment is at fault: {_ended(pod)}")
+    return None
 
 
 def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
