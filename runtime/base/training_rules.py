@@ -206,7 +206,7 @@ def _about_measured_copies(settings: Settings, config: MethodConfig | None) -> I
         f"{environment}, whose copies come in games": environment.startswith(environments.PETTINGZOO),
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        yield f"num_envs: auto does not go with {name}; give a number"
+        yield f"num_envs: auto cannot be combined with {name}; set a number"
 
 
 def _about_memory(settings: Settings, config: MethodConfig | None) -> Iterator[str]:
@@ -222,7 +222,7 @@ def _about_memory(settings: Settings, config: MethodConfig | None) -> Iterator[s
         "sends_gradients": sends_gradients(config),
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        yield f"memory: {name} does not go with it: workers carry the state; leave out one of the two"
+        yield f"memory: {name} cannot be combined with it: workers carry the state; leave out one of the two"
     steps = settings.segment_steps
     if isinstance(config, PPOConfig) and config.minibatch_size < steps:
         yield (
@@ -243,8 +243,8 @@ def _about_sequences(settings: Settings, config: SACConfig) -> Iterator[str]:
     }
     for name in (name for name, is_set in hinders.items() if is_set):
         yield (
-            f"memory: {name} does not go with it in sac, which draws whole segments of equal size with the states "
-            "of their workers; leave out one of the two"
+            f"memory: {name} cannot be combined with it in sac: sac draws whole segments of equal size with the "
+            "states of their workers; leave out one of the two"
         )
     steps = settings.segment_steps
     if config.burn_in >= steps:
@@ -284,7 +284,7 @@ def _about_network(
         and isinstance(config, ReplayConfig),
     }
     for name in (name for name, is_set in hinders.items() if is_set):
-        yield f"network: {network} does not go with {name}; leave out one of the two"
+        yield f"network: {network} cannot be combined with {name}; leave out one of the two"
 
 
 def _about_collection(settings: Settings, config: MethodConfig | None, *, is_frozen: bool) -> Iterator[str]:

@@ -57,7 +57,7 @@ WRONG = (
     ({"algorithm": "dqn"}, "racing takes numbers and DQN one of several choices"),
     ({"algorithm": "sgd"}, "racing has no examples; sgd learns from digits"),
     ({"algorithm": "bc"}, "collect: dataset and dataset: FOLDER go together"),
-    ({**PPO, "num_envs": "auto", "lockstep": True}, "num_envs: auto does not go with lockstep"),
+    ({**PPO, "num_envs": "auto", "lockstep": True}, "num_envs: auto cannot be combined with lockstep"),
     ({"sac": {"random_shift": 4}}, "random_shift shifts pictures, and racing shows none"),
     ({"algorithm": "td3", "td3": {"exploration_end": 0.1}}, "go together; set both or neither"),
 )

@@ -94,7 +94,7 @@ def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: No
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        return NODE_LOST, f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
+        return NODE_LOST, f"{trouble}; whether it runs is unknown. Wait for the node, or kill the pod."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
