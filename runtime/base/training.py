@@ -182,12 +182,11 @@ class Settings:
         ),
     ] = None
     num_envs: Annotated[
-        Count | Literal["auto"],
+        Count,
         setting(
             "Copies of the environment in each worker, stepped together; 1,024 in a learner that collects by "
             "itself.",
-            when="auto lets each worker measure at its start how many are enough; a GPU that collects by itself "
-            "wants "
+            when="`l2r-runtime config --copies` measures how many are enough; a GPU that collects by itself wants "
             "4,096 and more.",
             unit="copies",
         ),
@@ -440,19 +439,9 @@ class Settings:
     ] = None
 
     @property
-    def measures_copies(self) -> bool:
-        """True if each worker measures at its start how many copies it takes."""
-        return self.num_envs == replay_memory.AUTO_NUM_ENVS
-
-    @property
-    def copies(self) -> int:
-        """Copies of the environment in each worker; where workers measure it, the one that all of them have."""
-        return self.num_envs if isinstance(self.num_envs, int) else 1
-
-    @property
     def segment_transitions(self) -> int:
         """Transitions in a full segment."""
-        return self.copies * self.segment_steps
+        return self.num_envs * self.segment_steps
 
     @property
     def fits_band(self) -> bool:

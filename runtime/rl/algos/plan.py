@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
-MOST_COPIES: Final = 512
-"""Number of copies beyond which a worker does not measure."""
-_SEGMENT_BYTES: Final = 4 * 2**20
-"""Size of a segment up to which a worker may choose more copies."""
-_SEGMENTS_OF_BATCH: Final = (4, 2)
-"""Least number of segments in a batch where workers measure their copies: if workers wait for each new policy and
-each contributes to it, and if they do not wait. With one segment per batch, workers and learner take turns where
-cores are busy: on two shared cores, two IMPALA workers took a tenth of the env steps that they took with two
-segments per batch.
-"""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
@@ -116,8 +106,6 @@ def make_plan(
     ``first_layers`` are the layers of an encoder that the run continues to train; ``network`` is the user-defined
     network. Both come from the settings.
     """
-    if settings.measures_copies:
-        settings = replace(settings, num_envs=_most_copies(settings, obs, action))
     if first_layers is not None or network is not None:
         settings = replace(settings, convolutions=_ANY_CONVOLUTIONS)
     plan = _plan(settings, obs, action)
@@ -128,22 +116,6 @@ def make_plan(
     if plan.shape.images and settings.init_policy is not None and isinstance(plan.config, ReplayConfig):
         raise ValueError(f"init_policy: {settings.algorithm} sees pictures by its critic's convolutions; take ppo")
     return plan
-
-
-def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
-    """Return the largest number of copies that a worker may choose: a power of two, because it tries only those."""
-    config, _ = method_of(settings)
-    rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
-    if isinstance(config, RolloutConfig):
-        rows = min(rows, config.batch_steps // _SEGMENTS_OF_BATCH[0 if config.waits_for_policy else 1])
-    most = 1
-    while 2 * most <= min(MOST_COPIES, rows // settings.segment_steps):
-        doubled = replace(settings, num_envs=2 * most)
-        fills = not isinstance(config, RolloutConfig) or not config.batch_steps % doubled.segment_transitions
-        if not (doubled.fits_band and fills):
-            break
-        most *= 2
-    return most
 
 
 def _with_first_layers(plan: Plan, layers: FirstLayers) -> Plan:
@@ -303,7 +275,7 @@ def make_store(
         where = device or "cpu"
         copies = plan.segment_transitions // settings.segment_steps
         sizes = copies, plan.segment_transitions, config.batch_steps
-        return Rollouts(plan.layout, *sizes, where, takes_smaller=settings.measures_copies)
+        return Rollouts(plan.layout, *sizes, where)
     assert isinstance(config, ReplayConfig)  # noqa: S101  (there is no other family)
     weighting = Priority(config.priority_exponent, config.priority_correction, config.priority_correction_steps)
     priority = weighting if config.prioritised else None

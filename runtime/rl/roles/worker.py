@@ -29,7 +29,6 @@ from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
-from runtime.rl.roles.copies import with_measured_copies
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
@@ -48,10 +47,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     settings = context.settings
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
-    if settings.measures_copies:
-        context = with_measured_copies(context, console)
-        settings = context.settings
-    env = make_environment(settings, settings.copies, {})
+    env = make_environment(settings, settings.num_envs, {})
     with closing_env(env, stop.is_set):
         _collect(context, env, stop, console)
 
