@@ -24,7 +24,6 @@ from runtime.base.methods import (
     ReplayConfig,
     RolloutConfig,
     SACConfig,
-    SGDConfig,
 )
 from runtime.base.replay_memory import DEVICE_MINIBATCHES, MEMORY_SIZE
 from runtime.base.setting import Count, read_fields, setting
@@ -155,7 +154,7 @@ def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) ->
 
 def sends_gradients(config: MethodConfig | None) -> bool:
     """Return True where workers compute gradients and the learner applies them."""
-    return isinstance(config, SGDConfig) or (isinstance(config, ImpalaConfig) and config.sends_gradients)
+    return isinstance(config, ImpalaConfig) and config.sends_gradients
 
 
 def check_rules(settings: Settings, config: MethodConfig) -> None:
@@ -322,10 +321,6 @@ def _about_environment(settings: Settings, config: MethodConfig) -> Iterator[str
     choices = environments.action_choices(name, options)
     shape = environments.data_shape(name, options)
     if choices is None or shape is None:
-        return
-    if isinstance(config, SGDConfig):
-        if shape.pictures or len(choices) != 1:
-            yield f"{name} has no examples; sgd learns from digits"
         return
     try:
         head_of(settings, config, _KnownActions(choices))

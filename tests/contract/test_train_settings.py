@@ -55,7 +55,6 @@ WRONG = (
     ({**PPO, "ppo": {"batch_steps": 100}}, "batch_steps is 100; it must be a multiple of"),
     ({**CARTPOLE, "algorithm": "td3"}, "CartPole-v1 takes choices and TD3 needs numbers"),
     ({"algorithm": "dqn"}, "racing takes numbers and DQN one of several choices"),
-    ({"algorithm": "sgd"}, "racing has no examples; sgd learns from digits"),
     ({"algorithm": "bc"}, "collect: dataset and dataset: FOLDER go together"),
     ({"sac": {"random_shift": 4}}, "random_shift shifts pictures, and racing shows none"),
     ({"algorithm": "td3", "td3": {"exploration_end": 0.1}}, "go together; set both or neither"),

@@ -126,8 +126,6 @@ def _with_first_layers(plan: Plan, layers: FirstLayers) -> Plan:
 
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     config, method = method_of(settings)
-    if isinstance(config, configs.SGDConfig):
-        return _sgd_plan(settings, obs, action, config)
     if isinstance(config, ReplayConfig):
         return _replay_plan(settings, obs, action, config, method)
     assert isinstance(config, RolloutConfig)  # noqa: S101  (there is no other family)
@@ -213,14 +211,6 @@ def _state_width(shape: ActorShape, settings: Settings) -> int:
     return shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
 
 
-def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
-    if obs.images or len(action.choices) != 1:
-        raise ValueError(f"{settings.environment} has no examples; sgd learns from digits")
-    shape = ActorShape.of(obs, action, config.hidden, head="categorical")
-    balance = _of_gradients(settings, config.gradients_per_update, 2, config.max_staleness)
-    return Plan(config, action, shape, gradient_layout(shape.size), balance, 1, item_steps=config.batch_size)
-
-
 def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
     """Balance if `count` gradients make an update, every update is published, and up to `batches` of them may
     wait.
@@ -265,8 +255,6 @@ def make_store(
     themselves draw by priority.
     """
     config = plan.config
-    if isinstance(config, configs.SGDConfig):
-        return Gradients(plan.layout, config.gradients_per_update)
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if isinstance(config, RolloutConfig):
@@ -300,12 +288,8 @@ def build(
         precision: of the matrix products; see the setting. Workers compute their gradients in float32.
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
-    if isinstance(plan.config, configs.SGDConfig):
-        from runtime.rl.algos.sgd_server import gradient_server_for_examples
-
-        return gradient_server_for_examples(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
-        from runtime.rl.algos.sgd_server import gradient_server_for_impala
+        from runtime.rl.algos.gradient_server import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     algorithm: Algorithm = load_class(plan.method)(

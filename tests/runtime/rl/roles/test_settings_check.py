@@ -19,7 +19,6 @@ from runtime.rl.settings import parse
         {"environment_options": {"observation": "view"}, "convolutions": [[16, 4, 2]]},
         {"environment": "CartPole-v1", "algorithm": "ppo"},
         {"environment": "CartPole-v1", "algorithm": "ppo", "environment_options": {"frame_stack": 2}},
-        {"environment": "digits", "algorithm": "sgd"},
         {"environment": "l2r", "environment_options": {"simulator": {"kind": "sidecar"}}},
         {"environment": "Acrobot-v1", "algorithm": "ppo"},
         {"environment": "Acrobot", "algorithm": "ppo"},
@@ -42,7 +41,6 @@ def test_what_can_be_passes(settings):
         ({"environment": "l2r", "environment_options": {"laps": "all"}}, "l2r: laps is 'all'; it must be a number"),
         ({"sac": {"gama": 0.9}}, "SAC has no setting 'gama'"),
         ({"algorithm": "ppo", "ppo": {"batch_steps": 100}}, "batch_steps is 100; it must be a multiple"),
-        ({"algorithm": "sgd"}, "racing has no examples"),
     ],
 )
 def test_what_cannot_be_has_a_sentence(settings, sentence):
