@@ -1,4 +1,4 @@
-"""Every file of the state is garbled, cut, emptied or of another version: no verb crashes, `destroy` works."""
+"""Files of the state that are garbled, cut, emptied or of another version: no verb crashes, `destroy` works."""
 
 from __future__ import annotations
 
