@@ -22,7 +22,7 @@ from runtime.base.errors import SetupError
 from runtime.base.metrics import Console
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.envs.base import HoldsProcesses, VectorEnv
+from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.settings import Settings
 
@@ -59,12 +59,14 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
     Raises SetupError if settings do not fit the environment, or if its copies have processes.
     """
     first = _first_copy(training)
-    actor = NumpyActor(environment_plan(training, first).shape)
+    with closing_env(first, lambda: False):
+        actor = NumpyActor(environment_plan(training, first).shape)
+        counts = [count for count in COUNTS if _fits(training, first, count)]
     rates: list[CopyRate] = []
-    for count in COUNTS:
-        if not _fits(training, first, count):
-            continue
-        rates.append(CopyRate(count, _rate(make_environment(training, count, {}), actor, seconds)))
+    for count in counts:
+        env = make_environment(training, count, {})
+        with closing_env(env, lambda: False):
+            rates.append(CopyRate(count, _rate(env, actor, seconds)))
         if rates[-1].steps_per_second < _WORSE * max(rate.steps_per_second for rate in rates):
             break
     if not rates:
@@ -86,7 +88,8 @@ def with_measured_copies(context: Context, console: Console) -> Context:
     tries, highest = _TRIES, 0.0
     for count in (count for count in COUNTS if count <= most):
         env = first if count == 1 else make_environment(training, count, {})
-        rates.append(CopyRate(count, _rate(env, actor, _BRIEF_TRIAL_SECONDS)))
+        with closing_env(env, lambda: False):
+            rates.append(CopyRate(count, _rate(env, actor, _BRIEF_TRIAL_SECONDS)))
         latest = rates[-1].steps_per_second
         tries = _TRIES if latest >= _RISE * highest else tries - 1
         highest = max(highest, latest)

@@ -42,7 +42,7 @@ def test_a_run_without_workers_survives_a_kill_and_every_step_is_counted(
     successor = run.start("learner")
     after = above(successor, before["updates"] + 5, wait_until)
     assert "resumed ckpt-" in successor.text()
-    assert "begin anew" not in successor.text()
+    assert "they restart" not in successor.text()
     # Updates undone by a kill are counted as lost, and their steps are not counted.
     assert after["accepted"] == after["updates"] - after["lost_updates"]
     records = learner.records("learner") + successor.records("learner")
