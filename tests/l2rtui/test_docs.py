@@ -12,8 +12,10 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.cli.other_words import translated
 from l2rtui.cli.parser import VERBS, app_parser, find_verb, split_verb, verb_parser
+from l2rtui.domain.preflight import Severity
 from l2rtui.errors import UsageError
 from l2rtui.services.spec.spec_file import load
 
@@ -141,7 +143,9 @@ def test_a_spec_of_a_page_is_one_that_the_program_reads(page, block, tmp_path):
         (tmp_path / name).write_text(code[1] if code else "print('a program of a reader')\n")
     path = tmp_path / "spec.yaml"
     path.write_text(block)
-    assert load(str(path)).spec.sets
+    spec = load(str(path)).spec
+    assert spec.sets
+    assert [note.sentence for note in settings_findings(spec) if note.severity is Severity.REFUSAL] == []
 
 
 @pytest.mark.parametrize(
