@@ -169,18 +169,26 @@ def test_every_page_is_in_the_navigation_once():
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["theme"]["font"] is False
 
 
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings, as MkDocs makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
 def test_every_page_is_linked_from_another_and_no_link_is_broken():
     linked, broken = set(), []
     for page in PAGES:
-        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", prose(page)):
             if "://" in target:
                 continue
-            path = Path(os.path.normpath(page.parent / target))
-            linked.add(path if path != page else None)
-            if not path.exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target}")
+            path = Path(os.path.normpath(page.parent / target)) if target else page
+            if path != page:
+                linked.add(path)
+            if not path.exists() or (anchor and anchor not in anchors(path)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert broken == []
-    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} - {
-        str(path.relative_to(ROOT)) for path in linked if path
-    } == set()
+    assert set(PAGES[1:]) - linked == set()
