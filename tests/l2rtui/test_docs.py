@@ -15,6 +15,7 @@ import yaml
 from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.cli.other_words import translated
 from l2rtui.cli.parser import VERBS, app_parser, find_verb, split_verb, verb_parser
+from l2rtui.config import settings_of_file
 from l2rtui.domain.preflight import Severity
 from l2rtui.errors import UsageError
 from l2rtui.services.spec.spec_file import load
@@ -146,6 +147,21 @@ def test_a_spec_of_a_page_is_one_that_the_program_reads(page, block, tmp_path):
     spec = load(str(path)).spec
     assert spec.sets
     assert [note.sentence for note in settings_findings(spec) if note.severity is Severity.REFUSAL] == []
+
+
+def config_files():
+    """The settings files of all pages."""
+    for page in PAGES:
+        for number, block in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+@pytest.mark.parametrize("block", config_files())
+def test_a_settings_file_of_a_page_is_valid(block, tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(block)
+    settings, contexts = settings_of_file({"L2RTUI_CONFIG": str(path)})
+    assert settings or contexts
 
 
 @pytest.mark.parametrize(
