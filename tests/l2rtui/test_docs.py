@@ -19,6 +19,7 @@ from l2rtui.config import settings_of_file
 from l2rtui.domain.preflight import Severity
 from l2rtui.errors import UsageError
 from l2rtui.services.spec.spec_file import load
+from tests.language import figures, sentence_length
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -183,6 +184,14 @@ def test_every_page_is_in_the_navigation_once():
     names = re.findall(r"^ +- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert sorted(names) == [str(page.relative_to(DOCS)) for page in PAGES[1:]]
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["theme"]["font"] is False
+
+
+def test_pages_for_users_are_in_plain_english():
+    pages = [DOCS / "index.md", *(page for page in PAGES if page.parent not in (ROOT, DOCS))]
+    long = [f"{page.relative_to(ROOT)}: {mean:.1f}" for page in pages if (mean := sentence_length(page)) > 18]
+    assert long == []
+    marked, words = figures(pages)["document"]
+    assert 1000 * marked <= 2 * words, "`python -m tests.language --lines docs/guides` shows the phrases"
 
 
 def prose(page: Path) -> str:
