@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-BUILT_IN: Final = ("racing", "l2r", "digits")
+BUILT_IN: Final = ("racing", "l2r")
 """Names that are not Gymnasium ids."""
 DEFAULT: Final = "racing"
 """Default of the setting ``environment``."""
@@ -34,12 +34,11 @@ COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments that also exist in a version for the learner's device, from which the learner can collect itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
 """Gymnasium ids that the runtime steps itself if a spec gives no options: numbers, as below."""
-_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **CLASSIC}
+_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), **CLASSIC}
 """Numbers of an observation and of an action."""
 _CHOICES: Final[Mapping[str, tuple[int, ...]]] = {
     "racing": (),
     "l2r": (),
-    "digits": (10,),
     "CartPole-v1": (2,),
     "Pendulum-v1": (),
 }

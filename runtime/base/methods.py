@@ -531,46 +531,6 @@ class BCConfig(ReplayConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class SGDConfig(MethodConfig):
-    """Asynchronous gradient descent on examples: the learner is a parameter server."""
-
-    label: ClassVar[str] = "SGD"
-
-    hidden: Annotated[
-        Widths, setting("Widths of the hidden layers.", when="Wider where examples are many.", unit="units")
-    ] = (64,)
-    batch_size: Annotated[
-        Count,
-        setting("Examples in one gradient.", when="More where sending costs more than computing.", unit="examples"),
-    ] = 64
-    gradients_per_update: Annotated[
-        Count,
-        setting(
-            "Gradients whose mean makes one step: 1 applies each as it comes.", when="More for a steadier step."
-        ),
-    ] = 1
-    max_staleness: Annotated[
-        Natural,
-        setting(
-            "Versions that a gradient's weights may be behind; 0 makes all workers wait for each step.",
-            when="More where workers are many or far away.",
-            unit="versions",
-        ),
-    ] = 4
-    lr: Annotated[
-        Positive, setting("Step size.", when="Lower it where the loss swings, raise it where it stands still.")
-    ] = 0.1
-    momentum: Annotated[
-        NotNegative,
-        setting(
-            "Share of the step before that is taken again.",
-            when="Staleness acts like it, so take less with many workers.",
-        ),
-    ] = 0.0
-    max_grad_norm: Annotated[Positive, _GRADIENT_NORM] = 10.0
-
-
-@dataclass(frozen=True, slots=True)
 class DQNConfig(ReplayConfig):
     """Deep Q-network; `double`, `dueling`, `n_step` and `prioritised` are switches for parts of Rainbow."""
 
@@ -732,7 +692,6 @@ METHODS: Final[Mapping[str, type[MethodConfig]]] = {
     "ppo": PPOConfig,
     "impala": ImpalaConfig,
     "bc": BCConfig,
-    "sgd": SGDConfig,
 }
 """Config of each method, by the name of its settings in a spec."""
 RECURRENT: Final = ("ppo", "impala", "sac")

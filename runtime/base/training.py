@@ -25,7 +25,7 @@ class SettingsError(ValueError):
     """The settings cannot be used; each line names a setting and what it may be."""
 
 
-ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "sgd", "random")
+ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "random")
 _OFF_POLICY: Final = ("sac", "dqn", "td3")
 """Methods that learn from a replay, for which settings that speak of it hold."""
 Options = dict[str, Any]
@@ -54,7 +54,7 @@ class Settings:
     environment: Annotated[
         str,
         setting(
-            "Name of the environment: racing, l2r, digits, or an id that Gymnasium knows; package.module:Class is "
+            "Name of the environment: racing, l2r, or an id that Gymnasium knows; package.module:Class is "
             "your own on tensors, for collect: device.",
             example="CartPole-v1",
         ),
@@ -68,7 +68,7 @@ class Settings:
             "Method that learns; package.module:Class is your own.",
             when="sac where steps are dear, beside it dqn for choices and td3 for numbers; ppo where steps are "
             "cheap, "
-            "impala where many workers are far away; bc imitates recorded episodes; sgd learns from examples, "
+            "impala where many workers are far away; bc imitates recorded episodes, "
             "random "
             "nothing.",
         ),
@@ -141,7 +141,6 @@ class Settings:
     ppo: Annotated[Options, _method("PPO")] = field(default_factory=dict)
     impala: Annotated[Options, _method("IMPALA")] = field(default_factory=dict)
     bc: Annotated[Options, _method("behaviour cloning")] = field(default_factory=dict)
-    sgd: Annotated[Options, _method("gradient descent on examples")] = field(default_factory=dict)
     # --- collection ---
     collect: Annotated[
         Literal["workers", "device", "dataset"],
@@ -182,12 +181,11 @@ class Settings:
         ),
     ] = None
     num_envs: Annotated[
-        Count | Literal["auto"],
+        Count,
         setting(
             "Copies of the environment in each worker, stepped together; 1,024 in a learner that collects by "
             "itself.",
-            when="auto lets each worker measure at its start how many are enough; a GPU that collects by itself "
-            "wants "
+            when="`l2r-runtime config --copies` measures how many are enough; a GPU that collects by itself wants "
             "4,096 and more.",
             unit="copies",
         ),
@@ -440,19 +438,9 @@ class Settings:
     ] = None
 
     @property
-    def measures_copies(self) -> bool:
-        """True if each worker measures at its start how many copies it takes."""
-        return self.num_envs == replay_memory.AUTO_NUM_ENVS
-
-    @property
-    def copies(self) -> int:
-        """Copies of the environment in each worker; where workers measure it, the one that all of them have."""
-        return self.num_envs if isinstance(self.num_envs, int) else 1
-
-    @property
     def segment_transitions(self) -> int:
         """Transitions in a full segment."""
-        return self.copies * self.segment_steps
+        return self.num_envs * self.segment_steps
 
     @property
     def fits_band(self) -> bool:

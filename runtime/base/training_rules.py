@@ -24,7 +24,6 @@ from runtime.base.methods import (
     ReplayConfig,
     RolloutConfig,
     SACConfig,
-    SGDConfig,
 )
 from runtime.base.replay_memory import DEVICE_MINIBATCHES, MEMORY_SIZE
 from runtime.base.setting import Count, read_fields, setting
@@ -155,7 +154,7 @@ def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) ->
 
 def sends_gradients(config: MethodConfig | None) -> bool:
     """Return True where workers compute gradients and the learner applies them."""
-    return isinstance(config, SGDConfig) or (isinstance(config, ImpalaConfig) and config.sends_gradients)
+    return isinstance(config, ImpalaConfig) and config.sends_gradients
 
 
 def check_rules(settings: Settings, config: MethodConfig) -> None:
@@ -170,8 +169,6 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
     Args:
         config: Settings of the method; None where only its own class knows them.
     """
-    if settings.measures_copies:
-        yield from _about_measured_copies(settings, config)
     try:
         memory, encoder = MemoryForm.of(settings.memory), EncoderForm.of(settings.encoder)
         network = network_name(settings.network) if settings.network is not None else ""
@@ -181,7 +178,7 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
     # The rest reads settings of the right form only.
     if memory is not None:
         yield from _about_memory(settings, config)
-    if isinstance(config, RolloutConfig) and not settings.measures_copies:
+    if isinstance(config, RolloutConfig):
         yield from _about_rollouts(settings, config)
     is_tuned = encoder is not None and not encoder.is_frozen
     if is_tuned and (sends_gradients(config) or settings.algorithm not in LEARN_ENCODERS):
@@ -193,20 +190,6 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
     yield from _about_experience(settings, config)
     if isinstance(config, RolloutConfig) and sends_gradients(config):
         yield from _about_moments(settings, config)
-
-
-def _about_measured_copies(settings: Settings, config: MethodConfig | None) -> Iterator[str]:
-    environment, options = settings.environment, settings.environment_options
-    hinders = {
-        f"collect: {settings.collect}": settings.collect != "workers",
-        "lockstep": settings.lockstep,
-        "remote_inference": settings.remote_inference,
-        "gradients of workers": sends_gradients(config),
-        f"{environment}, whose copies have processes or threads": environments.has_processes(environment, options),
-        f"{environment}, whose copies come in games": environment.startswith(environments.PETTINGZOO),
-    }
-    for name in (name for name, is_set in hinders.items() if is_set):
-        yield f"num_envs: auto cannot be combined with {name}; set a number"
 
 
 def _about_memory(settings: Settings, config: MethodConfig | None) -> Iterator[str]:
@@ -238,7 +221,6 @@ def _about_sequences(settings: Settings, config: SACConfig) -> Iterator[str]:
     hinders = {
         "prioritised": config.prioritised,
         "random_shift": config.random_shift > 0,
-        "num_envs: auto": settings.measures_copies,
         "collect: dataset": settings.collect == "dataset",
     }
     for name in (name for name, is_set in hinders.items() if is_set):
@@ -339,10 +321,6 @@ def _about_environment(settings: Settings, config: MethodConfig) -> Iterator[str
     choices = environments.action_choices(name, options)
     shape = environments.data_shape(name, options)
     if choices is None or shape is None:
-        return
-    if isinstance(config, SGDConfig):
-        if shape.pictures or len(choices) != 1:
-            yield f"{name} has no examples; sgd learns from digits"
         return
     try:
         head_of(settings, config, _KnownActions(choices))

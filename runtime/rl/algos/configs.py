@@ -13,7 +13,6 @@ from runtime.base.methods import (
     ImpalaConfig,
     PPOConfig,
     SACConfig,
-    SGDConfig,
     TD3Config,
 )
 
@@ -46,6 +45,5 @@ __all__ = [
     "ImpalaConfig",
     "PPOConfig",
     "SACConfig",
-    "SGDConfig",
     "TD3Config",
 ]

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
-MOST_COPIES: Final = 512
-"""Number of copies beyond which a worker does not measure."""
-_SEGMENT_BYTES: Final = 4 * 2**20
-"""Size of a segment up to which a worker may choose more copies."""
-_SEGMENTS_OF_BATCH: Final = (4, 2)
-"""Least number of segments in a batch where workers measure their copies: if workers wait for each new policy and
-each contributes to it, and if they do not wait. With one segment per batch, workers and learner take turns where
-cores are busy: on two shared cores, two IMPALA workers took a tenth of the env steps that they took with two
-segments per batch.
-"""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
@@ -116,8 +106,6 @@ def make_plan(
     ``first_layers`` are the layers of an encoder that the run continues to train; ``network`` is the user-defined
     network. Both come from the settings.
     """
-    if settings.measures_copies:
-        settings = replace(settings, num_envs=_most_copies(settings, obs, action))
     if first_layers is not None or network is not None:
         settings = replace(settings, convolutions=_ANY_CONVOLUTIONS)
     plan = _plan(settings, obs, action)
@@ -130,22 +118,6 @@ def make_plan(
     return plan
 
 
-def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
-    """Return the largest number of copies that a worker may choose: a power of two, because it tries only those."""
-    config, _ = method_of(settings)
-    rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
-    if isinstance(config, RolloutConfig):
-        rows = min(rows, config.batch_steps // _SEGMENTS_OF_BATCH[0 if config.waits_for_policy else 1])
-    most = 1
-    while 2 * most <= min(MOST_COPIES, rows // settings.segment_steps):
-        doubled = replace(settings, num_envs=2 * most)
-        fills = not isinstance(config, RolloutConfig) or not config.batch_steps % doubled.segment_transitions
-        if not (doubled.fits_band and fills):
-            break
-        most *= 2
-    return most
-
-
 def _with_first_layers(plan: Plan, layers: FirstLayers) -> Plan:
     """Return the plan with networks that begin with the layers of a trained encoder."""
     shape = replace(plan.shape, convolutions=layers.convolutions, padding=layers.padding, latents=layers.latents)
@@ -154,8 +126,6 @@ def _with_first_layers(plan: Plan, layers: FirstLayers) -> Plan:
 
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     config, method = method_of(settings)
-    if isinstance(config, configs.SGDConfig):
-        return _sgd_plan(settings, obs, action, config)
     if isinstance(config, ReplayConfig):
         return _replay_plan(settings, obs, action, config, method)
     assert isinstance(config, RolloutConfig)  # noqa: S101  (there is no other family)
@@ -241,14 +211,6 @@ def _state_width(shape: ActorShape, settings: Settings) -> int:
     return shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
 
 
-def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
-    if obs.images or len(action.choices) != 1:
-        raise ValueError(f"{settings.environment} has no examples; sgd learns from digits")
-    shape = ActorShape.of(obs, action, config.hidden, head="categorical")
-    balance = _of_gradients(settings, config.gradients_per_update, 2, config.max_staleness)
-    return Plan(config, action, shape, gradient_layout(shape.size), balance, 1, item_steps=config.batch_size)
-
-
 def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
     """Balance if `count` gradients make an update, every update is published, and up to `batches` of them may
     wait.
@@ -293,8 +255,6 @@ def make_store(
     themselves draw by priority.
     """
     config = plan.config
-    if isinstance(config, configs.SGDConfig):
-        return Gradients(plan.layout, config.gradients_per_update)
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if isinstance(config, RolloutConfig):
@@ -303,7 +263,7 @@ def make_store(
         where = device or "cpu"
         copies = plan.segment_transitions // settings.segment_steps
         sizes = copies, plan.segment_transitions, config.batch_steps
-        return Rollouts(plan.layout, *sizes, where, takes_smaller=settings.measures_copies)
+        return Rollouts(plan.layout, *sizes, where)
     assert isinstance(config, ReplayConfig)  # noqa: S101  (there is no other family)
     weighting = Priority(config.priority_exponent, config.priority_correction, config.priority_correction_steps)
     priority = weighting if config.prioritised else None
@@ -328,12 +288,8 @@ def build(
         precision: of the matrix products; see the setting. Workers compute their gradients in float32.
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
-    if isinstance(plan.config, configs.SGDConfig):
-        from runtime.rl.algos.sgd_server import gradient_server_for_examples
-
-        return gradient_server_for_examples(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
-        from runtime.rl.algos.sgd_server import gradient_server_for_impala
+        from runtime.rl.algos.gradient_server import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     algorithm: Algorithm = load_class(plan.method)(

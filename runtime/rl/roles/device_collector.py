@@ -65,7 +65,7 @@ class DeviceCollector:
         Raises SetupError if the environment does not support devices, or the settings do not fit it.
         """
         self._plan, self._device = plan, device
-        self._steps, self._count = settings.segment_steps, settings.copies
+        self._steps, self._count = settings.segment_steps, settings.num_envs
         self._weights = weights
         self._is_captured = settings.cuda_graphs
         self._generator = torch.Generator(device)

@@ -29,8 +29,8 @@ from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.data_parallel import assemble
+from runtime.rl.algos.gradient_server import GradientServer
 from runtime.rl.algos.method_config import ReplayConfig
-from runtime.rl.algos.sgd_server import GradientServer
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients

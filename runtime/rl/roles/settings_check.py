@@ -70,7 +70,7 @@ def try_environment(training: Settings) -> None:
     finally:
         if isinstance(env, HoldsProcesses):
             env.close()
-    if training.encoder is None and training.collect != "dataset" and not training.measures_copies:
+    if training.encoder is None and training.collect != "dataset":
         environment_plan(training, env)
 
 

@@ -23,18 +23,17 @@ from runtime.base.signals import Stop
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.learner_client import LearnerClient
 from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
+from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.plan import Plan
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
-from runtime.rl.roles.copies import with_measured_copies
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
 from runtime.rl.roles.step_watch import StepWatch
-from runtime.rl.roles.worker_gradients import ExampleGradients, HasExamples, RolloutGradients
+from runtime.rl.roles.worker_gradients import RolloutGradients
 
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
@@ -48,10 +47,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     settings = context.settings
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
-    if settings.measures_copies:
-        context = with_measured_copies(context, console)
-        settings = context.settings
-    env = make_environment(settings, settings.copies, {})
+    env = make_environment(settings, settings.num_envs, {})
     with closing_env(env, stop.is_set):
         _collect(context, env, stop, console)
 
@@ -158,12 +154,6 @@ class RolloutWorker:
         """Return a function that takes one step with the policy of a version, and returns full segments."""
         plan, env = self._plan, self._env
         self._steps_each = env.num_envs
-        if isinstance(plan.config, SGDConfig):
-            if not isinstance(env, HasExamples):
-                raise SetupError("sgd learns from examples, and this environment has none; digits has")
-            examples = ExampleGradients(env, plan.config.batch_size, seed)
-            self._steps_each = plan.config.batch_size
-            return lambda version: examples.step(self._peer.actor, version)
         if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
             from runtime.rl.algos.impala import Impala  # imports torch, which no other worker needs
 

@@ -321,7 +321,7 @@ def test_a_mistake_in_pods_is_named(write, pod, sentence):
         ("workers: []\ntrain: {environment: CartPole-v1}\n", ["learner"], "device"),
         ("train: {collect: device}\n", ["learner"], "device"),
         ("workers: []\ntrain: {collect: workers}\n", ["learner"], "workers"),
-        ("workers: []\ntrain: {environment: digits}\n", ["learner"], None),
+        ("workers: []\ntrain: {environment: Acrobot-v1}\n", ["learner"], None),
         ("workers: []\nlearner: {command: [mine]}\n", ["learner"], None),
     ],
 )

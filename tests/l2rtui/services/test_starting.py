@@ -15,7 +15,7 @@ from runtime.base.training_rules import mistakes_in
 
 @pytest.mark.parametrize(
     ("environment", "algorithm"),
-    [("CartPole-v1", "ppo"), ("racing", "sac"), ("Pendulum-v1", "td3"), ("CartPole-v1", "dqn"), ("digits", "sgd")],
+    [("CartPole-v1", "ppo"), ("racing", "sac"), ("Pendulum-v1", "td3"), ("CartPole-v1", "dqn"), ("CartPole-v1", "impala")],
 )
 def test_a_new_spec_loads_and_keeps_all_rules_also_with_its_comments_taken_in(tmp_path, environment, algorithm):
     path = tmp_path / "mine.yaml"

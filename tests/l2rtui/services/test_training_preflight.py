@@ -71,7 +71,8 @@ def test_what_is_known_of_racing_is_said_with_where_it_fits():
 def test_rollouts_are_counted_where_there_is_no_replay():
     (finding,) = findings({"algorithm": "ppo", "environment": "CartPole-v1"}, node())
     assert finding.sentence.startswith("rollouts and batches take ")
-    assert findings({"algorithm": "sgd", "environment": "digits"}, node()) == (), "gradients need no data here"
+    gradients = {"algorithm": "impala", "impala": {"sends_gradients": True}}
+    assert findings(gradients, node()) == (), "gradients need no data here"
 
 
 def test_an_id_whose_observations_nobody_knows_is_called_unknown():
@@ -176,14 +177,14 @@ def test_more_devices_than_the_learner_gets_are_refused():
 
 
 def test_a_run_in_which_nobody_collects_is_named():
-    at, digits = node(), {"environment": "digits", "algorithm": "sgd"}
-    (warning, *_) = findings(digits, at, workers=False)
+    at, acrobot = node(), {"environment": "Acrobot-v1", "algorithm": "ppo"}
+    (warning, *_) = findings(acrobot, at, workers=False)
     assert warning.severity is Severity.WARNING
-    assert "no workers, and environment digits has no device form" in warning.sentence
-    (refusal, *_) = findings({**digits, "collect": "device"}, at, workers=False)
+    assert "no workers, and environment Acrobot-v1 has no device form" in warning.sentence
+    (refusal, *_) = findings({**acrobot, "collect": "device"}, at, workers=False)
     assert (refusal.severity, refusal.subject) == (Severity.REFUSAL, "exp")
-    assert refusal.sentence == "train.collect is device, and environment digits has no device form"
-    for settings in ({**digits, "collect": "workers"}, {"collect": "device"}, {}):
+    assert refusal.sentence == "train.collect is device, and environment Acrobot-v1 has no device form"
+    for settings in ({**acrobot, "collect": "workers"}, {"collect": "device"}, {}):
         assert all(each.severity is Severity.OK for each in findings(settings, at, workers=False))
 
 

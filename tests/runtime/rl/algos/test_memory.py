@@ -354,7 +354,6 @@ def test_it_learns_to_remember_what_the_first_observation_showed(name: str) -> N
             {"algorithm": "sac", "sac": {"random_shift": 2}},
             "memory: random_shift cannot be combined with it in sac",
         ),
-        ({"algorithm": "sac", "num_envs": "auto"}, "memory: num_envs: auto cannot be combined with it in sac"),
         (
             {"algorithm": "sac", "collect": "dataset", "dataset": "x"},
             "memory: collect: dataset cannot be combined with it in sac",

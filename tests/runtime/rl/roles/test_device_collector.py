@@ -269,7 +269,7 @@ def test_no_worker_gets_credit():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"environment": "digits", "algorithm": "ppo"}, "environment digits has no device form"),
+        ({"environment": "l2r", "algorithm": "ppo"}, "environment l2r has no device form"),
         ({"environment_options": {"track": "mars"}, "algorithm": "ppo"}, "track is 'mars'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_worker_of_such_a_run_ends_with_a_sentence(run: RunUnderTest) -> None:
 
 
 def test_an_environment_without_a_device_form_ends_the_learner_with_a_sentence(run: RunUnderTest) -> None:
-    run.settings |= {**OWN, **PPO, "environment": "digits"}
+    run.settings |= {**OWN, **PPO, "environment": "Acrobot-v1"}
     learner = run.start("learner")
     assert learner.process.wait(60) == contract.EXIT_USAGE, learner.text()
-    assert "environment digits has no device form" in learner.text()
+    assert "environment Acrobot-v1 has no device form" in learner.text()

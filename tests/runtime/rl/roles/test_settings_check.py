@@ -19,7 +19,6 @@ from runtime.rl.settings import parse
         {"environment_options": {"observation": "view"}, "convolutions": [[16, 4, 2]]},
         {"environment": "CartPole-v1", "algorithm": "ppo"},
         {"environment": "CartPole-v1", "algorithm": "ppo", "environment_options": {"frame_stack": 2}},
-        {"environment": "digits", "algorithm": "sgd"},
         {"environment": "l2r", "environment_options": {"simulator": {"kind": "sidecar"}}},
         {"environment": "Acrobot-v1", "algorithm": "ppo"},
         {"environment": "Acrobot", "algorithm": "ppo"},
@@ -42,14 +41,6 @@ def test_what_can_be_passes(settings):
         ({"environment": "l2r", "environment_options": {"laps": "all"}}, "l2r: laps is 'all'; it must be a number"),
         ({"sac": {"gama": 0.9}}, "SAC has no setting 'gama'"),
         ({"algorithm": "ppo", "ppo": {"batch_steps": 100}}, "batch_steps is 100; it must be a multiple"),
-        ({"algorithm": "sgd"}, "racing has no examples"),
-        ({"num_envs": "auto", "lockstep": True}, "num_envs: auto cannot be combined with lockstep; set a number"),
-        ({"num_envs": "auto", "environment": "l2r"}, "cannot be combined with l2r, whose copies have processes"),
-        (
-            {"num_envs": "auto", "environment": "Acrobot-v1", "algorithm": "ppo", "remote_inference": True},
-            "auto cannot",
-        ),
-        ({"num_envs": "auto", "algorithm": "impala", "impala": {"sends_gradients": True}}, "gradients of workers"),
     ],
 )
 def test_what_cannot_be_has_a_sentence(settings, sentence):
