@@ -33,7 +33,7 @@ GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
-  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
+  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves docs dist sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -146,6 +146,18 @@ curves: $(VENV)/dev  ## train the racing examples with five seeds each and draw 
 	@$(BIN)/python -m tests.bench.curves $(ARGS)
 	@$(BIN)/python -m tests.bench.curves --spec manifests/racing-view.yaml --out docs/learning-view $(ARGS)
 
+# In an environment of its own: MkDocs and the tests ask for different versions of the same packages. MkDocs renders
+# without network; --strict fails on a broken link or anchor, and on a page that is not in the navigation of mkdocs.yml
+# (with --quiet it would not: MkDocs counts only the warnings that it shows).
+docs: build/docs-tools/made  ## build the documentation site into build/docs
+	@NO_MKDOCS_2_WARNING=1 build/docs-tools/bin/mkdocs build --strict
+	@echo "read it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/docs" >&2
+
+build/docs-tools/made: requirements/docs.txt
+	@$(PYTHON) -m venv build/docs-tools
+	@build/docs-tools/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(PIP_ARGS) -r requirements/docs.txt
+	@touch $@
+
 # In an environment of its own: what goes into the file is what is pinned for it, and nothing of the tests.
 dist:  ## build dist/l2rtui: one file that runs without root, pip and network (Linux)
 	@$(PYTHON) -m venv build/dist
@@ -165,7 +177,7 @@ wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 # Extras stay written: where only another package asks for name[extra], pip of before 23.3 takes its newest version
 # instead of the pinned one, and then refuses it for want of a hash.
 lock:  ## renew requirements/*.txt from *.in (needs uv)
-	@for set in app serve dist image runtime dev; do \
+	@for set in app serve dist image runtime dev docs; do \
 	  { echo "# Exact versions that are tested together; made from $$set.in by \`make lock\`."; \
 	    uv pip compile --quiet --universal --no-strip-extras --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/$$set.in \
 	    | awk '/^[a-z]/ {skip = /^(torch|triton|cuda-|nvidia-[^m])/} !skip'; } > requirements/$$set.new && \

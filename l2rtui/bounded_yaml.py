@@ -32,7 +32,7 @@ def load(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: int = 
     """
     check(text, loader, max_values=max_values)
     with constructing():
-        return yaml.load(text, loader)  # noqa: S506  (safe loaders alone come here)
+        return yaml.load(text, loader)  # noqa: S506  (only safe loaders are passed)
 
 
 def load_all(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: int = MAX_VALUES) -> list[Any]:

@@ -57,7 +57,8 @@ class Settings:
         runtime_class: RuntimeClass of pods with an NVIDIA GPU: ``auto``, ``none``, or a name. Default ``auto``:
             ``nvidia`` if the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
         claims_namespace: Namespace of the Leases through which slots are claimed; all users who share the GPUs must
-            set the same one. Default empty: the namespace of the run.
+            set the same one. Default empty: ``l2rtui-claims`` if it exists (``l2rtui cluster prepare`` makes it),
+            otherwise the namespace of the run.
         network_policy: Create a network policy for each run, so that only its own pods can reach its pods. Default
             on: if the cluster's network does not enforce policies, it has no effect.
         metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, e.g.
@@ -73,6 +74,8 @@ class Settings:
         theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (only ASCII
             characters), or a theme of Textual. Default empty: dark, and ASCII if the locale is not UTF-8.
         notify: Ring and send a terminal notification (OSC 9) when a run of yours fails or ends. Default on.
+        ready_seconds: Seconds for which every pod must run without a restart before ``launch --wait`` returns.
+            Default 10: a process that lacks a package has ended by then.
         grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: each set's own value
             (10 unless its spec says otherwise).
         log_max_bytes: Bytes after which a log file is rotated; one rotated file is kept for each process. Default
@@ -114,6 +117,7 @@ class Settings:
     max_cpu_slots: int = _setting(64, low=1, high=1024)
     theme: str = _setting("")
     notify: bool = _setting(default=True)
+    ready_seconds: float = _setting(10.0, low=0, high=86400)
     grace_seconds: float | None = _setting(None, low=0, high=86400)
     log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)

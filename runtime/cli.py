@@ -32,20 +32,46 @@ examples:
   L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
 
 exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
-143 ended by SIGTERM before the work was done (drive, encode, elastic, classify, step, fetch, ps, ps-worker)
+66 the environment breaks its interface or its spaces, 143 ended by SIGTERM before the work was done (drive, encode,
+elastic, classify, step, fetch, ps, ps-worker; a worker whose environment did not return from a step)
 """
 _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step", "supervise")
 """Roles that run a command, which follows ``--``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code; without ``arguments`` that of this process, which ends."""
+    if arguments is not None:
+        return _run(arguments)
+    try:
+        code = _run(sys.argv[1:])
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    # Printed as without this; but then Python would wait for the threads of an environment for ever.
+    except Exception:  # noqa: BLE001
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    from runtime.base.processes import end_process
+
+    return end_process(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
     stop = Stop()
     stop.install()
-    options = _options(sys.argv[1:] if arguments is None else arguments)
+    options = _options(arguments)
     from runtime.base import contract
     from runtime.base.endpoint import EndpointError
-    from runtime.base.errors import FailedError, InterruptedWorkError, NotFiniteError, PeerRefusedError, SetupError
+    from runtime.base.errors import (
+        EnvironmentFault,
+        FailedError,
+        InterruptedWorkError,
+        NotFiniteError,
+        PeerRefusedError,
+        SetupError,
+    )
     from runtime.rl.settings import SettingsError
     from runtime.sim.wire.errors import SimulatorError
 
@@ -60,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_INTERRUPTED)
     except NotFiniteError as error:
         return _complain(error, contract.EXIT_NOT_FINITE)
+    except EnvironmentFault as error:
+        return _complain(error, contract.EXIT_ENVIRONMENT)
     except (EndpointError, FailedError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
 
@@ -124,6 +152,9 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
     )
     config.add_argument(
+        "--make", action="store_true", help="with --check: make the environment once, reset it and take a step"
+    )
+    config.add_argument(
         "--copies", action="store_true", help="measure how many num_envs a worker needs here, for some seconds"
     )
     config.set_defaults(start=_config)
@@ -155,9 +186,11 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
 
     training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
     if options.check:
-        from runtime.rl.roles.settings_check import check_settings
+        from runtime.rl.roles.settings_check import check_settings, try_environment
 
         check_settings(training)
+        if options.make:
+            try_environment(training)
         return contract.EXIT_DONE
     if options.copies:
         return _copies(training)
@@ -165,7 +198,7 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE
-    for name, value, meaning in described:
+    for name, value, meaning in (*described, *settings.describe_method(training)):
         print(f"{name:24} {value}\n{'':24} {meaning}")
     return contract.EXIT_DONE
 
@@ -262,5 +295,6 @@ def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"l2r-runtime: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"l2r-runtime: {line}", file=sys.stderr)
     return code

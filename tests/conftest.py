@@ -7,6 +7,7 @@ Makefile has a target for each, and `tests.tiers` fails a test that does what it
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -21,5 +22,7 @@ settings.register_profile("ci", _PATIENT, derandomize=True, max_examples=100)
 settings.register_profile("nightly", _PATIENT, max_examples=1000)
 settings.load_profile("quick")
 
+# `launch --wait` looks for ten seconds whether pods stay ready; what it does then is tested where it is tested.
+os.environ.setdefault("L2RTUI_READY_SECONDS", "0.5")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; children would ignore it, too
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,8 +29,8 @@ MIN_COMMENTS_PER_1000 = 25
 DECODERS = frozenset(("json.load", "json.loads", "msgspec.json.decode", "msgspec.json.Decoder"))
 DECODES = (
     "runtime/base/bounded_json.py",
-    "runtime/exchange/protocol/framing.py",  # messages of known types, on the hot path, with their own limits
-    "runtime/rl/settings.py",  # numbers are checked while they are read
+    "runtime/exchange/protocol/framing.py",  # messages of known types, on the hot path, with bounds of its own
+    "runtime/base/training.py",  # numbers are checked while they are read
     "runtime/sim/launchers/shim.py",  # starts in milliseconds: the standard library only
     "l2rtui/backends/kubernetes/api/decode.py",  # pages of 10,000 pods, with their own limits
     "l2rtui/domain/",  # pure; `stored_spec.decode` has checked these texts

@@ -169,7 +169,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         }
         with Path(path).open("a") as file:
             file.write(json.dumps(line) + "\n")
-    elif problem := misplaced(marks):
+    if problem := misplaced(marks):
         pytest.fail(problem, pytrace=False)
     return result
 

@@ -22,7 +22,7 @@ from l2rtui.domain.change import Change
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node, SlotId
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
+from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.secret import Secret, SecretView
@@ -68,6 +68,9 @@ class Renderer(Protocol):
         """Return a unified diff, as lines, from the existing objects to the planned ones; empty if they are
         equal.
         """
+
+    async def places(self, run: str) -> PlannedPlaces:
+        """Return the places that the launch of a run has chosen."""
 
 
 class AttachedProcess(Protocol):
@@ -198,6 +201,9 @@ class RunRecords(Protocol):
     async def put(self, place: RunPlace, record: bytes) -> bool:
         """Attach a record to its run, replacing an earlier one; return False if the run no longer exists."""
 
+    async def is_gone(self, place: RunPlace) -> bool:
+        """Return True only where it is certain that the run is not there any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextMember:
@@ -237,6 +243,10 @@ class Contexts(Protocol):
     @property
     def current(self) -> str:
         """Name of the current context; before connecting, the name from the settings."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace where runs are launched; empty until connected, and where several contexts are shown."""
 
     @property
     def members(self) -> tuple[ContextMember, ...]:

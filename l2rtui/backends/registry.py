@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import logging
 import os
 import sys
@@ -36,9 +37,21 @@ def _demo(settings: Settings) -> Backend:
 
 
 def _kubernetes(settings: Settings) -> Backend:
+    _skip_packages("kubernetes", "kubernetes.aio")
     with _large_import("l2rtui.backends.kubernetes.backend"):
         from l2rtui.backends.kubernetes.backend import KubernetesBackend
     return KubernetesBackend(settings, eks_token=eks_token)
+
+
+def _skip_packages(*names: str) -> None:
+    """Enter packages as imported without running them, so that one of their modules is imported alone.
+
+    The client library's own packages import all of it: loaders of kubeconfigs, OAuth, requests, informers, none of
+    which is used. Their modules are still imported by whoever names them.
+    """
+    for name in names:
+        if name not in sys.modules and (spec := importlib.util.find_spec(name)) is not None:
+            sys.modules[name] = importlib.util.module_from_spec(spec)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ _OPTIONS_OF_OTHERS = {
     "--show-labels": "Write -o json: its `labels`.",
     "--field-selector": "Write --node NODE, --state STATE or --filter EXPR.",
     "--sort-by": "Write -o json, and sort that; the app sorts by `.`.",
-    "--idle-minutes-to-autostop": "A run goes on until `l2rtui destroy RUN`.",
+    "--idle-minutes-to-autostop": "A run continues until `l2rtui destroy RUN`.",
     "--json": "Write -o json.",
     "--yaml": "Write -o yaml.",
     "--format": "Write -o json, yaml, table or name.",
@@ -32,12 +32,12 @@ _OPTIONS_OF_OTHERS = {
     "--no-colour": "Set the variable NO_COLOR=1; a pipe has no colours anyway.",
     **dict.fromkeys(
         ("--gpus", "--gpu", "--num-gpus", "--accelerators"),
-        "Slots and GPUs stand in the spec: `--set workers.0.gpus=1`; --on NODE/GPU names them.",
+        "Slots and GPUs are set in the spec: `--set workers.0.gpus=1`; --on NODE/GPU names them.",
     ),
-    "--cpus": "CPU and memory stand in the spec: `--set workers.0.pod.cpu=4`.",
-    "--force": "There is nothing to force here; --yes leaves out the question where one is asked.",
-    "--yes": "It asks nothing, and needs no --yes.",
-    "-y": "It asks nothing, and needs no -y.",
+    "--cpus": "CPU and memory are set in the spec: `--set workers.0.pod.cpu=4`.",
+    "--force": "This verb has no --force; --yes skips its question, if it asks one.",
+    "--yes": "It asks no question, so it needs no --yes.",
+    "-y": "It asks no question, so it needs no -y.",
     "--demo": "Write `l2rtui demo`, or --backend demo.",
 }
 """Next steps for options of other programs that no verb has, or that this verb lacks."""

@@ -74,6 +74,8 @@ def _candidates(before: list[str], last: str) -> Iterable[str]:
         return parser.options
     if not name:
         return VERBS
+    if name == "explain":
+        return _fields()
     return SHELLS if name == "completion" else _live_names(name, others)
 
 
@@ -92,15 +94,23 @@ _OBJECTS: Final = {
 """Kinds of names that follow a verb or an option."""
 
 
+def _fields() -> Iterable[str]:
+    from l2rtui.services.spec.reference import every_path
+
+    return every_path()
+
+
 def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
     if option == "--backend":
         from l2rtui.backends.registry import BACKENDS
 
         return BACKENDS
     if option in ("-t", "--template"):
-        from l2rtui.services.spec.templates import templates
+        from l2rtui.services.spec.templates import examples, templates
 
-        return [template.name for template in templates()]
+        return [*(template.name for template in templates()), *examples()]
+    if option == "--set":
+        return [f"{path}=" for path in _fields()]
     if option in _OBJECTS:
         return _live_names(option, words)
     return parser.values[option]

@@ -32,6 +32,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui experiments -o json -w",
     ),
     "owners": ("l2rtui owners -o wide", "l2rtui owners --filter 'idle_gpus>0'"),
+    "new": (
+        "l2rtui new my-run --env CartPole-v1 --algorithm ppo",
+        "l2rtui new racing --env racing --algorithm sac",
+    ),
+    "explain": ("l2rtui explain", "l2rtui explain train.sac.actor_lr", "l2rtui explain pod.mounts -o yaml"),
     "plan": (
         "l2rtui plan -f manifests/racing-sac.yaml",
         "l2rtui plan -f manifests/worker-pods.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0-3 -o yaml",
@@ -108,6 +113,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui cluster create -f manifests/cluster.yaml --dry-run",
         "l2rtui cluster scale gpu -f manifests/cluster.yaml --nodes 0",
         "l2rtui cluster delete -f manifests/cluster.yaml",
+        "l2rtui cluster prepare --user anna --user ben",
     ),
     "artifacts": (
         "l2rtui artifacts ls s3://lab/results",

@@ -18,6 +18,7 @@ _LISTS: Final = {
     "ps": "pods",
     "squeue": "queue",
     "status": "runs",
+    "stat": "runs",
     "show": "runs",
     "jobs": "runs",
     "workers": "pods",
@@ -123,7 +124,7 @@ def _delete(words: Sequence[str]) -> str:
         case "nodes":
             return "Nodes are the cluster's: `l2rtui cluster scale` gives a group fewer."
     if file := _file(words):
-        return f"Write `l2rtui destroy RUN` with the name that stands in {file}."
+        return f"Write `l2rtui destroy RUN` with the name in {file}."
     return f"Write `l2rtui destroy {names or 'RUN'}` for a run, `l2rtui kill {names or 'POD'}` for a pod."
 
 
@@ -166,7 +167,7 @@ def _restart(words: Sequence[str]) -> str:
     name = " ".join(names).rpartition("/")[2]
     return (
         f"Write `l2rtui kill {name or 'POD'}`: its set replaces it. "
-        f"What was destroyed is launched again by `l2rtui relaunch {name or 'RUN'}`."
+        f"To launch a destroyed run again: `l2rtui relaunch {name or 'RUN'}`."
     )
 
 
@@ -203,27 +204,45 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
         ("cordon", "drain", "uncordon"), _fixed("That is kubectl's. Write `l2rtui nodes` to see them.")
     ),
     **dict.fromkeys(
-        ("init", "new", "quickstart", "setup"),
+        ("init", "quickstart", "setup"),
         _fixed(
-            "Write a spec file, see manifests/ of the repository and `l2rtui schema`, then `l2rtui plan -f SPEC` "
-            "and `l2rtui launch -f SPEC`. `l2rtui demo` shows the app without one."
+            "Write `l2rtui new NAME --env ID --algorithm ppo` for a spec file, then `l2rtui launch -f NAME.yaml`. "
+            "`l2rtui demo` shows the app without one."
         ),
     ),
     **dict.fromkeys(
         ("examples", "example", "samples", "manifests"),
         _fixed(
-            "Specs to begin with are in manifests/ of the repository; key L of the app lists them. "
-            "`l2rtui launch -f SPEC` starts one, `l2rtui template ls` lists your own."
+            "Write `l2rtui launch -t cartpole-ppo`; `l2rtui template` names the examples, `l2rtui new` writes a "
+            "spec."
         ),
     ),
+    **dict.fromkeys(
+        ("settings", "params", "parameters", "hyperparameters", "fields", "docs"),
+        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config` for those of the app."),
+    ),
+    **dict.fromkeys(
+        ("undo", "rollback"),
+        _fixed("Key u of the app calls a kill back; `l2rtui relaunch RUN` launches again."),
+    ),
+    **dict.fromkeys(
+        ("plot", "chart", "charts", "curve", "curves", "tensorboard", "progress"),
+        _fixed(
+            "Write `l2rtui metrics RUN`; `l2rtui report EXPERIMENT` makes a page of curves, the app draws them."
+        ),
+    ),
+    **dict.fromkeys(("port", "forward", "tunnel"), _fixed("Write `l2rtui port-forward POD LOCAL:REMOTE`.")),
+    **dict.fromkeys(("tail", "follow"), _fixed("Write `l2rtui logs RUN -w`.")),
+    **dict.fromkeys(("train", "begin"), _launch),
+    **dict.fromkeys(("quota", "quotas", "usage", "whoami"), _fixed("Write `l2rtui owners`: who holds slots.")),
+    **dict.fromkeys(("validate", "lint", "dry-run"), _fixed("Write `l2rtui plan -f SPEC`, which creates nothing.")),
     **dict.fromkeys(("pause", "suspend", "resume", "unpause"), _pause),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
-    "explain": _fixed("Write `l2rtui schema` for the fields of spec files; `l2rtui VERB --help` explains a verb."),
     **dict.fromkeys(
         ("ui", "tui", "app", "open", "dashboard", "dash"),
-        _fixed("Write `l2rtui` alone for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),
+        _fixed("Write just `l2rtui` for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),
     ),
 }
 

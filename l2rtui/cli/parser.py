@@ -57,7 +57,7 @@ def _nothing(parser: Parser) -> None:
 
 def _plan(parser: Parser) -> None:
     _spec(parser)
-    parser.flag("--diff", "print how it differs from what is there")
+    parser.flag("--diff", "print the differences from the objects on the cluster")
     _places(parser)
 
 
@@ -68,20 +68,20 @@ def _spec(parser: Parser) -> None:
     parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
     parser.flag("--allow-outside", "the spec may name programs outside of its own folder")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
-    parser.option("--name", default="", help="name of the run, in place of the one in the file")
-    parser.flag("--rename", "where the name is taken, the next that is free: NAME-2, NAME-3")
-    parser.text("--image", "NAME", "image of the run, by the digest that NAME stands for now")
-    parser.flag("--no-pin", "with --image: by its tag, whatever that stands for later")
+    parser.option("--name", default="", help="name of the run, instead of the name in the file")
+    parser.flag("--rename", "if the name is taken, use the next free one: NAME-2, NAME-3")
+    parser.text("--image", "NAME", "image of the run, pinned to its current digest")
+    parser.flag("--no-pin", "with --image: use the tag instead of resolving it to a digest")
 
 
 def _places(parser: Parser) -> None:
     parser.option(
         "--on", type=_pins, metavar="PINS", help="only these devices or slots: node/0-3,node/5.1,node/cpu"
     )
-    policies = "fill one GPU after the other, go round all, or begin where most memory is free or the load is least"
+    policies = "fill GPUs one by one, take turns, most free memory first, or least loaded first"
     parser.option("--policy", choices=POLICIES, help=policies)
-    parser.option("--binding", choices=BINDINGS, help="how pods get a GPU, or cpu, in place of what the spec says")
-    parser.flag("--overcommit", "share slots with other pods when none is free, as often as it takes")
+    parser.option("--binding", choices=BINDINGS, help="how pods get a GPU, or cpu; overrides the spec")
+    parser.flag("--overcommit", "share slots with other pods if no slot is free, several times if needed")
     parser.option(
         "--wave", type=_count, default=0, metavar="N", help="start N pods, wait until they run, then the next N"
     )
@@ -89,24 +89,24 @@ def _places(parser: Parser) -> None:
 
 def _launch(parser: Parser) -> None:
     _spec(parser)
-    parser.text("--like", "RUN", "exactly as this run of the history was, in place of -f")
+    parser.text("--like", "RUN", "launch exactly like this run of the history, instead of -f")
     parser.option(
         "--as-run", dest="as_run", default="", metavar="RUN", help=argparse.SUPPRESS
     )  # its name until 0.1
-    parser.flag("--inexact", "with --like: also when its code or its image cannot be had any more")
+    parser.flag("--inexact", "with --like: even if its code or image is no longer available")
     _start(parser)
 
 
 def _relaunch(parser: Parser) -> None:
     parser.optional("target", "RUN", "run or experiment/NAME; by default the last one")
-    parser.flag("--list", "list what was destroyed from here and can be launched again")
+    parser.flag("--list", "list destroyed runs that can be launched again")
     _start(parser)
 
 
 def _start(parser: Parser) -> None:
     _places(parser)
     parser.flag("--queue", "whole runs that find no room wait in a queue, and start when slots are free")
-    parser.flag("--wait", "return when every pod runs")
+    parser.flag("--wait", "return when every pod has been ready for 10 s without a restart")
     parser.option(
         "--timeout",
         type=_seconds,
@@ -119,10 +119,10 @@ def _start(parser: Parser) -> None:
 
 def _scale(parser: Parser) -> None:
     parser.option(
-        "target", metavar="RUN/SET", help="the set; experiment/NAME/SET: that of each run, after a question"
+        "target", metavar="RUN/SET", help="the set; experiment/NAME/SET: the set in each run, after a question"
     )
-    parser.option("replicas", type=_count, metavar="N", help="how many replicas it shall have")
-    parser.flag("--overcommit", "share slots with other pods when none is free")
+    parser.option("replicas", type=_count, metavar="N", help="new number of replicas")
+    parser.flag("--overcommit", "share slots with other pods if no slot is free")
     _admin(parser)
     groups.all_matching(parser)
     _yes(parser)
@@ -138,12 +138,14 @@ def _kill(parser: Parser) -> None:
 
 def _destroy(parser: Parser) -> None:
     parser.option("targets", nargs="*", metavar="RUN", help="run, RUN/SET for one set of it, or experiment/NAME")
-    parser.option("--seed", type=_seeds, default=(), metavar="LIST", help="of an experiment only these: 3 or 0-2,7")
-    parser.flag("--all-mine", "every run that is yours")
+    parser.option(
+        "--seed", type=_seeds, default=(), metavar="LIST", help="only these seeds of an experiment: 3 or 0-2,7"
+    )
+    parser.flag("--all-mine", "all of your runs")
     parser.flag("--purge", "also delete results: checkpoints and metrics")
     _grace(parser)
     parser.flag(
-        "--force", "take pods that outstay their grace off the cluster's books; their processes may live on"
+        "--force", "after the grace period, delete pods without waiting for their processes; check the node"
     )
     _admin(parser)
     groups.all_matching(parser)
@@ -152,13 +154,13 @@ def _destroy(parser: Parser) -> None:
 
 def _logs(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="TARGET", help=f"pod, {_TARGETS}")
-    parser.flag("--follow", "go on with new lines", short="-f")
-    parser.option("--since", metavar="WHEN", help="only lines later than: 10m, 2h, or an RFC 3339 time")
+    parser.flag("--follow", "continue with new lines", short="-f")
+    parser.option("--since", metavar="WHEN", help="only lines newer than: 10m, 2h, or an RFC 3339 time")
     parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
     parser.option("-c", "--container", default="", metavar="NAME", help="only of this container of the pods")
-    parser.flag("--previous", "of the process before the present one", short="-p")
-    parser.text("--grep", "RE", "only lines in which this pattern is found")
-    parser.text("--exclude", "RE", "no lines in which this pattern is found")
+    parser.flag("--previous", "logs of the previous process", short="-p")
+    parser.text("--grep", "RE", "only lines that match this pattern")
+    parser.text("--exclude", "RE", "no lines that match this pattern")
     parser.flag("--timestamps", "begin each line with its time, UTC")
 
 
@@ -182,6 +184,10 @@ def _serve(parser: Parser) -> None:
         metavar="N",
         help="port of the loopback address (default %(default)d); 0 takes any that is free",
     )
+
+
+def _explain(parser: Parser) -> None:
+    parser.optional("path", "FIELD", "such as train.sac.actor_lr or workers.replicas; the whole spec without it")
 
 
 def _completion(parser: Parser) -> None:
@@ -210,7 +216,7 @@ def _events(parser: Parser) -> None:
 
 
 def _port_forward(parser: Parser) -> None:
-    parser.optional("target", "TARGET", "one pod: its name, or RUN/SET/INDEX; left out: list what is forwarded")
+    parser.optional("target", "TARGET", "one pod: its name, or RUN/SET/INDEX; without it: list current forwards")
     parser.option(
         "ports",
         type=_ports,
@@ -228,7 +234,7 @@ def _simulator(parser: Parser) -> None:
     )
     parser.text("--signal", "NAME", "for signal: its name or number, such as USR1")
     parser.text("--camera", "NAME", "for frame: such as CameraBirdsEye")
-    parser.text("--to", "FILE", "for frame: write a PPM in place of showing it")
+    parser.text("--to", "FILE", "for frame: write a PPM instead of showing it")
     _admin(parser)
     _yes(parser)
 
@@ -248,11 +254,12 @@ VERBS = {
         Verb("owners", "owners", "who holds which slots and GPUs, and which of them do nothing", selection.owners),
         Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
         Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
+        Verb("new", "template", "write a commented spec file to begin with", groups.new, ()),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
-        Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
-        Verb("history", "history", "runs of the past: list, show, remove", selection.history, (*FORMATS, "csv")),
-        Verb("diff", "history", "how two runs of the past differ", selection.diff, ("table", "json", "yaml")),
+        Verb("relaunch", "launch", "launch destroyed runs again", _relaunch),
+        Verb("history", "history", "past runs: list, show, remove", selection.history, (*FORMATS, "csv")),
+        Verb("diff", "history", "differences between two past runs", selection.diff, ("table", "json", "yaml")),
         Verb("report", "history", "an experiment as one HTML page: curves, runs, spec, ends", selection.report, ()),
         Verb(
             "sweep",
@@ -262,40 +269,51 @@ VERBS = {
             (*FORMATS, "csv"),
         ),
         Verb("queue", "queue", "runs that wait for slots, in their order: list, cancel, move", groups.queue),
-        Verb("scale", "scale_kill_exec", "give a set another number of replicas", _scale),
+        Verb("scale", "scale_kill_exec", "change the number of replicas of a set", _scale),
         Verb("kill", "scale_kill_exec", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
-        Verb("leaks", "list", "what runs that are gone have left behind", _nothing),
+        Verb("leaks", "list", "leftover objects of deleted runs", _nothing),
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
-        Verb("metrics", "metrics", "where the training of runs stands", selection.metrics),
-        Verb("wait", "wait", "block until runs come to a condition, for scripts", selection.wait),
-        Verb("exec", "scale_kill_exec", "run a command beside a pod's process", _exec, ()),
-        Verb("attach", "scale_kill_exec", "type into a pod's own process, where it takes input", _attach, ()),
+        Verb("metrics", "metrics", "training progress of runs", selection.metrics),
+        Verb("wait", "wait", "block until runs reach a condition, for scripts", selection.wait),
+        Verb("exec", "scale_kill_exec", "run a command in a pod, next to its process", _exec, ()),
+        Verb("attach", "scale_kill_exec", "connect to a pod's process, and type if it reads input", _attach, ()),
         Verb(
-            "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
+            "describe",
+            "inspect",
+            "all known facts about one pod, run or node",
+            _describe,
+            ("table", "json", "yaml"),
         ),
-        Verb("events", "inspect", "what the cluster says has happened, newest last", _events),
+        Verb("events", "inspect", "events of the cluster, newest last", _events),
         Verb(
             "port-forward",
             "inspect",
-            "ports of this machine that lead to ports of pods",
+            "forward ports of this machine to ports of pods",
             _port_forward,
         ),
-        Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
+        Verb("simulator", "simulator", "state of a worker's simulators; restart, signal or view one", _simulator),
         Verb("alerts", "alerts", "send a test message to each target of a run's alerts", groups.alerts, ()),
-        Verb("check", "list", "what works here, what does not, and what to do", _nothing),
-        Verb("template", "template", "specs of one's own by name: list, show, save, delete", groups.template),
-        Verb("config", "config", "look through the settings file for every mistake", groups.config),
+        Verb("check", "list", "check this setup: problems, and how to solve them", _nothing),
+        Verb("template", "template", "your named specs: list, show, save, delete", groups.template),
+        Verb("config", "config", "check the settings file for errors", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
         Verb(
             "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
-        Verb("results", "volume", "what destroyed runs have left on this machine: list, delete", groups.results),
+        Verb("results", "volume", "results of destroyed runs on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
+        Verb(
+            "explain",
+            "files",
+            "what a field of a spec means: type, default, unit, when to change it",
+            _explain,
+            ("table", "json", "yaml"),
+        ),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
 }
@@ -303,9 +321,21 @@ VERBS = {
 
 CHANGING = frozenset(
     (
-        *("reserve", "unreserve", "launch", "relaunch", "queue", "scale", "kill", "destroy", "exec", "attach"),
+        *(
+            "reserve",
+            "unreserve",
+            "new",
+            "launch",
+            "relaunch",
+            "queue",
+            "scale",
+            "kill",
+            "destroy",
+            "exec",
+            "attach",
+        ),
         *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
-        *("port-forward", "history"),
+        *("port-forward", "history", "new"),
     )
 )
 """Verbs that change something, or have an action that does."""
@@ -334,12 +364,14 @@ def app_parser() -> Parser:
         "            5 out of reach and 124 timeout (wait), 128 + n stopped by signal n",
     )
     parser.option("--version", action="version", version=f"l2rtui {__version__}")
-    parser.text("--record", "FILE", "also write what is shown, with its times, to a new file; secrets are left out")
-    parser.text("--replay", "FILE", "show such a file in place of a backend; nothing can be changed")
+    parser.text("--record", "FILE", "also record the displayed data with times to a new file, without secrets")
+    parser.text("--replay", "FILE", "show such a file instead of a backend, read-only")
     parser.option(
         "--speed", type=_speed, default=1.0, metavar="X", help="with --replay: X seconds of it in a second"
     )
-    parser.option("--view", type=_view, metavar="LINK", help="open what a link of `:share`, or a file, shows")
+    parser.option(
+        "--view", type=_view, metavar="LINK", help="open the view of a `:share` link, or of a file with one"
+    )
     _common(parser)
     return parser
 
@@ -351,9 +383,7 @@ def verb_parser(verb: Verb) -> Parser:
     )
     verb.add(parser)
     if verb.formats:
-        parser.option(
-            "-o", "--output", choices=verb.formats, default=verb.formats[0], help="form of what is printed"
-        )
+        parser.option("-o", "--output", choices=verb.formats, default=verb.formats[0], help="output format")
     _common(parser)
     return parser
 
@@ -361,7 +391,7 @@ def verb_parser(verb: Verb) -> Parser:
 def _common(parser: Parser) -> None:
     parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
     if "--kubeconfig" not in parser.options:  # `cluster` defines it itself: the file that it writes to
-        parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
+        parser.text("--kubeconfig", "FILE", "clusters and users, instead of $KUBECONFIG and ~/.kube/config")
     parser.option("--context", metavar="NAME", help="cluster of the kubeconfig; several with commas")
     parser.flag("--all-contexts", "list or show all clusters of the kubeconfig")
     parser.option("--as", dest="impersonate_user", metavar="USER", help="act as another user of the cluster")
@@ -369,9 +399,9 @@ def _common(parser: Parser) -> None:
         "--as-group", dest="impersonate_groups", action="append", metavar="GROUP", help="act in a group; repeatable"
     )
     parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
-    parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")
+    parser.option("--config", metavar="FILE", help="settings file, instead of the default one")
     parser.option("--readonly", action="store_true", default=None, help="change nothing")
-    parser.flag("--verbose", "log what is done to stderr", short="-v")
+    parser.flag("--verbose", "log actions to stderr", short="-v")
     parser.flag("--debug", "log everything, to stderr and to the log file")
 
 

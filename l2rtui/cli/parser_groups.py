@@ -13,7 +13,7 @@ VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
 QUEUE_ACTIONS = ("ls", "cancel", "move")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
 SECRET_ACTIONS = ("create", "ls", "delete")
-CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "token")
+CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "prepare", "token")
 
 
 def queue(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def queue(parser: Parser) -> None:
 
 def all_matching(parser: Parser) -> None:
     """Add the option that lets ``--yes`` change more runs than were named."""
-    parser.flag("--all-matching", "with --yes: also every run of an experiment that is named, and not one alone")
+    parser.flag("--all-matching", "with --yes: allow a name that matches several runs")
 
 
 def alerts(parser: Parser) -> None:
@@ -51,6 +51,15 @@ def template(parser: Parser) -> None:
     parser.flag("--replace", "for save: over a template of this name")
 
 
+def new(parser: Parser) -> None:
+    """Add the words of ``new``."""
+    parser.option("name", metavar="NAME", help="name of the run")
+    parser.option("--env", default="CartPole-v1", metavar="ID", help="environment (default CartPole-v1)")
+    parser.option("--algorithm", default="ppo", metavar="NAME", help="method that learns (default ppo)")
+    parser.text("--to", "FILE", "file to write (default NAME.yaml)")
+    parser.flag("--replace", "over a file that is there")
+
+
 def image(parser: Parser) -> None:
     """Add the words of ``image``."""
     parser.option("action", choices=IMAGE_ACTIONS, help="what to do")
@@ -60,8 +69,8 @@ def image(parser: Parser) -> None:
         "image, such as registry.example/lab/node; for login: the registry (default of build: l2rtui-node)",
     )
     parser.text("--source", "DIR", "build: source tree with docker/ (default: this one)")
-    parser.text("--base", "IMAGE", "build: image to stand on, such as one with a simulator")
-    parser.option("--tag", default="", help="tag in place of the git revision")
+    parser.text("--base", "IMAGE", "build: base image, such as one with a simulator")
+    parser.option("--tag", default="", help="tag instead of the git revision")
     parser.repeated("--build-arg", "K=V", "build: argument of the Dockerfiles")
     parser.text("--network", "MODE", "build: network of its commands, such as host")
     parser.flag("--push", "build: push it too")
@@ -78,7 +87,7 @@ def secret(parser: Parser) -> None:
     parser.text(
         "--registry",
         "HOST",
-        "create: the login of a registry, for pods to pull with; that of `l2rtui image login`, else asked for",
+        "create: login of a registry, for pulls; from `l2rtui image login`, otherwise asked for",
     )
     parser.text("--username", "USER", "create --registry: who you are there")
     parser.flag("--replace", "create: in place of the secret that has this name")
@@ -90,16 +99,17 @@ def cluster(parser: Parser) -> None:
     parser.option("action", choices=CLUSTER_ACTIONS, help="what to do")
     parser.optional("group", "GROUP", "scale: the node group (default: all)")
     parser.option("-f", "--file", default="", metavar="FILE", help="eksctl's ClusterConfig, in YAML")
-    parser.option("--name", default="", help="the cluster, where there is no file")
-    parser.option("--region", default="", help="its region, where there is no file")
+    parser.option("--name", default="", help="the cluster, without a file")
+    parser.option("--region", default="", help="its region, without a file")
     parser.option("--profile", default="", help="profile of the AWS configuration")
-    parser.flag("--dry-run", "create, delete, addons: show (steps, prices, images), do nothing")
+    parser.flag("--dry-run", "create, delete, addons, prepare: show (steps, prices, images), do nothing")
     parser.option(
         "--nodes", type=int, default=None, metavar="N", help="scale: so many nodes; 0 stops paying for them"
     )
     parser.flag("--no-efs", "create: without a shared file system")
     parser.flag("--keep-efs", "delete: keep the file system that create made (one that existed always stays)")
     parser.flag("--no-addons", "create: apply no manifests from manifests/addons")
+    parser.repeated("--user", "NAME", "prepare: who may claim slots; may be repeated (default: whoever can log in)")
     parser.text("--kubeconfig", "FILE", "kubeconfig: the file to write to")
     parser.flag("--yes", "do not ask", short="-y")
 
@@ -122,8 +132,10 @@ def results(parser: Parser) -> None:
     from l2rtui.cli.parser_selection import span, whole_number
 
     parser.option("action", choices=RESULT_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
-    parser.option("names", nargs="*", metavar="ID", help="ids as ls prints them, or runs; prune: these runs alone")
-    parser.option("--older", type=span, default=None, metavar="SPAN", help="prune: what is older, such as 30d")
+    parser.option("names", nargs="*", metavar="ID", help="ids printed by ls, or runs; prune: only these runs")
+    parser.option(
+        "--older", type=span, default=None, metavar="SPAN", help="prune: results older than this, such as 30d"
+    )
     parser.option(
         "--keep", type=whole_number, default=None, metavar="N", help="prune: the newest N of each run stay"
     )
@@ -136,7 +148,7 @@ def volume(parser: Parser) -> None:
     parser.optional("source", "NAME[:PATH]", "volume, or a path in it; for put a local path")
     parser.optional("target", "TO", "get: local path; put: NAME:PATH")
     parser.text("--size", "SIZE", "create: such as 50Gi")
-    parser.text("--storage-class", "CLASS", "create: that of the cluster when left out")
+    parser.text("--storage-class", "CLASS", "create: storage class (default: the cluster's)")
     parser.option(
         "--access",
         default="RWO",

@@ -26,7 +26,7 @@ CONDITIONS = ("running", "learned", "done", "failed", "gone")
 
 def nodes(parser: Parser) -> None:
     """Add the words of ``nodes``."""
-    _names(parser, "NODE", "nodes; * and ? stand for any characters, here as below")
+    _names(parser, "NODE", "nodes; patterns with * and ? work here and below")
     _selector(parser, "labels of the node")
     _state(parser, "nodes")
     _of_gpu(parser, "only with a GPU")
@@ -83,7 +83,7 @@ def owners(parser: Parser) -> None:
 
 def reserve(parser: Parser) -> None:
     """Add the words of ``reserve``."""
-    _places(parser, "; lists what is reserved when left out")
+    _places(parser, "; without it: list reservations")
     parser.option("--for", dest="seconds", type=span, default=None, metavar="SPAN", help="30m, 4h, 2d; up to 14d")
     parser.text("--note", "TEXT", "why, for the others: up to 100 characters")
 
@@ -112,16 +112,16 @@ def history(parser: Parser) -> None:
         nargs="*",
         metavar="NAME",
         help="only these runs or experiments, patterns or ids; `show RUN` prints a record, `rm RUN…` removes some, "
-        "`export [NAME…] --to TRACKER` copies those of the list",
+        "`export [NAME…] --to TRACKER` copies the listed ones",
     )
     parser.text("--state", "STATE", f"with commas: {', '.join(OUTCOMES)}")
     parser.values["--state"] = OUTCOMES
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'best>200 state=done'")
     parser.option("--last", type=whole_number, default=0, metavar="N", help="only the newest N")
-    parser.flag("--since-left", "only what started or ended since the app was last open")
+    parser.flag("--since-left", "only runs that started or ended since the app was last open")
     parser.option("--to", choices=TRACKERS, help="tracker of an export; it goes where its own settings say")
-    parser.text("--project", "NAME", "project or MLflow experiment of an export (default: that of each run)")
+    parser.text("--project", "NAME", "project or MLflow experiment of an export (default: each run's)")
     parser.flag("--yes", "do not ask before records are removed", short="-y")
 
 
@@ -202,7 +202,7 @@ def _state(parser: Parser, verb: str) -> None:
 
 def _whose(parser: Parser) -> None:
     parser.text("--owner", "NAME", "only of these people, with commas")
-    parser.flag("--mine", "only what is yours")
+    parser.flag("--mine", "only your objects")
 
 
 def _filter(parser: Parser) -> None:
@@ -255,7 +255,7 @@ def _condition(text: str) -> tuple[str, float | None]:
     word = {"ready": "running", "complete": "done", "completed": "done", "succeeded": "done"}.get(word, word)
     if word not in CONDITIONS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no condition: they are running, learned=VALUE, done, failed and gone"
+            f"{text!r} is not a condition: use running, learned=VALUE, done, failed or gone"
         )
     if word != "learned":
         if value and equals:

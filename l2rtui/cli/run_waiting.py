@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, run_status
-from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import LOST, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
@@ -116,6 +116,9 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
     ):
         return Verdict(WaitOutcome.OUT_OF_REACH, f"has finished{_best(reading)}")
     status = run_status(run, pods)
+    if run.reason == LOST:
+        is_meant = goal.condition is WaitCondition.FAILED
+        return Verdict(WaitOutcome.REACHED if is_meant else WaitOutcome.OUT_OF_REACH, status.sentence)
     figure = "" if reading.newest is None else f", return {reading.newest:.4g} of {goal.value:.4g}"
     return Verdict(WaitOutcome.WAITING, f"{status.sentence}{figure}")
 

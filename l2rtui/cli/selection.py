@@ -81,7 +81,7 @@ class RowSelection:
             there = sorted(dict.fromkeys(filter(None, self._values(option, snapshot, documents))))
             what = f": the {option}s are {listed(there)}" if there else ""
             return f"None of {counted(len(documents), noun)} matches by {option}{what}."
-        return f"None of {counted(len(documents), noun)} matches all of that at once."
+        return f"None of {counted(len(documents), noun)} matches all of these arguments."
 
     def _tests(self, snapshot: ClusterSnapshot) -> Iterable[tuple[str, Callable[[Document], bool]]]:
         listing = self._listing

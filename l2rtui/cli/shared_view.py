@@ -26,7 +26,7 @@ def _line_of(path: Path) -> str:
     try:
         # A pipe or a device would never end.
         if not path.is_file():
-            raise ValueError(f"{path} is no file, and no link of a view: one begins with {SCHEME}")
+            raise ValueError(f"{path} is neither a file nor a link of a view, which begins with {SCHEME}")
         with path.open("rb") as file:
             return file.read(MAX_CHARS + 2).decode().partition("\n")[0]
     except OSError as error:

@@ -85,10 +85,10 @@ async def _changed(monitor: Monitor, watch: asyncio.Future[None]) -> None:
 
 def _trouble(monitor: Monitor) -> str:
     if monitor.error:
-        return f"the watch is lost, what is listed is old: {monitor.error}"
+        return f"the watch is lost, the list is out of date: {monitor.error}"
     since = monitor.snapshot.silent_since
     if since is not None:
-        return f"nothing answers since {time.strftime('%H:%M:%S', time.localtime(since))}: what is listed is as old"
+        return f"no answer since {time.strftime('%H:%M:%S', time.localtime(since))}: the list is as old"
     return "; ".join(monitor.snapshot.problems)
 
 
@@ -114,7 +114,7 @@ class ChangeLines:
             return
         self._documents = documents
         if trouble != self._trouble:
-            self._talk.say(f"warning: {trouble}" if trouble else "What is listed is of this moment again.")
+            self._talk.say(f"warning: {trouble}" if trouble else "The list is up to date again.")
             self._trouble = trouble
         now = {str(document[self._key]): (self._signature(document), document) for document in documents}
         if self._last is None:

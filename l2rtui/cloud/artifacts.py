@@ -76,7 +76,7 @@ class Artifacts:
             except StoreError as error:
                 raise UsageError(f"{self.root} names no bucket.", "Write s3://BUCKET/PREFIX.") from error
         elif "://" in root:
-            raise UsageError(f"{root} is no place for checkpoints.", "Use s3://BUCKET/PREFIX or a folder.")
+            raise UsageError(f"{root} is not a place for checkpoints.", "Use s3://BUCKET/PREFIX or a folder.")
         else:
             self._folder = Path(root).expanduser()
 

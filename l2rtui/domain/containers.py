@@ -210,7 +210,7 @@ class PodSettings:
                 return f"the mount {path} names a claim and a folder of the node: choose one"
             # The name of a claim is one component of a path, on every backend.
             if "/" in mount.claim or mount.claim in (".", ".."):
-                return f"{mount.claim!r} is no name of a claim"
+                return f"{mount.claim!r} is not a claim name"
             # As the Kubernetes API demands of subPath, here for every backend.
             if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
                 return f"the sub_path {mount.sub_path!r} leaves its volume"

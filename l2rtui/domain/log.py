@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from runtime.base.contract import METRIC_PREFIX
+
+_MOST_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,13 @@ class CommandOutput:
     code: int
     out: bytes
     err: bytes
+
+
+def last_words(lines: Iterable[str]) -> str:
+    """Return the last line that a process has written and that is no metric record, such as its error's."""
+    words = ""
+    for line in lines:
+        text = line.strip()
+        if text and METRIC_PREFIX not in text:
+            words = text
+    return words.removeprefix("l2r-runtime: ")[:_MOST_WORDS]

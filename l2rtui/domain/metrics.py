@@ -277,8 +277,10 @@ class PodMetrics:
         gpu_percent: Utilisation of its GPU; None if unknown. gpu_memory_bytes: Memory in use on that GPU.
         step: Current activity: state of a job step or of an elastic process; empty if unknown.
         round: Number of the rendezvous round of an elastic job; None elsewhere.
-        has_steps: It counts training steps, so that its writer writes regularly.
-        interval_seconds: Longest recent time between two records of its writer; 0 after the first record.
+        has_steps: It counts steps of training, so that its writer writes regularly.
+        interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
+        step_seconds: Time of the last step of its environment; all three are 0 while steps take less than a second.
+        longest_step_seconds: Of the longest. stepping_seconds: of the present one so far.
     """
 
     kind: str
@@ -297,6 +299,9 @@ class PodMetrics:
     round: int | None = None
     has_steps: bool = False
     interval_seconds: float = 0.0
+    step_seconds: float = 0.0
+    longest_step_seconds: float = 0.0
+    stepping_seconds: float = 0.0
 
     @property
     def is_worth_following(self) -> bool:

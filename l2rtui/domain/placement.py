@@ -126,10 +126,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
     for part in text.split(","):
         if not re.fullmatch(r"\d+(-\d+)?", part.strip(), re.ASCII):
-            raise ValueError(f"{part.strip()!r} is no seed: write whole numbers and ranges, such as 0-11 or 1,5,7")
+            raise ValueError(
+                f"{part.strip()!r} is not a seed: write whole numbers and ranges, such as 0-11 or 1,5,7"
+            )
         span = _span(part.strip())
         if span[-1] > MAX_SEED:
-            raise ValueError(f"{part.strip()!r} is no seed: the largest is {MAX_SEED}")
+            raise ValueError(f"{part.strip()!r} is not a seed: the largest is {MAX_SEED}")
         seeds.update(dict.fromkeys(span))
     return tuple(seeds)
 
@@ -139,7 +141,7 @@ def _span(text: str) -> range:
     low, high = int(first), int(last or first)
     # The bound keeps a typing mistake such as 0-99999999 from filling the memory.
     if high < low or high - low > 4096:
-        raise ValueError(f"{text!r} is no range: write the lower number first, at most 4096 apart")
+        raise ValueError(f"{text!r} is not a range: write the lower number first, at most 4096 apart")
     return range(low, high + 1)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import Placement, Seat
+from l2rtui.domain.placement import Pin, Placement, Seat
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import RunSpec, SetSpec, pod_name
 
@@ -99,10 +100,11 @@ class LaunchPlan:
     """All objects that one launch creates.
 
     Attributes:
-        conflicts: Sentences on replicas without a slot; preflight refuses a plan that has any.
-        objects: Objects of the backend, if there are more than the runs and their pods; otherwise empty.
-        wave: Number of pods to start before waiting until they run; 0 starts all together.
-        overcommitted: Slots that another pod already holds, used because the user allowed it.
+        conflicts: Replicas without a slot; preflight refuses the plan for each.
+        objects: Objects of the backend, where there are more than the runs and their pods; empty otherwise.
+        wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
+        overcommitted: Slots that another pod holds already, used because the person allowed it.
+        pins: Slots that the person named, to which a later scale keeps; empty for none.
     """
 
     runs: tuple[RunPlan, ...]
@@ -110,6 +112,7 @@ class LaunchPlan:
     objects: tuple[PlanStep, ...] = ()
     overcommitted: tuple[SlotId, ...] = ()
     wave: int = 0
+    pins: tuple[Pin, ...] = ()
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
@@ -128,6 +131,22 @@ class LaunchPlan:
                 detail = f"{pod.set_spec.role} on {where}: {' '.join(pod.set_spec.command)}"
                 steps.append(PlanStep(StepVerb.CREATE, "Pod", pod.name, detail))
         return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlaces:
+    """Places that the launch of a run has chosen.
+
+    Attributes:
+        slots: Of each replica, by the name of its pod.
+        pins: Slots that the person named; empty where the launch was free to choose.
+    """
+
+    slots: Mapping[str, tuple[SlotId, ...]]
+    pins: tuple[Pin, ...] = ()
+
+
+NO_PLACES: Final = PlannedPlaces({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     yield from shared_pods(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
-        yield Finding(Severity.OK, "slots", f"{nodes}: every slot that is asked for is free")
+        yield Finding(Severity.OK, "slots", f"{nodes}: every requested slot is free")
     for name in sorted({slot.node for slot in slots}):
         node = snapshot.nodes.get(name)
         if node is None:
@@ -183,7 +183,7 @@ def shared_pods(plan: LaunchPlan) -> Iterable[Finding]:
         if part.workers_per_pod > 1 and part.workers_in_pod == 1
     }
     for name, run in ignored.items():
-        sentence = "each worker has a slot of its own, and workers_per_pod counts with binding device-plugin alone"
+        sentence = "each worker has its own slot: workers_per_pod only applies with binding device-plugin"
         yield Finding(Severity.OK, f"{run.spec.name}/{name}", sentence)
 
 
@@ -227,11 +227,11 @@ def _room_on(node: Node, cores: float, memory: int) -> Iterable[Finding]:
     # that.
     if node.cpu_cores and cores > node.cpu_cores:
         requested, available = format_cores(cores), format_cores(node.cpu_cores)
-        sentence = f"{requested} CPU cores are asked of {node.name}, which has {available}: it will be slow"
+        sentence = f"{requested} CPU cores are requested on {node.name}, which has {available}: it will be slow"
         yield Finding(Severity.WARNING, node.name, sentence)
     # A node without metrics reports no memory in use; then its whole memory counts as available.
     left = node.memory_bytes - (node.memory_used_bytes or 0)
     if node.memory_bytes and memory > left:
-        asked_of = f"{format_bytes(memory)} of memory are asked of {node.name}"
+        asked_of = f"{format_bytes(memory)} of memory are requested on {node.name}"
         sentence = f"{asked_of}, which has {format_bytes(left)} left: processes may be killed"
         yield Finding(Severity.WARNING, node.name, sentence)

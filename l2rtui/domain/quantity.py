@@ -30,7 +30,7 @@ def parse_quantity(text: str | float) -> float:
     except OverflowError:  # a whole number with more than 308 digits
         value = inf
     if not isfinite(value):
-        raise ValueError(f"{text!r} is no number of cores or bytes")
+        raise ValueError(f"{text!r} is not a number of cores or bytes")
     return value
 
 

@@ -16,10 +16,10 @@ from typing import Final
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.queue.tickets import QUEUED
-from l2rtui.domain.snapshot import PodView, RunView, has_finished
-from l2rtui.domain.status import Level, Phase, Status
+from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
+from l2rtui.domain.status import EVICTIONS, Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
-from runtime.base.contract import EXIT_NOT_FINITE
+from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
 from runtime.base.return_trend import FALLEN_SECONDS
 
@@ -41,8 +41,15 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status(QUEUED, Level.WAIT, run.message)
     # The backend's own reason, such as Unsupervised, explains more than the state of the pods.
     if run.reason:
-        return Status(run.reason, Level.WARN, run.message or run.reason)
-    failing = [pod for pod in pods if pod.is_failing]
+        level = Level.BAD if run.reason == LOST else Level.WARN
+        return Status(run.reason, level, run.message or run.reason)
+    # A controller leaves a pod that was evicted beside the one that replaced it.
+    alive = {(pod.set_name, pod.index) for pod in pods if not pod.phase.is_over}
+    failing = [
+        pod
+        for pod in pods
+        if pod.is_failing and not (pod.reason in EVICTIONS and (pod.set_name, pod.index) in alive)
+    ]
     if failing:
         others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
         return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
@@ -53,6 +60,9 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     over = sum(pod.phase.is_over for pod in pods)
     if has_finished(run, pods) or (pods and over == len(pods)):
         return Status("Completed", Level.DONE, "has finished")
+    if unknown := [pod for pod in pods if pod.phase is Phase.UNKNOWN]:
+        others = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return Status("Unknown", Level.WARN, f"{unknown[0].name} {unknown[0].status.sentence}{others}")
     if ready + over >= replicas > 0:
         return Status("Running", Level.OK, f"{_pods_run(ready)}, {over} {'has' if over == 1 else 'have'} finished")
     sentence = f"{ready} of {counted(replicas, 'pod')} ready"
@@ -90,6 +100,11 @@ FRESH_SECONDS: Final = 8.0
 """Age up to which a learner's record proves that it waits now. An older record may come from a learner that
 stopped. Its workers then stop too, and their next records, which come every ten seconds, would look like the cause.
 """
+SLOW_STEP_SECONDS: Final = 5.0
+"""Time of a step of an environment that is told where its learner waits."""
+HUNG_STEP_SECONDS: Final = 60.0
+_HUNG_STEPS: Final = 5.0
+"""Longest steps so far, of the worker itself, after which the present one counts as hung."""
 _MOST_NAMED: Final = 3
 """Maximum number of culprits named in a sentence; the others are counted."""
 
@@ -141,8 +156,8 @@ class LearningState:
 
     @property
     def is_worth_explaining(self) -> bool:
-        """True if the records of other pods may name the cause."""
-        return self.state in (Learning.LIVE, Learning.SLOW, Learning.STARVED)
+        """True where the records of other pods may name the cause."""
+        return self.state in (Learning.STARTING, Learning.LIVE, Learning.SLOW, Learning.STARVED)
 
     @property
     def is_fault(self) -> bool:
@@ -206,12 +221,9 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
         return LearningState(Learning.DONE, now, "has finished" + _limit_reached(run, pods, reports))
     centre = _centre(run, pods)
-    failing = [pod for pod in centre if pod.is_failing]
-    # A group continues with the remaining pods; if a learner or a step fails, its run ends.
-    if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
-        sentence = _ended(failing[0])
-        return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, sentence)
-    # Without storage its records would seem to stop too; that is not the learner's fault.
+    if (failed := _failed(run, pods, centre, now)) is not None:
+        return failed
+    # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
     if any(pod.ready for pod in centre):
@@ -224,13 +236,31 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     return LearningState(Learning.STARTING, run.created or now, sentence)
 
 
+def _failed(run: RunView, pods: Sequence[PodView], centre: Sequence[PodView], now: float) -> LearningState | None:
+    """Return the state of a run that cannot learn any further; otherwise None."""
+    failing = [pod for pod in centre if pod.is_failing]
+    # A group continues with the remaining pods; if a learner or a step fails, its run ends.
+    if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
+        return _not_finite(failing[:1], now) or LearningState(Learning.FAILED, now, _ended(failing[0]))
+    if run.reason == LOST:
+        return LearningState(Learning.FAILED, now, run.message)
+    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
+        return LearningState(Learning.FAILED, now, f"its environment is at fault: {_ended(pod)}")
+    return None
+
+
 def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
     """Return the state of a run whose learner ended with non-finite numbers; otherwise None."""
     pod = next((pod for pod in centre if pod.exit_code == EXIT_NOT_FINITE), None)
     if pod is None:
         return None
-    sentence = "its numbers are not finite any more: lower the learning rate, or bound the rewards"
+    sentence = "its numbers are no longer finite: lower the learning rate, or bound the rewards"
     return LearningState(Learning.DIVERGED, now, f"{sentence}; {_ended(pod)}")
+
+
+def _with_environment_fault(pods: Sequence[PodView]) -> PodView | None:
+    """Return a pod whose environment breaks its interface: with its code as it is no restart helps."""
+    return next((pod for pod in pods if pod.exit_code == EXIT_ENVIRONMENT and not pod.is_terminating), None)
 
 
 def _ended(pod: PodView) -> str:
@@ -263,8 +293,11 @@ LOST_RESTARTS: Final = 3
 def lost_pod(run: RunView, pods: Sequence[PodView]) -> PodView | None:
     """Return the pod because of which a run can no longer finish; None while it can.
 
-    Such a pod learns, has failed permanently, and has no successor. A group is lost only with its last pod.
+    That is a pod that learns, has failed for good, and has no successor: a group is lost with the last of them. One
+    whose environment breaks its interface is lost whatever its role.
     """
+    if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
+        return pod
     centre = _centre(run, pods)
     # A controller may leave a failed pod behind after replacing it.
     alive = {(pod.set_name, pod.index) for pod in centre if not _has_failed_for_good(pod)}
@@ -344,9 +377,18 @@ def _of_learner(
         return LearningState(Learning.STALLED, now - look.age, sentence)
     if not look.has_updated and _is_starting(look):
         sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"
-        return LearningState(Learning.STARTING, now - look.running, sentence)
+        _, named = _culprits(pods, reports, now, is_waiting=False)
+        workers = [pod for pod in pods if pod.role is Role.WORKER]
+        if workers and all(_fails_again(pod, reports) for pod in workers):
+            see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
+            return LearningState(Learning.STARVED, now - look.running, f"gets no data: {named}; {see}")
+        slow = f"; {named}" if named and _slow_workers(pods, reports) else ""
+        return LearningState(Learning.STARTING, now - look.running, sentence + slow)
     idle = now - look.at(progress.updated_at) if look.has_updated else look.running
     culprits = _culprits(pods, reports, now, is_waiting=look.waits)
+    if (progress.waits_since or idle > look.patience) and _slow_workers(pods, reports):
+        sentence = f"{culprits[1]}; its environment sets the pace, and nothing is lost"
+        return LearningState(Learning.SLOW, now - idle, sentence)
     return _of_pace(
         run, learner, look, idle, culprits, _silent_evaluator(pods, reports, now) or _restarted(pods, reports)
     )
@@ -434,7 +476,7 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
         is_waiting: Its learner waits, so that signs count that otherwise mean nothing: a worker that a full replay
             holds back has no rate either.
     """
-    if pod.is_failing or (is_waiting and not pod.ready):
+    if _fails_again(pod, reports) or (is_waiting and not pod.ready):
         return pod.status.sentence
     record, seconds = reports.pods.get(pod.uid), reports.ages.get(pod.uid, 0.0)
     if not pod.ready:
@@ -443,6 +485,8 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
         patience = LATE_WORKER_SECONDS if is_waiting else MUTE_WORKER_SECONDS
         is_late = pod.started is not None and now - pod.started > patience
         return "has printed nothing yet" if is_late and pod.uid in reports.read_pods else ""
+    if slow := _slow_step(record, seconds):
+        return slow
     if record.simulator in ("lost", "given up"):
         return f"its simulator is {record.simulator}, {counted(record.simulator_restarts, 'restart')}"
     if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):
@@ -457,6 +501,41 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     if record.simulator == "starting":
         return f"starts its simulator, {counted(record.simulator_restarts, 'restart')}"
     return "has no env step" if record.rate == 0 else ""
+
+
+def _fails_again(pod: PodView, reports: RunReports) -> bool:
+    """True for a pod that fails, or has failed and has not written a record since it began again."""
+    if pod.is_failing:
+        return True
+    has_failed = bool(pod.restarts) and pod.exit_code not in (None, 0) and not pod.is_terminating
+    record = reports.pods.get(pod.uid)
+    return has_failed and (record is None or record.time < (pod.started or 0.0))
+
+
+def _slow_step(record: PodMetrics, seconds: float) -> str:
+    """Return a sentence about an environment whose steps take long, judged by its own past; empty for none.
+
+    Args:
+        seconds: Age of the record.
+    """
+    present = record.stepping_seconds + seconds if record.stepping_seconds else 0.0
+    if present > max(HUNG_STEP_SECONDS, _HUNG_STEPS * record.longest_step_seconds):
+        before = f", the longest before {record.longest_step_seconds:.0f} s" if record.longest_step_seconds else ""
+        return f"hangs: the present step of its environment has taken {age(present)}{before}"
+    if record.step_seconds >= SLOW_STEP_SECONDS:
+        return f"slow: last step took {record.step_seconds:.0f} s"
+    return f"slow: its present step has taken {present:.0f} s" if present >= SLOW_STEP_SECONDS else ""
+
+
+def _slow_workers(pods: Sequence[PodView], reports: RunReports) -> bool:
+    """True where all workers that run are slow, and none hangs."""
+    workers = [pod for pod in pods if pod.role is Role.WORKER and pod.ready]
+    sentences = [
+        _slow_step(reports.pods[pod.uid], reports.ages.get(pod.uid, 0.0))
+        for pod in workers
+        if pod.uid in reports.pods
+    ]
+    return bool(sentences) and len(sentences) == len(workers) and all(text.startswith("slow") for text in sentences)
 
 
 def _is_cut_off(pod: PodView, reports: RunReports, now: float) -> bool:

@@ -44,7 +44,7 @@ class Secret:
             return f"{self.name} would hold nothing"
         for key, value in self.values:
             if self.kind is SecretKind.VARIABLES and not _VARIABLE.fullmatch(key):
-                return f"{key!r} is no name of a variable"
+                return f"{key!r} is not a variable name"
             if not value:
                 return f"{key} is empty"
             if "\0" in value:

@@ -130,6 +130,10 @@ class SetView:
     replicas: int
 
 
+LOST = "Lost"
+"""Reason of a run that somebody has taken apart: what makes its pods is gone."""
+UNSEEN = "Unseen"
+"""Reason of pods and runs that cannot be seen any more, though their backend answers; they are as of then."""
 UNSUPERVISED = "Unsupervised"
 """Reason of a run whose supervisor ended before it; ``Backend.adopt`` starts a new supervisor."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from l2rtui.domain.quantity import counted
 
@@ -46,6 +47,13 @@ class Status:
     sentence: str
 
 
+LOGIN_REFUSED = "login refused since "
+"""Beginning of the problem of a login that a server does not accept any more; a time follows."""
+EVICTIONS: Final = frozenset({
+    "Evicted", "Preempted", "NodeLost", "NodeShutdown", "Shutdown",
+    "PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI", "TaintManagerEviction",
+})  # fmt: skip
+"""Reasons of pods and events: the node, the scheduler or an administrator ended the pod, and not its run."""
 CRASH_LOOP = "CrashLoopBackOff"
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
             9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}  # fmt: skip

@@ -53,6 +53,18 @@ class Guard:
         self._cookie = f"l2rtui-{secrets.token_hex(4)}"
         self._is_used = False
 
+    def has_session(self, head: bytes) -> bool:
+        """Say whether the head of a request has the session's cookie."""
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.strip().lower() != b"cookie":
+                continue
+            for pair in value.decode("latin-1").split(";"):
+                cookie, _, secret = pair.strip().partition("=")
+                if cookie == self._cookie and _is_same(secret, self._session):
+                    return True
+        return False
+
     def middleware(self) -> Middleware:
         """Return the middleware before every handler, including those of the WebSocket and of files."""
 
@@ -66,9 +78,11 @@ class Guard:
 
         return guarded
 
-    @staticmethod
-    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the security headers to a response; a handler of aiohttp's `on_response_prepare`."""
+        if not _is_same(request.cookies.get(self._cookie, ""), self._session):
+            # The next request may have the cookie, on a connection that counts as the owner's.
+            response.force_close()
         host = request.host if _name_of(request.host) in _LOOPBACK else ""
         for name, value in _HEADERS.items():
             response.headers[name] = value.format(sockets=f"ws://{host}" if host else "")

@@ -27,6 +27,7 @@ from textual_serve.server import Server, to_int
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import UsageError
+from l2rtui.serve.door import QuietLoop, Strangers, raise_descriptor_limit
 from l2rtui.serve.guard import Guard
 from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
 
@@ -39,6 +40,7 @@ server.
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0
 """Time for the apps to end in order; after that they end with this process (see `terminal_guard.end_with`)."""
+_BACKLOG: Final = 128
 _HEARTBEAT_SECONDS: Final = 15.0
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _TAB: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -111,6 +113,7 @@ def serve(command: Sequence[str], port: int, announce: Callable[[str], None]) ->
     Raises:
         UsageError: the port cannot be bound.
     """
+    raise_descriptor_limit()
     listener = _bind(port)
     with listener, contextlib.redirect_stdout(_SanitizedStream(sys.stderr)):
         # `exec`: the app is a direct child, without a shell in between that would survive us.
@@ -127,10 +130,15 @@ async def _serve(command: str, listener: socket.socket, announce: Callable[[str]
         shutdown_timeout=_CLOSE_SECONDS,
     )
     await runner.setup()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(QuietLoop(lambda sentence: print(sentence, file=sys.stderr)))
+    handlers = runner.server
+    assert handlers is not None  # noqa: S101  (after setup)
     with _signals() as stopped:
-        await web.SockSite(runner, listener).start()
+        listening = await loop.create_server(Strangers(guard, handlers).connection, sock=listener, backlog=_BACKLOG)
         announce(f"http://{LOOPBACK}:{listener.getsockname()[1]}/?token={guard.token}")
         number = await stopped
+    listening.close()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(runner.cleanup(), _CLOSE_SECONDS * 2)
     return 128 + number

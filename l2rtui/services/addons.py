@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests import rbac
 from l2rtui.backends.registry import eks_token
 from l2rtui.domain.imageref import parse_image
 from l2rtui.errors import L2RError
@@ -25,7 +27,9 @@ VERSION = "l2rtui.io/version"
 _APPLIES_API_SERVICES = (1, 21)
 """Kubernetes before this version closes the connection when an APIService is applied on the server side."""
 _LOOKUP_SECONDS: Final = 10.0
-"""For all registries together: behind a firewall the installation must not wait for each of them."""
+"""For all registries together: an installation behind a wall must not wait for each of them."""
+EVERYBODY: Final = "system:authenticated"
+"""Group of everybody who can log in to a cluster."""
 _EFS_DRIVER: Final = "efs.csi.aws.com"
 
 
@@ -141,7 +145,42 @@ async def apply_addons(
     if file_system:
         objects.append(("shared files", shared_volume(file_system)))
     digests = {image.name: image.digest for image in images if image.digest}
+    async with aclosing(_apply_all(context, kubeconfig, objects, digests, dry_run=dry_run)) as applied:
+        async for item in applied:
+            yield item
+
+
+async def prepare_claims(
+    context: str, kubeconfig: str | None = None, *, users: Sequence[str] = (), dry_run: bool = False
+) -> AsyncGenerator[Applied, None]:
+    """Make the namespace in which the users of all namespaces claim slots.
+
+    Args:
+        users: Those who may claim there; empty for everybody who can log in.
+
+    Raises:
+        ApiError: the server refuses an object; names it.
+    """
+    from l2rtui import bounded_yaml
+
+    texts = [rbac.claims_manifest(user) for user in users] or [rbac.claims_manifest(EVERYBODY, "Group")]
+    objects = {str(manifest): ("claims", manifest) for text in texts for manifest in bounded_yaml.load_all(text)}
+    async with aclosing(_apply_all(context, kubeconfig, list(objects.values()), {}, dry_run=dry_run)) as applied:
+        async for item in applied:
+            yield item
+
+
+async def _apply_all(
+    context: str,
+    kubeconfig: str | None,
+    objects: Sequence[tuple[str, dict[str, Any]]],
+    digests: Mapping[str, str],
+    *,
+    dry_run: bool,
+) -> AsyncGenerator[Applied, None]:
+    """Apply objects, each of which has the name of its add-on."""
     api = await connect(context, kubeconfig, eks_token=eks_token)
+    made = {manifest["metadata"]["name"] for _, manifest in objects if manifest["kind"] == "Namespace"}
     try:
         for addon, manifest in objects:
             meta = manifest["metadata"]
@@ -150,7 +189,9 @@ async def apply_addons(
                 await _pin(api, manifest, digests)
                 await _apply(api, manifest, dry_run=dry_run)
             except ApiError as error:
-                sentence = f"The add-on {addon} was not applied: {name}: {error.message}"
+                if dry_run and error.is_not_found and meta.get("namespace") in made:
+                    continue  # its namespace is made by none but a real request
+                sentence = f"{addon} was not applied: {name}: {error.message}"
                 raise L2RError(sentence, error.hint) from error
             outcome = "would be applied" if dry_run else "applied"
             version = (meta.get("annotations") or {}).get(VERSION, "")

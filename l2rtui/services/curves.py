@@ -31,7 +31,7 @@ from runtime.base.metric_records import number, parse_record
 MAX_RUNS: Final = 64
 """Runs whose curves are stored; the least recently viewed are dropped first, and read back on demand."""
 _FILES: Final = ("metrics.jsonl.1", "metrics.jsonl")
-"""Files of records, the older one first: ``runtime.base.metrics.RecordFile`` rotates once."""
+"""Files of records, the older one first: ``runtime.base.metrics.RecordFile`` thins what is old."""
 _LEARNER: Final = b'{"l2r":"learner"'
 _CHUNK_BYTES: Final = 256 * 1024
 """Bytes parsed at a time in a thread, some milliseconds: the end of the app must not wait for more."""

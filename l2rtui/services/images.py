@@ -129,7 +129,7 @@ def named(name: str) -> ImageRef:
     try:
         return parse_image(name)
     except ValueError as error:
-        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
+        raise UsageError(f"{name!r} is not an image name: {error}.") from None
 
 
 def destination(name: str) -> ImageRef:
@@ -263,7 +263,7 @@ async def push(
                 hint = f"Do `l2rtui image login {image.registry}`."
                 raise BackendError(f"{image.registry} does not let us push {image}: {reason}.", hint) from error
             if attempt == PUSH_ATTEMPTS:
-                hint = "What has arrived is kept: push again."
+                hint = "Layers that have arrived are kept: push again."
                 raise BackendError(f"{image} was not pushed in {attempt} attempts: {reason}.", hint) from error
             yield Progress(f"push: cut ({reason}); again in {pause:g} s", is_step=True)
             await asyncio.sleep(pause)
@@ -332,5 +332,5 @@ async def pinned(name: str) -> str:
     try:
         return str(image.pinned(await digest_of(image)))
     except L2RError as error:
-        hint = f"{error.hint} Or add --no-pin: nodes then take what the tag stands for when they pull.".strip()
+        hint = f"{error.hint} Or add --no-pin: nodes then use the tag when they pull.".strip()
         raise BackendError(error.message, hint) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -17,14 +18,23 @@ from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
 from l2rtui.domain.containers import Binding
+from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, place
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone, plan_launch, plan_pod
+from l2rtui.domain.plan import (
+    NO_PLACES,
+    LaunchPlan,
+    PlannedPlaces,
+    ScalePlan,
+    StepDone,
+    plan_launch,
+    plan_pod,
+)
 from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.domain.workload import RunSpec, with_binding, without_shared_pods
+from l2rtui.domain.workload import RunSpec, pod_name, with_binding, without_shared_pods
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
 from l2rtui.services.elastic_preflight import check_elastic
@@ -141,11 +151,12 @@ async def prepare_runs(
     # Made here, not by a backend: a failed launch is rolled back by exactly these ids.
     uids = uids or [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
-    plan = replace(plan, wave=wave)
+    plan = replace(plan, wave=wave, pins=pins)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
-    facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    checks = (*check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    facts = dict.fromkeys((*notes, *ignored, *checks))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
 
@@ -226,7 +237,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
         if isinstance(error, RefusedError):
             raise
-        back = "What was started was taken back; nothing is left." if receipts else "Nothing was created."
+        back = "The launch was rolled back; nothing is left." if receipts else "Nothing was created."
         raise LaunchError(f"{error.message} {back}", error.hint) from error
     except (asyncio.CancelledError, GeneratorExit):
         # Shielded: a second Ctrl-C must not leave half a roll-back behind.
@@ -258,8 +269,10 @@ async def take_back(
     return receipts
 
 
-async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: float) -> ClusterSnapshot:
-    """Wait until every pod of the runs is Running, and stays so for a moment, or has completed successfully.
+async def wait_running(
+    backend: Backend, runs: Sequence[str], timeout_seconds: float, *, settle_seconds: float = SETTLE_SECONDS
+) -> ClusterSnapshot:
+    """Wait until every pod of the runs is Running, and stays so for `settle_seconds`, or has finished well.
 
     Raises:
         LaunchError: a pod failed, or the timeout expired; names the pod and its state. The runs stay as they are.
@@ -269,7 +282,7 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
         async with asyncio.timeout(timeout_seconds), aclosing(backend.watch()) as batches:
             async for changes in batches:
                 snapshot = apply(snapshot, changes)
-                if _all_run(snapshot, runs) and await _stay_running(backend, runs, snapshot):
+                if _all_run(snapshot, runs) and await _stay_running(backend, runs, snapshot, settle_seconds):
                     break
     except TimeoutError:
         snapshot = await backend.snapshot()
@@ -283,18 +296,25 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
     return snapshot
 
 
-async def _stay_running(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
-    """Return True if the same processes still run after a moment: a process that dies immediately was
-    Running, too.
-    """
-    await asyncio.sleep(SETTLE_SECONDS)
-    # Restarts are compared too: a pod that crashed and restarted is Running again, with another count.
-    after = await backend.snapshot()
+async def _stay_running(
+    backend: Backend, runs: Sequence[str], before: ClusterSnapshot, settle_seconds: float
+) -> bool:
+    """Return True if the same processes still run after a time: a process that dies soon was Running, too."""
 
     def processes(snapshot: ClusterSnapshot) -> set[tuple[str, int]]:
         return {(pod.uid, pod.restarts) for run in runs for pod in snapshot.pods_of(run)}
 
-    return _all_run(after, runs) and processes(after) == processes(before)
+    until = time.monotonic() + settle_seconds
+    while True:
+        await asyncio.sleep(min(SETTLE_SECONDS, settle_seconds))
+        # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
+        after = await backend.snapshot()
+        if not _all_run(after, runs) or processes(after) != processes(before):
+            return False
+        if time.monotonic() >= until or all(
+            pod.phase is Phase.SUCCEEDED for run in runs for pod in after.pods_of(run)
+        ):
+            return True
 
 
 def _next_step(pod: PodView | None, runs: Sequence[str]) -> str:
@@ -323,15 +343,37 @@ async def scale(
     *,
     overcommit: bool = False,
 ) -> ScalePlan:
-    """Set the number of replicas of a set.
+    """Give a set another number of replicas; arguments and errors are those of `plan_scale`.
 
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.
-        overcommit: Share slots with other pods if no slot is free.
+    """
+    plan = await plan_scale(backend, run, set_name, replicas, overcommit=overcommit)
+    await carry_out_scale(backend, plan, grace_seconds)
+    return plan
+
+
+async def carry_out_scale(backend: Backend, plan: ScalePlan, grace_seconds: float | None = None) -> None:
+    """Carry out a planned scale."""
+    _log.info("scale %s/%s to %d: begins", plan.run, plan.set_name, plan.replicas)
+    await backend.scale(plan, grace_seconds)
+    journal.record("scale", f"{plan.run}/{plan.set_name}", "asked", replicas=plan.replicas)
+
+
+async def plan_scale(
+    backend: Backend, run: str, set_name: str, replicas: int, *, overcommit: bool = False
+) -> ScalePlan:
+    """Plan another number of replicas for a set; nothing is changed.
+
+    Replicas come back to the places of the run's plan; more of them stay on the slots that the person named at the
+    launch, if any.
+
+    Args:
+        overcommit: Share slots with other pods where none is free.
 
     Raises:
-        NotFoundError: the run or the set does not exist.
-        RefusedError: the number is not possible, or there is no free slot; nothing was changed.
+        NotFoundError: there is no such run or set.
+        RefusedError: the number is not possible, or there is no free slot.
     """
     snapshot = await backend.snapshot()
     if snapshot.run_named(run) is None:
@@ -354,9 +396,17 @@ async def scale(
         if other.index < present.get(other.set_name, 0)
     ]
     wish = [spec.with_replicas(set_name, replicas)]
-    placement = place(wish, snapshot.ledger, existing=existing, overcommit=overcommit)
+    places = await backend.renderer.places(run) if backend.renderer is not None else NO_PLACES
+    back = _seats_of_the_plan(wish[0], set_name, places, snapshot, existing)
+    ledger = snapshot.ledger.without(frozenset(slot for seat in back for slot in seat.slots))
+    pins = _open_pins(places.pins, ledger, overcommit=overcommit)
+    on = ",".join(map(str, places.pins))
+    if on and not pins and len(existing) + len(back) < sum(part.num_pods for part in wish[0].sets):
+        hint = "Free slots first, or scale to fewer."
+        raise RefusedError(f"{run}/{set_name} was launched on {on}, where no slot is free.", hint)
+    placement = place(wish, ledger, pins=pins, existing=[*existing, *back], overcommit=overcommit)
     scaled = spec.set_named(set_name) or set_spec
-    seats = [seat for seat in placement.seats if seat.set_name == set_name]
+    seats = [*back, *(seat for seat in placement.seats if seat.set_name == set_name)]
     plan = ScalePlan(
         run,
         set_name,
@@ -367,11 +417,42 @@ async def scale(
         overcommitted=placement.overcommitted,
     )
     if plan.conflicts:
-        raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Free slots first, or scale to fewer.")
-    _log.info("scale %s/%s to %d: begins", run, set_name, replicas)
-    await backend.scale(plan, grace_seconds)
-    journal.record("scale", f"{run}/{set_name}", "asked", replicas=replicas)
+        pinned = f"; it was launched on {on}" if on else ""
+        raise RefusedError(f"{'; '.join(plan.conflicts)}{pinned}.", "Free slots first, or scale to fewer.")
     return plan
+
+
+def _open_pins(pins: Iterable[Pin], ledger: Ledger, *, overcommit: bool) -> tuple[Pin, ...]:
+    """Return the pins without exact slots that are in use, by the run itself most often."""
+    states = {(slot.node, slot.gpu, slot.slot): usage.state for slot, usage in ledger.slots.items()}
+    return tuple(
+        pin
+        for pin in pins
+        if pin.slot is None or overcommit or states.get((pin.node, pin.gpu, pin.slot)) is SlotState.FREE
+    )
+
+
+def _seats_of_the_plan(
+    spec: RunSpec, set_name: str, places: PlannedPlaces, snapshot: ClusterSnapshot, existing: Iterable[Seat]
+) -> list[Seat]:
+    """Return the seats of a set's missing replicas that the launch has chosen, as far as they are free now."""
+    part = spec.set_named(set_name)
+    if part is None or not part.pod.binding.chooses_gpu or part.pod.binding.is_counted:
+        return []
+    seated, in_use = {seat.pod for seat in existing}, set[SlotId]()
+    back = []
+    for index in range(part.num_pods):
+        seat = Seat(spec.name, set_name, index, places.slots.get(pod_name(spec.name, set_name, index), ()))
+        is_free = all(
+            (slot := snapshot.ledger.slots.get(slot_id)) is not None
+            and slot.state is SlotState.FREE
+            and slot_id not in in_use
+            for slot_id in seat.slots
+        )
+        if seat.pod not in seated and seat.slots and is_free:
+            in_use.update(seat.slots)
+            back.append(seat)
+    return back
 
 
 async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:

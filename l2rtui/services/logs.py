@@ -73,7 +73,7 @@ def pattern(text: str, option: str) -> re.Pattern[str] | None:
     try:
         return re.compile(text) if text else None
     except re.error as error:
-        raise UsageError(f"{option} {text!r} is no regular expression: {error}.") from None
+        raise UsageError(f"{option} {text!r} is not a regular expression: {error}.") from None
 
 
 async def merged(

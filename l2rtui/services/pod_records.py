@@ -52,6 +52,9 @@ def read(line: str) -> PodMetrics | None:
         gpu_memory_bytes=_number(record.get("gpu_memory_bytes")),
         round=None if turn is None else int(turn),
         has_steps=any(_number(record.get(name)) is not None for name in ("step", "epoch", "global_step")),
+        step_seconds=_number(record.get("step_seconds")) or 0.0,
+        longest_step_seconds=_number(record.get("longest_step_seconds")) or 0.0,
+        stepping_seconds=_number(record.get("stepping_seconds")) or 0.0,
     )
 
 

@@ -32,11 +32,11 @@ def load(source: str, folder: Path, where: str) -> Program | None:
     if "://" in source:
         match = _S3.fullmatch(source)
         if match is None or not _NAME.fullmatch(match[1]):
-            raise ValueError(f"{where}: program: {source!r} is no s3://BUCKET/KEY")
+            raise ValueError(f"{where}: program: {source!r} is not s3://BUCKET/KEY")
         return Program(match[1], url=source)
     path = folder / source
     if not _NAME.fullmatch(path.name):
-        raise ValueError(f"{where}: program: {path.name!r} is no plain name of a file")
+        raise ValueError(f"{where}: program: {path.name!r} is not a plain file name")
     try:
         with path.open("rb") as file:
             # One byte more than allowed, so that a file of any size is read only this far.
@@ -51,7 +51,7 @@ def load(source: str, folder: Path, where: str) -> Program | None:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{where}: program: {path} is no text in UTF-8") from None
+        raise ValueError(f"{where}: program: {path} is not UTF-8 text") from None
     if not text.strip():
         raise ValueError(f"{where}: program: {path} is empty")
     return Program(path.name, text)

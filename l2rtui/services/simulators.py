@@ -85,7 +85,7 @@ def decode_ppm(data: bytes) -> CameraImage:
     size = 3 * width * height
     # The size is checked before anything is allocated: the bytes come from inside the pod.
     if head is None or not 0 < size <= 3 * MAX_PIXELS or len(data) != head.end() + size:
-        raise BackendError("What came is no image.", "Its runtime may be of another version.")
+        raise BackendError("The answer is not an image.", "Its runtime may be of another version.")
     return CameraImage(width, height, data[head.end() :])
 
 

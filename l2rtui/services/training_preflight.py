@@ -12,19 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from l2rtui.backends.common.train_settings import settings_findings, train_settings
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import counted, format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.services.spec.own_classes import NEEDED, class_problem
-from runtime.base import bounded_json, environments, replay_memory
+from runtime.base import environments, replay_memory
 from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
 
-_RUNTIME = "l2r-runtime"
-_ROLES = ("learner", "worker", "evaluator")
-"""Subcommands of the runtime that make the environment of the settings."""
 MEMORY = "memory"
 """Subject of findings on the memory of replay, rollouts and batches."""
 
@@ -49,32 +47,26 @@ class _Place:
 def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
     """Return findings about environments and the memory of replay, rollouts and batches; each fact once."""
     findings: dict[tuple[str, str], Finding] = {}
+    checked: set[str] = set()
     for run in plan.runs:
-        settings = _settings(run)
+        settings = train_settings(run.spec)
         if settings is None:
             continue
+        # Seeds of an experiment have the same settings; each trial of a sweep has its own.
+        is_new = run.spec.train not in checked
+        checked.add(run.spec.train)
         checks = (
             _method(run, settings),
             _environment(run, settings),
             _collection(run, settings),
+            settings_findings(run.spec) if is_new else (),
+            _devices(run, settings),
             _memory(run, settings, snapshot),
         )
         for finding in itertools.chain(*checks):
             # Seeds of an experiment do not differ in anything checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
     return (*findings.values(), *_together(plan, snapshot))
-
-
-def _settings(run: RunPlan) -> Mapping[str, Any] | None:
-    """Return the settings of a run with processes of the runtime; None for other runs, and for invalid text."""
-    commands = (set_spec.command[:2] for set_spec in run.spec.sets if not set_spec.template)
-    if not any(len(command) == 2 and command[0] == _RUNTIME and command[1] in _ROLES for command in commands):
-        return None
-    try:
-        settings = bounded_json.loads(run.spec.train or "{}")
-    except ValueError:  # the runtime refuses it with its own sentence
-        return None
-    return settings if isinstance(settings, dict) else None
 
 
 def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -93,6 +85,19 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
             sentence = f"train.{setting} is {name}, and {problem}"
             page = "docs/gpu.md" if setting == "environment" else "docs/own-methods.md"
             yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"{page} shows a whole one.")
+
+
+def _devices(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a refusal if the learner shares its batches among more GPUs than its pod gets."""
+    learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
+    count = settings.get("devices", 1)
+    if learner is None or type(count) is not int or count <= max(1, learner.set_spec.gpus):
+        return
+    if settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu):  # replicas on one CPU
+        return
+    sentence = f"train.devices is {count}, and its learner gets {counted(max(1, learner.set_spec.gpus), 'GPU')}"
+    hint = f"Give it whole ones: --set learner.gpus={count}; or leave devices at 1."
+    yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
 
 
 def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -120,7 +125,7 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
         sentence = f"the run has no workers, and environment {name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
         if is_own:
-            hint += " With train.collect: device the learner steps a class on tensors by itself."
+            hint += " With train.collect: device the learner itself steps a class on tensors."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 
@@ -154,7 +159,7 @@ def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield a warning for each card and node that can hold the data of each learner of the plan, but not of all."""
     needs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for run in plan.runs:
-        settings = _settings(run)
+        settings = train_settings(run.spec)
         for pod in run.pods if settings is not None else ():
             if pod.set_spec.role is Role.LEARNER and (need := _need(pod, settings or {}, snapshot)) is not None:
                 name, room, size = need

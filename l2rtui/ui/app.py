@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 from textual import events
 from textual.app import SystemCommand
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.screen import Screen
 
 from l2rtui.config import Settings, user_name
@@ -31,6 +32,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import BackendError, ConfigError, L2RError
 from l2rtui.ui.home.splash import SplashScreen
 from l2rtui.ui.keys.key_queue import KeyQueueApp
+from l2rtui.ui.keys.palette import COMMANDS, is_meant
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext, ContextOpener, protected_name
 from l2rtui.ui.state.background import Background
@@ -78,6 +80,25 @@ process.
 """
 
 
+class ActionSearch(Provider):
+    """Actions of keys and commands for the palette, found by name, sentence and synonym."""
+
+    async def discover(self) -> Hits:
+        """Yield every action."""
+        for command in self.app.get_system_commands(self.screen):
+            yield DiscoveryHit(command.title, command.callback, help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        """Yield the actions whose name is like the query, or of which it says something."""
+        matcher = self.matcher(query)
+        for command in self.app.get_system_commands(self.screen):
+            name = command.title.partition("  ")[0].lstrip(":")
+            # A name that fits stands above a sentence that does.
+            score = matcher.match(command.title) or (0.4 if is_meant(query, name, command.help) else 0.0)
+            if score > 0:
+                yield Hit(score, matcher.highlight(command.title), command.callback, help=command.help)
+
+
 class L2RApp(KeyQueueApp):
     """App over one backend.
 
@@ -100,6 +121,7 @@ class L2RApp(KeyQueueApp):
     #body { height: 1fr; }
     """
     TITLE = "l2rtui"
+    COMMANDS = {ActionSearch}  # noqa: RUF012  (as Textual declares it)
     BINDINGS = bindings(KeyContext.APP)
     ESCAPE_TO_MINIMIZE = False
 
@@ -320,14 +342,21 @@ class L2RApp(KeyQueueApp):
         self._metrics.follow(message.snapshot.runs.values(), self.cluster.content.pods_of)
         self.cluster.content.learning_states.read_runs = self._metrics.read
         self._shown_in = time.monotonic() - began
-        for sentence in self._notifications_of_runs.update(message.snapshot):
+        vanished = self._notifications_of_runs.vanish(message.snapshot)
+        for sentence in (*self._notifications_of_runs.update(message.snapshot), *vanished):
             self.notify_terminal(sentence)
-        # The supervisor died with the machine or was killed. The run continues, but its pods are no longer
-        # restarted.
+        if vanished:
+            self.background.start(self._record_ends(), group="ends", what="the ends of runs")
+        # A supervisor that died with the machine or was killed: its run goes on, but nobody restarts its pods.
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:
             self._adopt(lost[uid])
         self._adopted = set(lost)  # a run that loses its supervisor again is adopted again
+
+    async def _record_ends(self) -> None:
+        from l2rtui.services.history.completion import complete_ended
+
+        await complete_ended(self.ctx.backend, self.cluster.snapshot, last_look=self.ctx.clock())
 
     def on_metrics_arrived(self, message: MetricsArrived) -> None:
         """Show new metrics of learners; drop metrics of deleted runs."""
@@ -450,6 +479,15 @@ class L2RApp(KeyQueueApp):
             for key in self.ctx.keys.of(KeyContext.CLUSTER):
                 if "%" not in key.action and not self.ctx.forbidden(key.action):
                     yield SystemCommand(f"{key.name}  {key.face}", key.tooltip, self._runner(key.action))
+            bound = {key.action.partition("(")[0] for key in self.ctx.keys.of(KeyContext.CLUSTER)}
+            for command in COMMANDS:
+                action = command.action
+                # Commands that take no argument and have no key are found here, too.
+                is_bare = "%" not in action and action.partition("(")[0] not in bound
+                if is_bare and not self.ctx.forbidden(action):
+                    yield SystemCommand(f":{command.name}", command.tooltip, self._runner(action))
+            charts = self._runner("pane('charts')")
+            yield SystemCommand("charts  8", "Charts of the marked runs: returns, speed, learning", charts)
         yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
         yield SystemCommand("screenshot", "Write this screen to a file, as SVG", self.action_save_screen)
 

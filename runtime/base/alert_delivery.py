@@ -89,7 +89,7 @@ def _address(rule: AlertRule, environ: Mapping[str, str]) -> str:
             with Path(rule.url_file).open("rb") as file:
                 address = file.read(_MAX_ADDRESS + 1).decode().strip()
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise DeliveryError(f"{where} cannot be read: {reason}") from None
     address = address.strip()
     if not address:
@@ -148,7 +148,7 @@ def _mail(address: str, fields: Mapping[str, Any]) -> None:
 
     program = next((path for path in _SENDMAIL if os.access(path, os.X_OK)), None)
     if program is None:
-        raise DeliveryError("there is no sendmail here")
+        raise DeliveryError("sendmail is not installed here")
     mail = EmailMessage()
     # A line end in a header would start another header; EmailMessage refuses it.
     mail["To"], mail["Subject"] = address, f"[l2r] {' '.join(str(fields['text']).split())[:200]}"

@@ -60,11 +60,11 @@ class AlertRule:
         if not self.when:
             return "when is empty: name states, such as failed"
         if wrong := next((state for state in self.when if not _is_state(state)), ""):
-            return f"when: {wrong[:40]!r} is no state: write {', '.join(STATES)} or learned=475"
+            return f"when: {wrong[:40]!r} is not a state: write {', '.join(STATES)} or learned=475"
         if self.to == "webhook":
             return self._webhook_problem()
         if self.to == "mail":
-            return "" if _MAIL.fullmatch(self.address) else "address is no address of a mail, such as ada@lab.org"
+            return "" if _MAIL.fullmatch(self.address) else "address is not an e-mail address, such as ada@lab.org"
         return "" if self.command and all(self.command) else "command is empty: write it as a list"
 
     def _webhook_problem(self) -> str:

@@ -117,7 +117,9 @@ EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
 EXIT_NOT_FINITE: Final = 65
-"""Losses, weights or environment data are infinite or NaN; a restart loads the newest checkpoint."""
+"""Losses, weights or what the environment gave are infinite or NaN; a restart loads the newest checkpoint."""
+EXIT_ENVIRONMENT: Final = 66
+"""The environment breaks its interface or its own spaces; its code has to change before a restart can help."""
 EXIT_INTERRUPTED: Final = 143
 """A step, a fetch, a training node or a parameter server was ended by SIGTERM before its work was done. Not 0: a
 job whose pod is evicted midway must not count as complete.
@@ -128,7 +130,8 @@ METRIC_PREFIX: Final = '{"l2r":"'
 """Start of the line of every metric record: JSON without spaces, its kind under ``l2r``.
 
 Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since the epoch). A learner's carries
-``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``policy_lag``
+``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``learned_env_steps`` (those
+behind its networks, fewer after a restart that lost some), ``policy_lag``
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``
@@ -139,8 +142,10 @@ process). With several GPUs they are the mean, and the sums.
 
 A worker's record has ``num_envs`` (copies of the environment that it steps). If it drives simulators also
 ``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``),
-``simulator_restarts``, ``simulator_fps`` (poses per second, of all) and ``simulator_error`` (the newest, a
-sentence, or null). If it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above.
+``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and ``simulator_error`` (the newest, a sentence,
+or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above. Where a
+step of the environment has taken a second or more: ``step_seconds`` (the last step), ``longest_step_seconds``, and
+while one takes so long ``stepping_seconds`` (so far).
 
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the

@@ -24,7 +24,7 @@ def parse_duration(value: str | float, *, allows_zero: bool = False) -> float:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     if not (seconds >= 0 if allows_zero else seconds > 0) or seconds > MAX_SECONDS:
-        raise ValueError(f"{value!r} is no duration: write seconds, or 30m, 12h, 1h30m, 2d")
+        raise ValueError(f"{value!r} is not a duration: write seconds, or 30m, 12h, 1h30m, 2d")
     return seconds
 
 

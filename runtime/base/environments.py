@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-BUILT_IN: Final = ("racing", "l2r", "digits")
+BUILT_IN: Final = ("racing", "l2r")
 """Names that are not Gymnasium ids."""
 DEFAULT: Final = "racing"
 """Default of the setting ``environment``."""
@@ -27,13 +27,22 @@ PETTINGZOO: Final = "pettingzoo:"
 CLASS_NAME: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Regular expression of a user's own class: package.module:Class."""
 PROCESSES: Final = "env_processes"
-"""Option of Gymnasium ids: one process per copy."""
+"""Option of Gymnasium's ids: a process for each copy."""
+CHECK_BOUNDS: Final = "check_bounds"
+"""Option of Gymnasium's and PettingZoo's ids: false where numbers may lie beyond the bounds of their space."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments that also exist in a version for the learner's device, from which the learner can collect itself."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
 """Gymnasium ids that the runtime steps itself if a spec gives no options: numbers, as below."""
-_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **CLASSIC}
+_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), **CLASSIC}
 """Numbers of an observation and of an action."""
+_CHOICES: Final[Mapping[str, tuple[int, ...]]] = {
+    "racing": (),
+    "l2r": (),
+    "CartPole-v1": (2,),
+    "Pendulum-v1": (),
+}
+"""Choices of each action; none where actions are numbers."""
 _VIEW: Final = (6, (32, 32, 1))
 """Numbers and image of racing with ``observation: view``."""
 _L2R_POSE: Final = 30
@@ -115,6 +124,11 @@ def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None
     if shape is None or environment in BUILT_IN:
         return shape
     return _stacked(shape, options.get(FRAME_STACK, 1))
+
+
+def action_choices(environment: str, options: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the number of choices of each action, () for numbers; None where only the environment itself knows."""
+    return None if options.get(WRAPPERS) and environment not in BUILT_IN else _CHOICES.get(environment)
 
 
 def _vector(environment: str) -> DataShape:

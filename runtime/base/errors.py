@@ -17,6 +17,10 @@ class NotFiniteError(Exception):
     """The environment or the training produced infinite numbers or NaN; the message says which."""
 
 
+class EnvironmentFault(Exception):  # noqa: N818  (its fault, where an error would be ours)
+    """The environment breaks its interface or its own spaces; the sentence names it, and what it gave."""
+
+
 class FailedError(Exception):
     """The work cannot be done; the message says what failed and what to change."""
 

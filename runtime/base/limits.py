@@ -79,7 +79,7 @@ def limits_of(texts: dict[str, str | float]) -> Limits:
     names = [field.name for field in fields(Limits)]
     for name, value in texts.items():
         if name not in names:
-            raise ValueError(f"there is no limit {name}; the limits are {', '.join(names)}")
+            raise ValueError(f"unknown limit {name}; the limits are {', '.join(names)}")
         try:
             values[name] = _hours(value) if name == "gpu_hours" else parse_duration(value)
         except ValueError as error:
@@ -93,7 +93,7 @@ def _hours(value: str | float) -> float:
     except ValueError:
         hours = math.nan
     if not 0 < hours <= MAX_SECONDS / 3600 * 10_000:
-        raise ValueError(f"{value!r} is no number of hours: write one above 0, such as 50")
+        raise ValueError(f"{value!r} is not a number of hours: write one above 0, such as 50")
     return hours
 
 

@@ -6,6 +6,7 @@ Output must never end a training run: a closed pipe or a full disk only silences
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -17,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-FILE_LIMIT: Final = 64 * 1024 * 1024
-"""Size of `metrics.jsonl` at which it is rotated to `metrics.jsonl.1`: about a week at one record per second."""
+FILE_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of `metrics.jsonl` at which half of its records join `metrics.jsonl.1`: some hours at one per second."""
 SENTENCES_PER_MINUTE: Final = 120
 """Sentences beyond this are counted but not printed: an unauthenticated peer must not be able to fill the log."""
 
@@ -105,7 +106,11 @@ class AppendFile:
 
 
 class RecordFile:
-    """`metrics.jsonl`: every record of the learner, for curves that outlive the pod's log; rotated once."""
+    """`metrics.jsonl`: records of the learner, for curves that outlive the pod's log.
+
+    A full file joins `metrics.jsonl.1`, of which every second record is dropped then. So the file holds the whole
+    run within twice its limit: the newest records are complete, and each level before them has half as many.
+    """
 
     def __init__(self, path: Path, limit_bytes: int = FILE_LIMIT) -> None:
         self._path = path
@@ -123,13 +128,23 @@ class RecordFile:
         self._file.close()
 
     def _rotate(self) -> None:
-        """Start a new file; if that fails, continue in the old one."""
+        """Thin what is there, and start a new file; where that fails, continue in the old one."""
+        older = self._path.with_name(self._path.name + ".1")
+        thinned = self._path.with_name(self._path.name + ".new")
         with contextlib.suppress(OSError):
-            if self._path.exists():  # missing if the last attempt renamed it and then could not open the new one
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
-            fresh = AppendFile(self._path)  # if this fails, records continue in the old one
+            with thinned.open("wb") as file:
+                for path in (older, self._path):
+                    # The first is missing at the first time, the second if the last attempt failed half way.
+                    if path.exists():
+                        with path.open("rb") as lines:
+                            file.writelines(itertools.islice(lines, 0, None, 2))
+            thinned.replace(older)
+            self._path.unlink(missing_ok=True)
+            fresh = AppendFile(self._path)  # before the old one is closed: if this fails, records go on there
             self._file.close()
             self._file = fresh
+        with contextlib.suppress(OSError):
+            thinned.unlink(missing_ok=True)
 
 
 class Rate:

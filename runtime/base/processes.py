@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
+END_SECONDS: Final = 3.0
+"""Time for threads and exit hooks of foreign code when the work of a process is done."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """From include/uapi/linux/prctl.h."""
@@ -60,3 +62,25 @@ def signal_at_end_of(parent: int, number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before the call, and its end is not reported again
             os.kill(os.getpid(), number)
+
+
+def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:
+    """End this process with ``code``, by force where a thread or an exit hook of foreign code does not end."""
+    # Here: the supervisor of a local run has this module, and stays small without them.
+    import threading
+    import time
+
+    def force() -> None:
+        time.sleep(seconds)
+        main = threading.main_thread()
+        names = [thread.name for thread in threading.enumerate() if thread is not main and not thread.daemon]
+        left = f"the thread {', '.join(names)}" if names else "an exit hook"
+        os.write(2, f"l2r-runtime: ends by force: {left} has not ended within {seconds:g} s\n".encode())
+        os._exit(code)
+
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads it
+            stream.flush()
+    # A daemon: it goes on while the interpreter waits for threads that are none, and for hooks.
+    threading.Thread(target=force, name="end", daemon=True).start()
+    sys.exit(code)

@@ -27,8 +27,6 @@ PPO_BATCH_STEPS: Final = 2_048
 IMPALA_BATCH_STEPS: Final = 1_024
 """Default of IMPALA's ``batch_steps``."""
 
-AUTO_NUM_ENVS: Final = "auto"
-"""Value of ``num_envs`` with which each worker measures its best number of copies."""
 DEVICE_NUM_ENVS: Final = 1_024
 """Default of ``num_envs`` if the learner collects itself. It is the same on every device, so that a run can resume
 elsewhere with the same copies; on one CPU core more are not faster.
@@ -221,7 +219,7 @@ def memory_of_settings(
     }
     if settings.get("memory") is not None:
         sizes["state_floats"] = state_width(_state_size(settings["memory"]), sizes["segment_steps"])
-    if settings.get("num_envs", AUTO_NUM_ENVS) != AUTO_NUM_ENVS:
+    if "num_envs" in settings:
         sizes["num_envs"] = settings["num_envs"]
     if algorithm in {"sac", "dqn", "td3", "bc", "random"}:
         sizes["replay_capacity"] = settings.get("replay_capacity", REPLAY_CAPACITY)

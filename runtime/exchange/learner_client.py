@@ -152,7 +152,7 @@ class LearnerClient(Generic[ActorT]):
                 message, arena = decode(inbound.frames)
                 self._receive(message, arena)
             except messages.ProtocolError as error:
-                self._console.say(f"the learner sent something that is no message: {error}")
+                self._console.say(f"the learner sent an invalid message: {error}")
         if self._channel.is_mistrusted and not self._has_reported_keys:
             self._has_reported_keys = True
             self._console.say(

@@ -431,7 +431,7 @@ class LearnerServer:
             self._send(Port.MODEL, route, encode(answer, arena))
             return
         with self._changed:
-            error = ProtocolError("the model socket takes requests for weights alone")
+            error = ProtocolError("the model socket accepts only requests for weights")
             self._handle(events.MalformedMessage(route, error), None)
 
     def _handle(self, event: events.Event, bundle: SegmentBundle | None) -> None:

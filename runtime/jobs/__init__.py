@@ -1,1 +1,1 @@
-"""Programs beside reinforcement learning: elastic jobs, steps, fetches, classification, parameter servers."""
+"""Programs other than reinforcement learning: elastic jobs, steps, fetches, classification, parameter servers."""

@@ -12,9 +12,9 @@ from runtime.sim.wire.errors import SimulatorSpecError
 KINDS: Final = {
     "reference": "this project's reference simulator, as a subprocess",
     "command": "a command of yours, as a subprocess",
-    "container": "a container beside this process, on a Docker Engine",
-    "sidecar": "a container beside this process in its pod of Kubernetes, which `l2rtui launch` writes",
-    "external": "one that already runs, and that somebody else looks after",
+    "container": "a separate container on a Docker Engine",
+    "sidecar": "a separate container in this process's Kubernetes pod, added by `l2rtui launch`",
+    "external": "an already running simulator that is managed elsewhere",
 }
 PLACEHOLDERS: Final = ("control", "action", "pose", "camera", "gpu")
 
@@ -135,7 +135,7 @@ class SimulatorSpec:
         for mount in self.mounts:
             parts = mount.split(":")
             if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
-                sentence = f"simulator: {mount!r} is no mount; write /SOURCE:/TARGET or /SOURCE:/TARGET:ro"
+                sentence = f"simulator: {mount!r} is not a mount; write /SOURCE:/TARGET or /SOURCE:/TARGET:ro"
                 raise SimulatorSpecError(sentence)
             if len(parts) == 3 and parts[2] != "ro":
                 raise SimulatorSpecError(f"simulator: {mount!r}: after the target only :ro may stand")
@@ -143,7 +143,7 @@ class SimulatorSpec:
     def _check_sidecar(self) -> None:
         if self.image and not self.command:
             raise SimulatorSpecError(
-                "simulator: kind sidecar with an image needs a command: it is started anew where it hangs, and "
+                "simulator: kind sidecar with an image needs a command: it is restarted if it hangs, and "
                 "Kubernetes tells nobody what an image would start by itself"
             )
         if self.mounts:

@@ -122,7 +122,7 @@ def new_namespace() -> Iterator[str]:
     kubectl("create", "namespace", name)
     eventually("its service account", lambda: kubectl("-n", name, "get", "sa", "default", check=False))
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture

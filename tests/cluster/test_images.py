@@ -213,7 +213,7 @@ def test_a_wrong_password_gives_a_sentence_and_a_right_one_is_kept_as_docker_kee
         assert "wrong-word" not in wrong.stderr + wrong.stdout
         assert not config.exists()
         unknown = own_cli.call("image", "ls", f"{host}/{name}")
-        assert "wants a login, and there is none" in unknown.stderr
+        assert "requires a login, and none is configured" in unknown.stderr
 
         right = login(PASSWORD)
         assert right.returncode == 0, right.stderr

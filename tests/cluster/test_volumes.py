@@ -137,7 +137,7 @@ def test_wrong_words_are_refused_with_a_sentence(cli: Cli) -> None:
         ("create", "data"): "volume create needs --size",
         ("create", "Data", "--size", "1Gi"): "'Data' is not a name",
         ("create", "data", "--size", "much"): "size:",
-        ("create", "data", "--size", "1Gi", "--access", "RWY"): "RWY is no access mode",
+        ("create", "data", "--size", "1Gi", "--access", "RWY"): "RWY is not an access mode",
         ("get", ""): "Name a volume, and a path in it",
     }.items():
         done: subprocess.CompletedProcess[str] = cli.call("volume", *words)

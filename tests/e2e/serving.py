@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import sys
 from urllib.parse import urlsplit
 
@@ -13,12 +14,18 @@ DEADLINE_SECONDS = 90.0
 
 
 @contextlib.asynccontextmanager
-async def serving(*arguments):
-    """A server of the demo; yields its process and the address that it printed."""
+async def serving(*arguments, descriptors=None):
+    """A server of the demo, with so many descriptors; yields its process and the address that it printed."""
+
+    def bound():
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "l2rtui", "serve", "--backend", "demo", "--port", "0", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=bound,
         env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     )
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
+import time
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -186,3 +188,30 @@ async def test_it_listens_on_the_loopback_address_alone(server):
     process, address = server
     doors = [one for one in psutil.Process(process.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert [(one.laddr.ip, one.laddr.port) for one in doors] == [("127.0.0.1", urlsplit(address).port)]
+
+
+async def test_a_thousand_idle_connections_keep_nobody_out_and_fill_no_log():
+    # The connections alone are eight times as many as the server's descriptors.
+    async with serving(descriptors=128) as (process, address), contextlib.AsyncExitStack() as stack:
+        host, port = urlsplit(address).hostname, urlsplit(address).port
+        session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)))
+        assert (await status(session, address))[0] == 200
+        strangers = []
+        for number in range(1000):
+            reader, writer = await asyncio.open_connection(host, port)
+            stack.callback(writer.close)
+            if number % 2:
+                writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half")
+            strangers.append(reader)
+        began = time.monotonic()
+        assert (await status(session, origin(address) + "/"))[0] == 200
+        assert time.monotonic() - began < 2.0
+        # All but the newest are cut off at once, and these when their time is over.
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(asyncio.gather(*(reader.read() for reader in strangers[:900])), 10)
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(strangers[-1].read(), DEADLINE_SECONDS)
+        assert (await status(session, origin(address) + "/"))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        _, said = await process.communicate()
+        assert len((said or b"").splitlines()) <= 10

@@ -14,6 +14,8 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +24,7 @@ from aiohttp import web
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
 from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.labels import CLAIMS_NAMESPACE
 
 Manifest = dict[str, Any]
 Key = tuple[str, str, str]
@@ -79,7 +82,9 @@ class ObjectServer:
         reviews: The rights requested by access reviews of the client, with the scope of the question.
         missing_groups: API groups that this server does not serve.
         has_stubborn_pods: Deleted pods stay, as on a node that does not answer.
-        runs_controllers: ReplicaSets and Jobs make pods, which run immediately.
+        runs_controllers: ReplicaSets and Jobs make pods, which run at once.
+        missing_namespaces: Namespaces that do not exist; all others do, but the shared one of claims.
+        clock: The server's clock, for creation times and the Date of answers; None for one day and the real time.
     """
 
     def __init__(self) -> None:
@@ -95,6 +100,8 @@ class ObjectServer:
         self.has_stubborn_pods = False
         self.runs_controllers = True
         self.base = ""
+        self.clock: Callable[[], float] | None = None
+        self.missing_namespaces: set[str] = set()
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
         self._events: list[tuple[int, str, str, str, Manifest]] = []
@@ -116,6 +123,12 @@ class ObjectServer:
     def names(self, *kinds: str) -> list[str]:
         return sorted(f"{kind}/{name}" for kind, _, name in self.objects if not kinds or kind in kinds)
 
+    def forget_controllers(self, name: str, namespace: str = "ml") -> None:
+        """Delete controllers of this name as somebody does by hand, with their pods."""
+        for kind in ("ReplicaSet", "Job"):
+            if (kind, namespace, name) in self.objects:
+                self._remove((kind, namespace, name))
+
     def remove_finalizers(self, kind: str, name: str, namespace: str = "ml") -> None:
         item = self.objects[kind, namespace, name]
         item["metadata"].pop("finalizers", None)
@@ -132,12 +145,13 @@ class ObjectServer:
             return web.json_response(self._review(await request.json()), status=201)
         self.requests.append((request.method, kind, name))
         verb = _verb(request, name)
-        self.calls.add((verb, kind, subresource, bool(namespace)))
+        scope = name if kind == "Namespace" else namespace  # a Role in a namespace can let its user read it
+        self.calls.add((verb, kind, subresource, bool(scope)))
         failure = self._failure(request.method, kind, name)
         if failure is not None and not failure.is_done:
             return _failed(request, failure)
         try:
-            self._authorize(verb, kind, namespace, subresource)
+            self._authorize(verb, kind, scope, subresource)
             if "watch" in request.query:
                 return await self._watch(request, kind, namespace)
             body = await request.read()
@@ -150,7 +164,8 @@ class ObjectServer:
             self._changed.notify_all()
         if failure is not None:
             return _failed(request, failure)
-        return web.json_response(answer, status=201 if request.method == "POST" else 200)
+        dated = {} if self.clock is None else {"Date": formatdate(self.clock(), usegmt=True)}
+        return web.json_response(answer, status=201 if request.method == "POST" else 200, headers=dated)
 
     async def group(self, request: web.Request) -> web.Response:
         group = request.match_info["group"]
@@ -205,6 +220,8 @@ class ObjectServer:
         if key not in self.objects:
             if is_apply:
                 return self._create(body, kind, namespace, is_dry=is_dry)
+            if kind == "Namespace" and name not in (CLAIMS_NAMESPACE, *self.missing_namespaces):
+                return {"kind": kind, "metadata": {"name": name}, "status": {"phase": "Active"}}
             raise StatusError(404, "NotFound", f'{KINDS[kind].plural} "{name}" not found')
         item = self.objects[key]
         match request.method:
@@ -236,7 +253,10 @@ class ObjectServer:
         key = (kind, where, meta["name"])
         if key in self.objects:
             raise StatusError(409, "AlreadyExists", f'{KINDS[kind].plural} "{meta["name"]}" already exists')
-        meta |= {"uid": meta.get("uid") or f"uid-{next(self._uids)}", "creationTimestamp": _NOW}
+        created = (
+            _NOW if self.clock is None else f"{datetime.fromtimestamp(int(self.clock()), UTC):%Y-%m-%dT%H:%M:%SZ}"
+        )
+        meta |= {"uid": meta.get("uid") or f"uid-{next(self._uids)}", "creationTimestamp": created}
         if where:
             meta["namespace"] = where
         item["kind"] = kind

@@ -1,4 +1,4 @@
-# ruff: noqa: N802  (the names are those of pynvml)
+# ruff: noqa: N802  (the names come from pynvml)
 """NVML without a driver: the functions of `pynvml` that this project calls, over GPUs described by a test.
 
 `FakeNvml(FakeGpu(...))` is passed to code that takes `nvml=`. A process gets it as its module `pynvml`:

@@ -1,12 +1,12 @@
 """A worker that fails on request: ``python worker.py ACTION…`` takes the actions below one after the other.
 
 say TEXT    print a line                    part TEXT   print without ending the line
-env NAME    print a variable                flood N     print N lines at once
+env NAME    print a variable                flood N     print N lines immediately
 count N S   print N lines, S seconds apart  sleep S     do nothing for a while
 exit CODE   end                             die N       end by signal N
 deaf        ignore SIGTERM                  fork        a child in this process group, deaf
-escape      a child in a session of its own, deaf
-once FILE   the first time go on as far as ``else``; at each later time go on after it
+escape      a child in a separate session, deaf
+once FILE   the first time run up to ``else``; each later time run the part after it
 """
 
 from __future__ import annotations

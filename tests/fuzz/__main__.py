@@ -87,7 +87,7 @@ def _try(target: Target, data: bytes) -> str:
     """Return the traceback of an input; empty if it raises nothing."""
     try:
         target(data)
-    except Exception:  # noqa: BLE001  (it is what is looked for)
+    except Exception:  # noqa: BLE001  (tracebacks are the findings)
         return "".join(traceback.format_exc(limit=-3))
     return ""
 

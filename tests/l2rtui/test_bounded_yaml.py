@@ -1,4 +1,4 @@
-"""YAML from outside: what is small as text and huge as values is refused before it is made, by either loader."""
+"""YAML from outside: small text that expands to huge values is refused before expansion, by either loader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_plain_values_are_as_pyyaml_makes_them(loader):
     [
         (LAUGHS, "more than 200000 values"),
         ("a: &a [*a]", "holds itself"),
-        ("[" * 200_000, "nested"),  # ends the process in the C loader
+        ("[" * 200_000, "nested"),  # crashes the process in the C loader
         ("- " * 50_000, "nested"),
         ("{a: " * 1_000, "nested"),
         (f"a: {'x' * bounded_yaml.MAX_BYTES}", "larger than 16 MiB"),
@@ -78,7 +78,7 @@ def test_every_reader_of_files_says_it_in_a_sentence(tmp_path):
 
 
 def test_placeholders_are_filled_once_however_many_there_are(tmp_path):
-    """A file of many placeholders took a pass over all of them for each of its texts."""
+    """A file of many placeholders used to need a pass over all of them for each of its texts."""
     env = ", ".join(f"{{name: V{number}, value: '{{{{SEED}}}}-{number}'}}" for number in range(3_000))
     container = f"{{name: a, image: i, env: [{env}]}}"
     pod = f"{{restartPolicy: Never, containers: [{container}]}}"

@@ -1,4 +1,4 @@
-"""Settings: file, environment, flags; and a sentence for everything that is wrong in them."""
+"""Settings: file, environment, flags; and a sentence for every error in them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_user_without_a_name_has_a_number(monkeypatch):
 
 @pytest.mark.parametrize(
     "name", [name for name in BACKENDS if name not in ("kubernetes", "docker")]
-)  # tests/cluster has these
+)  # tested in tests/cluster
 async def test_backends_are_made_by_name(name):
     backend = make_backend(name, Settings())
     assert backend.name == name

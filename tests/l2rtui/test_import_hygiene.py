@@ -1,4 +1,4 @@
-"""What an import costs and needs, in fresh interpreters: the command line answers at once, and anywhere."""
+"""Costs and dependencies of imports, in fresh interpreters: the command line starts quickly, on any machine."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_the_ground_floor_needs_the_standard_library_and_msgspec_alone():
         "    importlib.import_module(f'runtime.base.{module.name}')"
     )
     fresh = {name.partition(".")[0] for name in set(imported(code)) - before}
-    # msgspec imports typing_extensions where that is installed.
+    # msgspec imports typing_extensions if it is installed.
     assert fresh - {"runtime", "msgspec", "typing_extensions"} <= set(sys.stdlib_module_names)
 
 
@@ -183,13 +183,13 @@ def test_the_domain_needs_the_standard_library_and_the_base_of_the_runtime_alone
     modules = "change, ledger, node, placement, plan, preflight, quantity, sanitize, snapshot, status, workload"
     fresh = set(imported(f"from l2rtui.domain import {modules}")) - before
     assert {name.partition(".")[0] for name in fresh} - {"l2rtui", "runtime"} <= set(sys.stdlib_module_names)
-    # Rules that a run keeps by itself and that screens show: limits, alerts, trends.
+    # Rules that a run applies itself and that screens show: limits, alerts, trends.
     assert all(name.startswith("runtime.base") for name in fresh if name.startswith("runtime."))
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["launch", "--help"]])
 def test_help_and_version_cost_little(words):
-    """CPU time of the whole process, interpreter included, beside that of an interpreter that does nothing."""
+    """CPU time of the whole process, interpreter included, compared with an interpreter that does nothing."""
 
     def cpu_seconds(argv: list[str]) -> float:
         before = os.times()
@@ -200,3 +200,8 @@ def test_help_and_version_cost_little(words):
     nothing = min(cpu_seconds([sys.executable, "-c", ""]) for _ in range(5))
     ours = min(cpu_seconds([sys.executable, "-m", "l2rtui", *words]) for _ in range(5))
     assert ours < max(0.12, 8 * nothing)
+
+
+def test_the_first_frame_does_not_pay_for_training_settings():
+    loaded = imported("import l2rtui.ui.app, l2rtui.services.launcher, l2rtui.services.spec.spec_file")
+    assert not {"runtime.base.setting", "runtime.base.methods", "runtime.base.training"} & set(loaded)

@@ -1,4 +1,4 @@
-"""The program's log: where it goes, and what never reaches it."""
+"""The program's log: its destinations, and data that must never reach it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_record_is_one_line_that_no_terminal_obeys(state: Path) -> None:
 def test_the_file_is_private_and_rotates(state: Path) -> None:
     path = log.configure()
     for _ in range(400):
-        LOGGER.info("%s", "y" * 20_000)  # cut at 16 kB: some 60 lines make a file
+        LOGGER.info("%s", "y" * 20_000)  # truncated at 16 kB: some 60 lines make a file
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == ["l2rtui.log", "l2rtui.log.1", "l2rtui.log.2", "l2rtui.log.3"]
     assert all(file.stat().st_size <= log.MAX_BYTES for file in path.parent.iterdir())
@@ -109,7 +109,7 @@ def test_the_file_is_private_and_rotates(state: Path) -> None:
 def test_a_file_that_another_process_rotated_is_left_to_it(state: Path) -> None:
     path = log.configure()
     LOGGER.info("before")
-    path.rename(path.with_name("l2rtui.log.1"))  # as the other process does
+    path.rename(path.with_name("l2rtui.log.1"))  # like the other process
     LOGGER.info("after")
     assert "after" in path.read_text()
     assert "after" not in path.with_name("l2rtui.log.1").read_text()
@@ -172,7 +172,7 @@ def test_a_defect_is_logged_with_its_traceback(state: Path, monkeypatch: pytest.
 
 def test_an_outage_of_the_watch_is_one_line_and_its_end_another(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "l2rtui")
-    monitor = Monitor(None)  # type: ignore[arg-type]  # nothing is asked of a backend here
+    monitor = Monitor(None)  # type: ignore[arg-type]  # the backend is not used here
     error = BackendError("The server is away.")
     for _ in range(3):
         monitor._fail(str(error))

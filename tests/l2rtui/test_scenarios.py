@@ -1,4 +1,4 @@
-"""docs/scenarios.md names tests that are there, and says of every scenario what shows it."""
+"""docs/scenarios.md names existing tests, and the test of every scenario."""
 
 from __future__ import annotations
 

@@ -54,21 +54,21 @@ class AppDriver:
     async def rest(self) -> None:
         """Wait until the log follows the cursor, records have come and nothing is being painted."""
         await self.until(lambda: self.app.cluster._settling is None, "rest")
-        # Records are reported once a second: two of these, and what they set going.
+        # Records are reported once a second: wait for two of these and their effects.
         await self.pilot.pause(2.2)
 
     async def shoot(self, name: str) -> None:
         """Write the picture of this moment."""
         await self.pilot.pause()
         svg = self.app.export_screenshot(title="l2rtui")
-        svg = svg.replace(str(ROOT), "~/l2rtui")  # whose machine this was is of no interest
+        svg = svg.replace(str(ROOT), "~/l2rtui")  # the user's path is of no interest
         path = FOLDER / f"{name}.svg"
         path.write_text(svg, "utf-8")
         print(f"screenshots/{path.name}{' and .png' if to_png(path) else ''}")
 
 
 def to_png(path: Path) -> bool:
-    """Draw an SVG as PNG with what is there; return False where nothing is."""
+    """Draw an SVG as PNG with an installed program; return False without one."""
     target = path.with_suffix(".png")
     # A browser first: rsvg-convert leaves gaps in frames, and drops spaces at the start of each piece of text.
     if browser := shutil.which("chromium") or shutil.which("chromium-browser"):

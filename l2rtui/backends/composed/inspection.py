@@ -113,6 +113,11 @@ class ComposedContexts:
         contexts = next((member.backend.contexts for member in self._members if member.backend.contexts), None)
         return contexts.names() if contexts is not None else ()
 
+    @property
+    def namespace(self) -> str:
+        """Return nothing: each context has its own."""
+        return ""
+
     async def namespaces(self) -> tuple[str, ...]:
         """Return the namespaces of every context that lists them, sorted; BackendError if none does."""
 

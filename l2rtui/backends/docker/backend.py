@@ -26,7 +26,7 @@ from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
 from l2rtui.domain.event import KubeEvent
-from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
+from l2rtui.domain.log import CommandOutput, LogLine, LogQuery, last_words
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
@@ -37,7 +37,9 @@ from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
 from runtime.base.docker_endpoint import DockerEndpoint
 
 _GATHER_SECONDS: Final = 0.1
-"""Events come in bursts: one snapshot covers all of them."""
+"""Events come in bursts: one snapshot for all of them."""
+_LAST_LINES: Final = 8
+"""Lines of a process that failed in which its last words are searched."""
 _ROUND_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 5.5
 """Slightly longer than a polling round: while the Engine responds, no extra health check is sent."""
@@ -79,7 +81,9 @@ class DockerBackend:
         self._gpus = GpuReport()
         self._node_expires = self._load_expires = 0.0
         self._ending: set[str] = set()
-        """Containers and runs that this process is stopping; the Engine itself only shows that they still run."""
+        """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
+        self._endings: dict[str, tuple[int, int, str]] = {}
+        """Restarts, exit code and last words of containers by id, when their process last failed."""
         self._has_news = asyncio.Event()
         path = state_dir() / "docker-reservations.json"
         self.reservations = ReservationFile(path, containers.launch_lock, self.snapshot, user_name())
@@ -103,11 +107,28 @@ class DockerBackend:
             uid, pod_uid = container["Config"]["Labels"][labels.RUN_ID], container["Id"]
             is_ending, seed = not self._ending.isdisjoint((uid, pod_uid)), runs[uid].seed if uid in runs else 0
             try:
-                pods[pod_uid] = views.pod_view(container, node.name, seed, is_terminating=is_ending)
+                view = views.pod_view(container, node.name, seed, is_terminating=is_ending)
+                pods[pod_uid] = await self._with_last_words(view)
             except BackendError as error:
                 problems.append(error.message.rstrip("."))
+        self._endings = {uid: ending for uid, ending in self._endings.items() if uid in pods}
         tables = (MappingProxyType({node.name: node}), MappingProxyType(pods), MappingProxyType(runs))
         return ClusterSnapshot(*tables, problems=tuple(problems))
+
+    async def _with_last_words(self, view: PodView) -> PodView:
+        """Return a row with exit code and last line of the process that failed, which the Engine forgets."""
+        if view.exit_code and not view.is_terminating:
+            ending = self._endings.get(view.uid)
+            if ending is None or ending[0] != view.restarts:
+                lines: list[str] = []
+                log = ContainerLog(self._engine, view.uid, view.name)
+                with contextlib.suppress(L2RError):
+                    lines = [line.text async for line in log.read(LogQuery(tail=_LAST_LINES))]
+                self._endings[view.uid] = view.restarts, view.exit_code, last_words(lines)
+        if view.uid not in self._endings or not (view.exit_code or view.restarts):
+            return view
+        _, code, words = self._endings[view.uid]
+        return replace(view, exit_code=view.exit_code or code, message=view.message or words)
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes soon after the Engine's events, and also every five seconds."""

@@ -19,7 +19,7 @@ from l2rtui.backends.kubernetes.actions import diagnose as diagnosis
 from l2rtui.backends.kubernetes.actions import launch as launching
 from l2rtui.backends.kubernetes.actions.diff import cluster_manifests, differences
 from l2rtui.backends.kubernetes.actions.reservations import KubernetesReservations
-from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
+from l2rtui.backends.kubernetes.actions.run_object import decode_spec, planned_places, read_run
 from l2rtui.backends.kubernetes.actions.run_records import KubernetesRecords
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.login import EksSigner
@@ -40,7 +40,7 @@ from l2rtui.domain.change import Change
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
+from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -108,7 +108,7 @@ class KubernetesBackend:
 
     @property
     def renderer(self) -> Renderer:
-        """Manifests: ``planned``, ``manifests`` and ``differences`` of this class."""
+        """Manifests: ``planned``, ``manifests``, ``differences`` and ``places`` of this class."""
         return self
 
     # --- observation -------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class KubernetesBackend:
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes as they happen, without end; the first batch builds everything."""
         shared = self._settings.claims_namespace
-        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), shared_namespace=shared).watch()
+        watch = ClusterWatch(await self.api(), SlotRule.of(self._settings), claims_namespace=shared).watch()
         async with aclosing(watch) as batches:
             async for changes in batches:
                 yield changes
@@ -166,6 +166,11 @@ class KubernetesBackend:
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return lines of a unified diff from the objects in the cluster to the planned objects."""
         return await differences(await self.context(), plan)
+
+    async def places(self, run: str) -> PlannedPlaces:
+        """Return the places that the launch of a run has chosen."""
+        api = await self.api()
+        return planned_places(await read_run(api, api.namespace, run))
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Return findings that only the cluster can make about a plan. Creates nothing."""

@@ -13,14 +13,17 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.manifests import runtime_class
+from l2rtui.backends.kubernetes.manifests import host_folders, runtime_class
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
+from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.visibility import shared_claims
 from l2rtui.config import Settings
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import RunSpec
 
 _RECENT_SECONDS: Final = 5.0
 """A plan is made, checked and confirmed with one snapshot if that takes no longer than this."""
@@ -48,19 +51,23 @@ class ClusterContext:
         self.namespace = api.namespace
         self.settings = settings or Settings()
         self.list_cluster: Callable[[], Awaitable[ClusterSnapshot]] = ClusterWatch(
-            api, SlotRule.of(self.settings), shared_namespace=self.settings.claims_namespace
+            api, SlotRule.of(self.settings), claims_namespace=self.settings.claims_namespace
         ).snapshot
         self._latest: tuple[float, ClusterSnapshot] | None = None
         self._nvidia_class: list[dict[str, Any] | None] = []
 
-    @property
-    def lease_namespace(self) -> str:
-        """Namespace of the slot Leases of runs that are launched here."""
-        return self.lease_namespace_of(self.namespace)
+    async def lease_namespace(self) -> str:
+        """Return the namespace of the slot Leases of runs that are launched here."""
+        return await self.shared_namespace() or self.namespace
 
-    def lease_namespace_of(self, run_namespace: str) -> str:
-        """Return the namespace of a run's slot Leases: the shared one of the settings, otherwise the run's own."""
-        return self.settings.claims_namespace or run_namespace
+    async def lease_namespaces_of(self, run_namespace: str) -> tuple[str, ...]:
+        """Return the namespaces that may have slot Leases of a run: the shared one, and the run's own."""
+        # A run that was launched before the shared namespace was made has its claims in its own.
+        return tuple(dict.fromkeys(filter(None, (await self.shared_namespace(), run_namespace))))
+
+    async def shared_namespace(self) -> str:
+        """Return the namespace in which the users of all namespaces claim slots; empty where there is none."""
+        return await shared_claims(self.api, self.settings.claims_namespace)
 
     async def snapshot(self) -> ClusterSnapshot:
         """List everything that the user may see, and store it as the latest snapshot."""
@@ -75,14 +82,33 @@ class ClusterContext:
             return self._latest[1]
         return await self.snapshot()
 
-    async def server_facts(self) -> ServerFacts:
-        """Return the facts that rendering needs, from the latest snapshot regardless of its age."""
+    async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
+        """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
         facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
         setting, nodes = self.settings.runtime_class, tuple(snapshot.nodes.values())
         nvidia = await self._runtime_class() if runtime_class.may_need_class(nodes) else None
-        return replace(facts, runtime_classes=runtime_class.by_node(nodes, setting, nvidia))
+        has_claims = any(
+            host_folders.new_claims(part.pod) for spec in specs for part in spec.sets if not part.template
+        )
+        return replace(
+            facts,
+            runtime_classes=runtime_class.by_node(nodes, setting, nvidia),
+            admits_root=has_claims and await self._admits_root(),
+        )
+
+    async def _admits_root(self) -> bool:
+        """Return whether the namespace admits an init container of root, by a dry run of a pod with one."""
+        if not await self.api.can("create", "Pod", self.namespace):
+            return False
+        try:
+            await self.api.create(_pod_of_root(self.namespace), dry_run=True)
+        except ApiError as error:
+            if error.is_unreachable or error.status >= 500:
+                raise
+            return False  # Pod Security `restricted`, or a policy of the cluster's own
+        return True
 
     async def _runtime_class(self) -> dict[str, Any] | None:
         """Return the RuntimeClass ``nvidia``; None if it does not exist or may not be read."""
@@ -95,6 +121,16 @@ class ClusterContext:
                     return None
                 raise
         return self._nvidia_class[0]
+
+
+def _pod_of_root(namespace: str) -> dict[str, Any]:
+    """Return a pod as `host_folders` makes it, to be tried and never made."""
+    pod = helper_pod(
+        "l2r-prepare", namespace, "probe", {"name": "c", "image": "none"}, user=1000, deadline_seconds=1
+    )
+    init = {"name": host_folders.CONTAINER, "image": "none", "securityContext": host_folders.security()}
+    pod["spec"]["initContainers"] = [init]
+    return pod
 
 
 def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:

@@ -41,6 +41,11 @@ class KubernetesContexts:
         # The connection's own, since `kubectl config use-context` may have changed the current one meanwhile.
         return self._context.api.context if self._context is not None else self._configured
 
+    @property
+    def namespace(self) -> str:
+        """Namespace where runs are launched; empty until connected."""
+        return self._context.namespace if self._context is not None else ""
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all contexts, in the order of the files."""
         return context_names(self._kubeconfig)[0]

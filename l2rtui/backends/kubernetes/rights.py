@@ -120,6 +120,7 @@ _STATE: Final = "descriptions say that it is unknown"
 _VIEWER: Final = (
     _Line(RoleScope.VIEWER, "list watch", "Pod ReplicaSet StatefulSet Job ConfigMap Event", "view"),
     _Line(RoleScope.VIEWER, "list watch", "ResourceClaim", "view", without=_NO_CLAIMS),
+    _Line(RoleScope.VIEWER, "get", "Namespace", "view", without="a namespace that was deleted looks empty"),
     _Line(RoleScope.VIEWER, "get", "Pod", "describe logs volume check"),
     _Line(RoleScope.VIEWER, "get", "Pod Job ReplicaSet Service", "leaks", without=_RACE),
     _Line(RoleScope.VIEWER, "get", "Pod/log", "logs check"),
@@ -169,6 +170,13 @@ _RESEARCHER: Final = (
         RoleScope.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"
     ),
     _Line(RoleScope.RESEARCHER, "create", "Pod", "plan", without="no pod is tried before a launch"),
+    _Line(
+        RoleScope.RESEARCHER,
+        "create",
+        "Pod",
+        "launch scale",
+        only_for="runs that write to claims, whose new volumes are given to their user",
+    ),
     _Line(RoleScope.RESEARCHER, "create", "Pod", "volume check"),
     _Line(RoleScope.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
     # --- claims on slots
@@ -231,6 +239,14 @@ _CLUSTER: Final = (
     _Line(RoleScope.CLUSTER, "list watch", "Node Pod", "view", without="slots that others may hold read unknown"),
     _Line(
         RoleScope.CLUSTER, "get", "Node", "plan destroy describe", without="nodes are known from their pods alone"
+    ),
+    _Line(
+        RoleScope.CLUSTER,
+        "get",
+        "Namespace",
+        "view",
+        without="claims of other namespaces are met by a second look at all pods",
+        name="l2rtui-claims",
     ),
     _Line(RoleScope.CLUSTER, "list", "Event", "describe", without="nodes are described without their events"),
     _Line(RoleScope.CLUSTER, "list watch", "NodeMetrics", "view", without="load of nodes is unknown"),

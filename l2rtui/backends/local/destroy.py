@@ -180,7 +180,7 @@ def _refusal(proc: ProcessIdentity) -> str:
     try:
         os.kill(proc.pid, 0)
     except PermissionError:
-        return "belongs to another user, who alone can end it"
+        return "belongs to another user, and only that user can end it"
     except ProcessLookupError:
         return "ended only now"
     return "does not end on SIGKILL: it sleeps in the kernel"

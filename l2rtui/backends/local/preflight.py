@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from l2rtui.backends.common.train_settings import settings_findings, train_settings
 from l2rtui.backends.local import process_scan, run_folders, volumes
 from l2rtui.backends.local.environment import (
     OWN_COMMANDS,
@@ -32,21 +33,17 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import RunSpec
-from runtime.base import bounded_json, environments
+from l2rtui.domain.workload import Role, RunSpec
+from runtime.base import environments
 from runtime.base.contract import ENV_CONFIG
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
-_TRAINED = (("learner",), ("worker",), ("evaluator",))
-"""Subcommands of the runtime that read the settings of reinforcement learning."""
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
-"""Age at which an incomplete or partly deleted folder counts as a leak: a launch or destroy may still be
-working.
-"""
-_CONFIG_SECONDS = 20.0
-"""Time limit of `l2r-runtime config`, a process that imports the settings of the runtime."""
+"""Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
+_CONFIG_SECONDS = 60.0
+"""Time limit of `l2r-runtime config`, a process that makes the environment once."""
 
 
 def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
@@ -60,10 +57,11 @@ def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
         own_path = dict(pod.env).get("PATH", path)
         commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
-    # Seeds of an experiment share settings; each trial of a sweep has its own, and each check is a process.
-    trained = {run.spec.train: run.spec for run in reversed(plan.runs) if _has_train_settings(run.spec)}
+    # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
+    trained = {run.spec.train: run.spec for run in reversed(plan.runs) if train_settings(run.spec) is not None}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        findings.extend(pool.map(lambda spec: _settings(spec, path, cwd), trained.values()))
+        for checked in pool.map(lambda spec: _settings(spec, path, cwd), trained.values()):
+            findings.extend(checked)
     findings.extend(_unsupported(root, plan))
     findings.extend(
         Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
@@ -110,11 +108,11 @@ def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Fi
         hint = "Run nvidia-smi; after a driver's upgrade the machine must be restarted."
         findings.append(Finding(Severity.WARNING, "gpu", reading.problem, hint))
     elif all(gpu.is_cpu for gpu in node.gpus):
-        findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers sit on the cpu device"))
+        findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers use the cpu device"))
     else:
         findings.extend(check_gpus(node.gpus, reading.driver))
     findings.extend(Finding(Severity.WARNING, "state", problem) for problem in scan.problems)
-    sentence = "its supervisor is gone: nothing restarts its processes or stores their output"
+    sentence = "its supervisor has ended: nothing restarts its processes or stores their output"
     for name in (state.folder.name for state in scan.runs if not state.is_supervised):
         hint = f"The next command of its owner starts another; or `l2rtui destroy {name}`."
         findings.append(Finding(Severity.WARNING, name, sentence, hint))
@@ -190,22 +188,25 @@ def _command(name: str, path: str, cwd: str) -> Finding:
     return Finding(Severity.OK, name, f"the command is {command}")
 
 
-def _has_train_settings(spec: RunSpec) -> bool:
-    commands = (set_spec.command for set_spec in spec.sets)
-    return any(command[:1] == (RUNTIME_COMMAND,) and command[1:2] in _TRAINED for command in commands)
+def _settings(spec: RunSpec, path: str, cwd: str) -> tuple[Finding, ...]:
+    """Return what is wrong with the training settings; the runtime itself tries those that keep all rules."""
+    return settings_findings(spec) or (_tried_settings(spec, path, cwd),)
 
 
-def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
-    """Let the runtime itself check the training settings, so that errors show before the launch."""
+def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     command = find_command(RUNTIME_COMMAND, path, cwd)
     if command is None:
         return Finding(Severity.OK, "train", "the training settings are read when the processes start")
     if _is_refused_anyway(spec):  # the runtime would only repeat the refusal
         return Finding(Severity.OK, "train", "the training settings are read when there is such an environment")
-    # In a separate process: the settings belong to the runtime, which this package does not import.
-    env = {**clean_environ(), ENV_CONFIG: spec.train}
+    # In a process of its own: the settings belong to the runtime, which this package does not import.
+    learner = next((part for part in spec.sets if part.role is Role.LEARNER), spec.sets[0])
+    env = {**clean_environ(), **dict(spec.env), **dict(learner.env), ENV_CONFIG: spec.train}
     module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
     argv = [command, "config", "--check"]
+    # An environment may need a key that only its pods get.
+    if not learner.pod.secrets:
+        argv.append("--make")
     try:
         with tempfile.TemporaryDirectory() as folder:
             if module is not None:
@@ -220,18 +221,18 @@ def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     if done.returncode == 0:
         return Finding(Severity.OK, "train", "the training settings are understood")
     lines = done.stderr.strip().splitlines()
-    sentence = lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").rstrip(".") if lines else f"exit {done.returncode}"
-    hint = f"`{RUNTIME_COMMAND} config` lists the settings."
+    sentence = (
+        lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").removeprefix(f"{ENV_CONFIG}: ").rstrip(".")
+        if lines
+        else f"exit {done.returncode}"
+    )
+    hint = "`l2rtui explain train` names all settings."
     return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
 
 
 def _is_refused_anyway(spec: RunSpec) -> bool:
     """Return true for an unknown environment, which the preflight of every backend refuses."""
-    try:
-        settings = bounded_json.loads(spec.train or "{}")
-    except ValueError:
-        return False
-    name = settings.get("environment") if isinstance(settings, dict) else None
+    name = (train_settings(spec) or {}).get("environment")
     return isinstance(name, str) and not environments.is_possible(name)
 
 

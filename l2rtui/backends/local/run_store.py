@@ -26,6 +26,10 @@ _STARTING_SECONDS = 15.0
 """Age up to which a run without a status counts as starting; after that it is unsupervised."""
 
 
+_LEAST_BYTES = 64 * 1024
+"""Room below which logs, checkpoints and the status of a run cannot be counted on."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """One run as seen in its files and processes.
@@ -36,7 +40,8 @@ class RunState:
         is_stopping: A destroy was requested.
         silent_since: Time at which its supervisor was first seen stopped by a signal; otherwise None.
         is_newer: A later version of this program wrote the record.
-        owner: Owner of the folder, if the record is unreadable; otherwise empty.
+        owner: Owner of the folder, where the record cannot say it; empty otherwise.
+        is_full: The file system of its folder has no room: nobody who lives there can say so.
     """
 
     folder: RunFolder
@@ -47,6 +52,7 @@ class RunState:
     silent_since: float | None = None
     is_newer: bool = False
     owner: str = ""
+    is_full: bool = False
 
     @property
     def uid(self) -> str:
@@ -156,7 +162,8 @@ class RunStore:
             problems.append(f"the supervisor of {folder.name} is stopped and does not answer since {moment}")
         is_newer = record is None and folder.record in self._newer
         owner = _owner_of(folder.path) if record is None else ""
-        return RunState(folder, record, status, is_supervised, is_stopping, silent_since, is_newer, owner)
+        is_full = not (status is not None and status.is_ended) and _is_full(folder.path)
+        return RunState(folder, record, status, is_supervised, is_stopping, silent_since, is_newer, owner, is_full)
 
     def _silent_since(self, folder: RunFolder, status: RunStatus | None) -> float | None:
         """Return when the supervisor was first seen stopped; None if it is not stopped."""
@@ -201,3 +208,13 @@ class RunStore:
             cached = (changed, sentences)
             self._asides[folder.path] = cached
         return cached[1]
+
+
+def _is_full(path: Path) -> bool:
+    """Return True where less than `_LEAST_BYTES` can be written."""
+    try:
+        room = os.statvfs(path)
+    except OSError:
+        return False
+    blocks = room.f_bfree if os.geteuid() == 0 else room.f_bavail
+    return blocks * room.f_frsize < _LEAST_BYTES

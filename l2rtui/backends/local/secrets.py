@@ -68,5 +68,5 @@ class LocalSecrets:
     def _path(self, name: str) -> Path:
         # A name becomes a file name: it must not lead out of the folder.
         if "/" in name or name.startswith("."):
-            raise NotFoundError(f"{name!r} is no name of a secret.")
+            raise NotFoundError(f"{name!r} is not a secret name.")
         return self._folder / f"{name}{SUFFIX}"

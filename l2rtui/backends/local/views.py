@@ -15,8 +15,10 @@ from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 
 SILENT = "Silent"
+STOPPED = "Stopped"
+NO_SPACE = "NoSpace"
 _CORRUPT = "its record cannot be read; destroy it, and what runs of it is found by its mark"
-_NEWER = "a newer l2rtui has launched it: look after it with that; destroy ends what is found by its mark"
+_NEWER = "a newer l2rtui launched it: manage it with that one; destroy ends the processes that have its mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +33,33 @@ class ViewCache:
     """Makes views, and returns the same objects again while neither the files nor the clock change them."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, tuple[RunState, RunViews]] = {}
+        self._cache: dict[str, tuple[RunState, tuple[bool, ...], RunViews]] = {}
 
     def views(self, states: Sequence[RunState], node: str, now: float) -> list[RunViews]:
         """Return the views of all runs, in their order."""
-        fresh: dict[str, tuple[RunState, RunViews]] = {}
+        fresh: dict[str, tuple[RunState, tuple[bool, ...], RunViews]] = {}
         for state in states:
-            cached = self._cache.get(state.uid)
-            if cached is None or _may_differ(cached[0], state):
-                cached = state, RunViews(run_view(state), tuple(pod_views(state, node, now)))
+            cached, stopped = self._cache.get(state.uid), _stopped(state)
+            if cached is None or cached[1] != stopped or _may_differ(cached[0], state):
+                cached = state, stopped, RunViews(run_view(state), tuple(pod_views(state, node, now)))
             fresh[state.uid] = cached
         self._cache = fresh
-        return [views for _, views in fresh.values()]
+        return [views for _, _, views in fresh.values()]
+
+
+def _stopped(state: RunState) -> tuple[bool, ...]:
+    """Return which processes of a run are stopped by a signal: no file says so, and no supervisor sees it."""
+    pods = state.status.pods if state.status else []
+    return tuple(pod.proc is not None and process_scan.is_stopped(pod.proc) for pod in pods)
 
 
 def _may_differ(old: RunState, new: RunState) -> bool:
     """Return True if views must be rebuilt; the store returns the same objects while files are unchanged."""
     # The message of a back-off counts down, and an unsupervised process may end: both change without a file.
-    is_timeless = new.is_supervised and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
+    is_watched = new.is_supervised and new.silent_since is None
+    is_timeless = is_watched and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
     is_same = old.record is new.record and old.status is new.status and old.is_stopping == new.is_stopping
-    is_same = is_same and old.silent_since == new.silent_since
+    is_same = is_same and old.silent_since == new.silent_since and old.is_full == new.is_full
     return not (is_timeless and is_same and old.is_supervised)
 
 
@@ -71,12 +80,18 @@ def run_view(state: RunState) -> RunView:
     reason = message = ""
     if not state.is_supervised:
         reason = UNSUPERVISED
-        message = "its supervisor is gone: nothing restarts its processes until its owner's next command"
+        message = "its supervisor has ended: nothing restarts its processes until its owner's next command"
     elif state.silent_since is not None:
         reason = SILENT
         message = (
-            "its supervisor is stopped (SIGSTOP): what is shown is as old as that, and nothing restarts its "
+            "its supervisor is stopped (SIGSTOP): its state is not updated, and nothing restarts its "
             f"processes; `kill -CONT {state.status.supervisor.pid if state.status else 0}` lets it go on"
+        )
+    elif state.is_full:
+        reason = NO_SPACE
+        message = (
+            f"no space is left on the disk of {state.folder.path}: its logs and checkpoints are lost; free some, "
+            "and it goes on by itself"
         )
     elif state.status is not None and state.status.problem:
         reason, message = "Warning", state.status.problem
@@ -118,14 +133,21 @@ def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView
         left = max(0.0, pod.next_start - now)
         again = f"starts again in {math.ceil(left / 5) * 5 if left > 5 else math.ceil(left)} s"
         message = f"{message}; {again}" if message else again
-    elif not state.is_supervised and not phase.is_over and not process_scan.is_alive(pod.proc):
-        phase, reason, message = Phase.UNKNOWN, UNSUPERVISED, "it has ended, and no supervisor has seen how"
+    elif phase.is_over:
+        pass
+    elif not (state.is_supervised and state.silent_since is None) and not process_scan.is_alive(pod.proc):
+        # A supervisor that is stopped sees no more than one that is gone.
+        reason = SILENT if state.is_supervised else UNSUPERVISED
+        phase, message = Phase.UNKNOWN, "it has ended, and no supervisor has seen how"
+    elif pod.proc is not None and process_scan.is_stopped(pod.proc):
+        reason = STOPPED
+        message = f"somebody has stopped it (SIGSTOP): `kill -CONT {pod.proc.pid}` lets it go on"
     return replace(
         _planned_view(state, pod.uid, pod.plan, node, pod.created),
         phase=phase,
         reason=reason,
         message=message,
-        ready=phase is Phase.RUNNING and pod.proc is not None,
+        ready=phase is Phase.RUNNING and pod.proc is not None and reason != STOPPED,
         restarts=pod.restarts,
         started=pod.started,
         exit_code=pod.exit_code,

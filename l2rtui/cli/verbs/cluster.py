@@ -1,4 +1,7 @@
-"""cluster: create, inspect, scale and delete an EKS cluster, with an estimate of its cost first."""
+"""cluster: create, inspect, scale and delete an EKS cluster, with an estimate of its cost first.
+
+``addons`` and ``prepare`` concern any cluster: that of the kubeconfig's context.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from l2rtui.backends.kubernetes.labels import CLAIMS_NAMESPACE
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cloud.aws import clusters, kubeconfig, price_list, prices
@@ -68,6 +72,7 @@ async def run_cluster(session: Session) -> int:
         "kubeconfig": _kubeconfig,
         "scale": _scale,
         "addons": _addons,
+        "prepare": _prepare,
         "token": _token,
     }
     return await actions[session.args.action](session)
@@ -266,6 +271,28 @@ async def _apply_addons(session: Session, context: str, file_system: str) -> int
             documents.append(document | {"images": list(result.images)})
     if session.args.action == "addons":
         session.out.show_all(ADDONS, documents)
+    return EXIT_DONE
+
+
+async def _prepare(session: Session) -> int:
+    """Make the namespace in which all users claim slots, in the cluster of the current context."""
+    args = session.args
+    users = [name for text in args.user for name in text.split(",") if name]
+    if not args.dry_run:
+        session.require_change("cluster prepare")
+        where = f"the context {args.context}" if args.context else "the current context"
+        who = ", ".join(users) or "everybody who can log in"
+        question = f"Make the namespace {CLAIMS_NAMESPACE} on {where}, in which {who} may claim slots?"
+        if not session.confirm(lambda: question):
+            return EXIT_FAILED
+    path = str(_path(session)) if args.kubeconfig else None
+    steps = addons.prepare_claims(args.context or "", path, users=users, dry_run=args.dry_run)
+    async with aclosing(steps) as applied:
+        documents = [
+            {"addon": item.addon, "version": "", "object": item.object, "outcome": item.outcome, "images": []}
+            async for item in applied
+        ]
+    session.out.show_all(ADDONS, documents)
     return EXIT_DONE
 
 

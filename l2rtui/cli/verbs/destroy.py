@@ -20,8 +20,8 @@ from l2rtui.services.ownership import is_mine, refuse_others
 Scope = tuple[RunView, str]
 """A run, or one set of it by its name."""
 _FORCE_WARNING = (
-    "--force takes pods that outstay their grace out of the cluster's books. Their processes may live on, unseen, "
-    "and hold their GPUs: see to the node afterwards."
+    "--force deletes pods after their grace period without waiting for their processes, which may continue to run "
+    "and hold GPUs: check the node afterwards."
 )
 
 

@@ -1,4 +1,4 @@
-"""schema and completion: verbs that print a file and use no backend."""
+"""schema, explain and completion: verbs that print what the program knows by itself and use no backend."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ def run_schema(args: Namespace) -> int:
     from l2rtui.services.spec.spec_file import schema
 
     Output(args.output).dump(schema())
+    return EXIT_DONE
+
+
+def run_explain(args: Namespace) -> int:
+    """Print what a field of a spec means, and the fields below it."""
+    from l2rtui.services.spec import reference
+
+    fields, out = reference.explained(args.path), Output(args.output)
+    if args.output != "table":
+        out.dump([{"path": field.path, "kinds": list(field.kinds), **field.schema} for field in fields])
+        return EXIT_DONE
+    for number, field in enumerate(fields):
+        if number:
+            out.line("")
+        for heading, text in reference.described(field):
+            out.line(f"{heading:<10} {text}")
+        width = max(map(len, field.fields), default=0)
+        for name, below in field.fields.items():
+            out.line(f"  {name:<{width}}  {reference.meaning(below)}")
     return EXIT_DONE
 
 

@@ -108,7 +108,7 @@ async def run_report(session: Session) -> int:
     name = session.args.experiment
     path = session.args.out or f"{bare_experiment(name)}.html"
     if not session.args.out and name_problem(bare_experiment(name)):
-        raise UsageError(f"{name!r} is no name of a file.", "Say where to write the page: --out FILE.html.")
+        raise UsageError(f"{name!r} is not a file name.", "Say where to write the page: --out FILE.html.")
     await _complete(session)
     report = await experiment_report(session.backend, name, _is_here(session))
     for note in report.notes:
@@ -248,7 +248,7 @@ def _state(word: str) -> RunOutcome:
     try:
         return RunOutcome(word.strip().casefold())
     except ValueError:
-        raise UsageError(f"{word!r} is no state of the history.", f"They are {', '.join(RunOutcome)}.") from None
+        raise UsageError(f"{word!r} is not a state of the history.", f"They are {', '.join(RunOutcome)}.") from None
 
 
 def _filter_of(session: Session) -> Callable[[Document], bool]:

@@ -45,7 +45,7 @@ async def _build(session: Session) -> int:
     image = images.named(args.name or images.NODE_NAME)
     image = image if image.tag and not args.tag else image.tagged(args.tag or source.tag)
     if not source.revision:
-        session.talk.say(f"{source.folder} is no git work tree: the image says no revision.")
+        session.talk.say(f"{source.folder} is not a git work tree: the image has no revision label.")
     elif source.is_dirty:
         session.talk.say(f"The work tree differs from revision {source.revision}: the image is marked as dirty.")
     recipe = images.Recipe(source, image, args.base, _pairs(args.build_arg), args.network)
@@ -107,7 +107,7 @@ async def _login(session: Session) -> int:
     session.require_change("image login")
     host = _named(session, "login")
     if not _HOST.fullmatch(host):
-        raise UsageError(f"{host!r} is no registry: it is a host name, such as registry.example:5000.")
+        raise UsageError(f"{host!r} is not a registry: write a host name, such as registry.example:5000.")
     if ecr_region(host):
         await images.login_for(host)
         session.talk.say(f"{host} takes the AWS credentials of this account; nothing needs to be kept.")

@@ -121,7 +121,9 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
 
     args = session.args
     if args.file or args.template or args.set or args.seeds or args.image:
-        raise UsageError("--like launches what was recorded: -f, -t, --set, --seeds, --image mean nothing with it.")
+        raise UsageError(
+            "--like launches the recorded spec: it cannot be combined with -f, -t, --set, --seeds or --image."
+        )
     session.require_answer(args.verb)
     with HistoryStore() as store:
         record = find_record(store, args.like)
@@ -274,7 +276,9 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
         plan = await _carry_out(session, prepared)
         if session.args.wait:
             session.talk.progress(f"waiting for {listed(names)} to run")
-            snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
+            snapshot = await launcher.wait_running(
+                session.backend, names, session.args.timeout, settle_seconds=session.settings.ready_seconds
+            )
             launched = _launched_documents(snapshot, names)
         elif session.backend.renderer is not None:  # its pods become visible when their controllers have made them
             # On a cluster the controllers create the pods later: the plan is printed, not a snapshot without them.
@@ -384,9 +388,9 @@ def _last_steps(plan: LaunchPlan) -> dict[int, list[str]]:
 
 async def _take_back(session: Session, plan: LaunchPlan) -> bool:
     """Roll back what the launcher has not rolled back already; return True if any object is left."""
-    session.talk.say("Interrupted: taking back what was started.")
+    session.talk.say("Interrupted: rolling back the launch.")
     receipts = await launcher.take_back(session.backend, plan, partial(launcher.destroy, session.backend))
     left = [f"{receipt.sentence}." for receipt in receipts if receipt.left]
-    for sentence in left or ["What was started was taken back; nothing is left."]:
+    for sentence in left or ["The launch was rolled back; nothing is left."]:
         session.talk.say(sentence)
     return bool(left)

@@ -70,7 +70,7 @@ async def run_unreserve(session: Session) -> int:
     args = session.args
     session.require_writable("unreserve")
     if bool(args.places) == args.mine:
-        raise UsageError("unreserve needs the slots, or --mine.", "`l2rtui reserve` lists what is reserved.")
+        raise UsageError("unreserve needs the slots, or --mine.", "`l2rtui reserve` lists reservations.")
     session.require_answer("unreserve")
     snapshot = await session.backend.snapshot()
     slots = changes.mine(snapshot) if args.mine else changes.slots_named(args.places, snapshot)

@@ -41,7 +41,9 @@ async def _store(session: Session) -> QueueStore:
         await contexts.open()  # the queue of a cluster goes by its context
     store = session.backend.queue
     if store is None:
-        raise UsageError(f"The {session.backend.name} backend has no queue.", "Runs wait on single backends alone.")
+        raise UsageError(
+            f"The {session.backend.name} backend has no queue.", "Queueing works only on a single context."
+        )
     return store
 
 

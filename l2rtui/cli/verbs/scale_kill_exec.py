@@ -42,10 +42,13 @@ async def run_scale(session: Session) -> int:
     documents = []
     for run in runs:
         with session.interruption("`l2rtui pods` shows whether it was done."):
-            plan = await launcher.scale(
+            plan = await launcher.plan_scale(
                 session.backend, run.name, set_name, args.replicas, overcommit=args.overcommit
             )
-        session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
+            slots = listed(str(slot) for pod in plan.added for slot in pod.seat.slots)
+            on = f" on {slots}" if slots else ""
+            session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start{on}, {len(plan.removed)} to stop")
+            await launcher.carry_out_scale(session.backend, plan)
         documents.append(json_output.scale_document(plan))
     if len(runs) > 1:
         session.out.show_all(table_output.SCALED, documents)
@@ -80,7 +83,7 @@ async def run_kill(session: Session) -> int:
     session.require_writable("kill")
     if signal := next((target for target in session.args.targets if target.startswith("-")), ""):
         sentence = f"kill takes no signal {signal}: it sends SIGTERM, and SIGKILL after the grace period."
-        raise UsageError(sentence, "Write --grace 0 for SIGKILL at once.")
+        raise UsageError(sentence, "Write --grace 0 for an immediate SIGKILL.")
     with session.interruption("no pod was stopped."):
         snapshot = await session.backend.snapshot()
         queued = queued_targets(snapshot, session.args.targets)
@@ -99,7 +102,7 @@ async def run_kill(session: Session) -> int:
     of_runs = dict.fromkeys(pod.run for pod in pods if pod.run)
     of = f" of {listed(of_runs)}" if len(of_runs) > 1 else ""
     if not session.confirm(
-        lambda: f"Kill {counted(len(pods), 'pod')}{of} {where}: {names}? What is killed is replaced."
+        lambda: f"Kill {counted(len(pods), 'pod')}{of} {where}: {names}? Their sets replace them."
     ):
         return EXIT_FAILED
     grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds

@@ -1,8 +1,9 @@
-"""template: named spec files in the user's folder; uses no backend."""
+"""template and new: spec files with a name, and a new one to begin with; uses no backend."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from l2rtui.cli import table_output
 from l2rtui.cli.output import Output, StderrReporter
@@ -18,7 +19,8 @@ def run_template(args: Namespace) -> int:
         documents = [_document(template) for template in templates.templates()]
         out.show_all(table_output.TEMPLATES, documents)
         if not documents:
-            talk.say("No templates. `l2rtui template save NAME -f SPEC` makes one.")
+            names = ", ".join(sorted(templates.examples()))
+            talk.say(f"No templates. `l2rtui template save NAME -f SPEC` makes one. Examples for -t: {names}.")
         return EXIT_DONE
     if not args.name:
         raise UsageError(f"template {args.action} needs a name.", "`l2rtui template ls` lists them.")
@@ -34,6 +36,14 @@ def run_template(args: Namespace) -> int:
         text = templates.template_path(args.name).read_text("utf-8", errors="replace")
         for line in text.splitlines():
             out.line(sanitize(line))
+    return EXIT_DONE
+
+
+def run_new(args: Namespace) -> int:
+    """Write a commented spec file to begin with."""
+    path = Path(args.to or f"{args.name}.yaml")
+    templates.write_new(path, templates.starter(args.name, args.env, args.algorithm), replaces=args.replace)
+    StderrReporter().say(f"wrote {path}: `l2rtui plan -f {path}` checks it, `l2rtui launch -f {path}` starts it")
     return EXIT_DONE
 
 

@@ -180,7 +180,7 @@ async def run_results(session: Session) -> int:
     size = format_bytes(sum(result.size_bytes for result in chosen))
     if not session.confirm(lambda: f"Delete the results {names} ({size}) for good?"):
         return EXIT_FAILED
-    with session.interruption("`l2rtui results ls` shows what is left."):
+    with session.interruption("`l2rtui results ls` lists the remaining ones."):
         freed = await store.remove([result.id for result in chosen])
     session.talk.say(f"removed {counted(len(chosen), 'folder')}, {format_bytes(freed)}")
     session.out.show_all(_RESULTS, [_result_document(result) for result in chosen])

@@ -246,7 +246,7 @@ def _identity(data: Any, where: str) -> PodIdentity:
     if bool(role) == bool(policies):
         raise ValueError(f"{where} needs either roleARN, or permissionPolicyARNs and wellKnownPolicies")
     if wrong := next((arn for arn in (role, *policies) if arn and not arn.startswith("arn:")), ""):
-        raise ValueError(f"{where} names {wrong!r}, which is no ARN")
+        raise ValueError(f"{where} names {wrong!r}, which is not an ARN")
     return PodIdentity(namespace, account, policies, role)
 
 
@@ -379,5 +379,5 @@ def _policies(fields: Fields) -> tuple[str, ...]:
     addons.done()
     iam.done()
     if wrong := next((arn for arn in arns if not arn.startswith("arn:")), ""):
-        raise ValueError(f"{iam.where}.attachPolicyARNs names {wrong!r}, which is no ARN")
+        raise ValueError(f"{iam.where}.attachPolicyARNs names {wrong!r}, which is not an ARN")
     return tuple(dict.fromkeys([*arns, *chosen]))

@@ -41,7 +41,7 @@ async def ensure_cluster(change: ClusterChange, spec: ClusterSpec, role: str, su
         cluster = None
     # EKS cannot repair a control plane that failed to start; it can only be removed.
     if cluster is not None and cluster["status"] == "FAILED":
-        change.say(step, "what an earlier attempt left of it is removed first")
+        change.say(step, "remains of an earlier attempt are removed first")
         await delete_cluster(change, spec.name)
         cluster = None
     if cluster is None:
@@ -130,7 +130,7 @@ async def request_group(
     step = f"node group {group.name}"
     existing = await _find_group(change.cloud, spec.name, group.name)
     if existing is not None and existing["status"] in ("CREATE_FAILED", "DELETE_FAILED", "DELETING"):
-        change.say(step, "what an earlier attempt left of it is removed first")
+        change.say(step, "remains of an earlier attempt are removed first")
         await delete_group(change, spec.name, group.name)
         existing = None
     if existing is None:

@@ -19,7 +19,7 @@ async def check_file_system(cloud: Cloud, name: str, vpc: str, own: str) -> None
     """
     if name == own:
         raise RefusedError(
-            f"{name} is the file system that this cluster made, and would go with it.",
+            f"{name} is the file system that this cluster created, and would be deleted with it.",
             "Take it out of the file: the cluster has it already.",
         )
     answer = await cloud.find("efs", "describe_file_systems", FileSystemId=name)

@@ -15,7 +15,7 @@ class Fields:
 
     def __init__(self, data: Any, where: str) -> None:
         if not isinstance(data, Mapping):
-            raise ValueError(f"{where or 'the file'} is no mapping of fields")  # noqa: TRY004  (a mistake in a file)
+            raise ValueError(f"{where or 'the file'} is not a mapping of fields")  # noqa: TRY004  (a mistake in a file)
         self.where = where
         self.left: dict[str, Any] = {str(key): value for key, value in data.items()}
 
@@ -57,7 +57,7 @@ class Fields:
         """Return a list of texts."""
         texts = self.items(name)
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{self.at(name)} holds something that is no text")
+            raise ValueError(f"{self.at(name)} contains a value that is not text")
         return texts
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:

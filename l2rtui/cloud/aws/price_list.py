@@ -140,7 +140,7 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
     prices: dict[Decimal, str] = {}
     for text in offers:
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
-            raise ValueError("an offer is no text, or too long")
+            raise ValueError("an offer is not text, or is too long")
         try:
             offer = bounded_json.decode(text, _Offer)
         except ValueError as error:

@@ -89,7 +89,9 @@ def _checked(item: Mapping[str, Any], group: NodeGroup) -> Reservation:
         raise UsageError(f"{name} holds {count} machines, and the node group wants {group.desired}.", hint)
     if is_block != group.is_block:
         market = "instanceMarketOptions.marketType: capacity-block"
-        text = f"is a capacity block: write {market}" if is_block else f"is no capacity block: leave {market} out"
+        text = (
+            f"is a capacity block: write {market}" if is_block else f"is not a capacity block: leave {market} out"
+        )
         raise UsageError(f"{name} {text}.", hint)
     is_active = state == "active"
     zone = str(item["AvailabilityZone"])

@@ -55,7 +55,7 @@ async def ensure_stack(change: ClusterChange, name: str, template: Template, tag
         await _settle(change, name)
         stack = await find_stack(cloud, name)
     if stack is not None and stack["StackStatus"] in _BROKEN:
-        change.say(name, "what an earlier attempt left of it is removed first")
+        change.say(name, "remains of an earlier attempt are removed first")
         await delete_stack(change, name, tags[OWNER_TAG])
         stack = None
     request = {

@@ -77,7 +77,7 @@ class ClusterChange:
             if time.monotonic() > end:
                 raise BackendError(
                     f"{step} is still {state or 'not there'} after {self.waits.limit_seconds / 60:g} minutes.",
-                    "Run the same command again: it goes on where it is.",
+                    "Run the same command again: it continues where this one stopped.",
                 )
             if state != before:
                 self.say(step, state.lower().replace("_", " ") or "not there yet", is_change=False)

@@ -127,7 +127,7 @@ def _helper(config: Mapping[str, Any], key: str) -> str:
     name = str(_table(config, "credHelpers").get(key) or config.get("credsStore") or "")
     # The name becomes part of a program's name: without this check a file could run any path.
     if name and not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise ConfigError(f"{config_path()} names a credential helper {name!r}, which is no name of a program.")
+        raise ConfigError(f"{config_path()} names a credential helper {name!r}, which is not a program name.")
     return name
 
 
@@ -138,7 +138,7 @@ def _from_helper(helper: str, key: str) -> Login | None:
         entry = bounded_json.loads(answer)
         user, secret = str(entry["Username"]), str(entry["Secret"])
     except (ValueError, KeyError, TypeError):
-        raise BackendError(f"docker-credential-{helper} gave an answer that is no login.") from None
+        raise BackendError(f"docker-credential-{helper} did not return a login.") from None
     return Login(user, secret, is_token=user == _TOKEN_USER)
 
 

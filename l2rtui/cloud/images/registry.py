@@ -67,7 +67,7 @@ class Registry:
         """
         status, _, _ = await self._ask("GET", "/v2/", "")
         if status != 200:
-            raise BackendError(f"{self.host} answers with {status}: that is no registry.", "Correct its name.")
+            raise BackendError(f"{self.host} answers with {status}: that is not a registry.", "Correct its name.")
 
     async def digest(self, image: ImageRef) -> str:
         """Return the digest of the manifest that a tag currently refers to.
@@ -164,7 +164,7 @@ class Registry:
     def _refusal(self) -> RegistryRefusedError:
         hint = f"Do `l2rtui image login {self.host}`"
         if self._login is None:
-            return RegistryRefusedError(f"{self.host} wants a login, and there is none.", f"{hint}.")
+            return RegistryRefusedError(f"{self.host} requires a login, and none is configured.", f"{hint}.")
         problem = f"{self._login.user}: the user or the password is wrong, or has no rights there."
         return RegistryRefusedError(f"{self.host} refuses {problem}", f"{hint} again.")
 

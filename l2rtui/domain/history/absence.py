@@ -12,13 +12,8 @@ from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import age
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import Level
+from l2rtui.domain.status import EVICTIONS, Level
 
-EVICTIONS: Final = frozenset({
-    "Evicted", "Preempted", "NodeLost", "NodeShutdown", "Shutdown",
-    "PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI", "TaintManagerEviction",
-})  # fmt: skip
-"""Reasons of pods and events by which the node, the scheduler or an administrator ended the pod, not its run."""
 _EVICTED: Final = "evicted"
 _STARTED: Final = "started"
 _LEVELS: Final[Mapping[str, Level]] = MappingProxyType({

@@ -41,7 +41,7 @@ def _requirement(part: str) -> Selector:
     if match := _PRESENCE.fullmatch(part):
         key, is_present = match["key"], not match["not"]
         return lambda labels: (key in labels) is is_present
-    raise ValueError(f"{part!r} is no label selector: write KEY=VALUE, KEY!=VALUE, KEY, !KEY or 'KEY in (A,B)'")
+    raise ValueError(f"{part!r} is not a label selector: write KEY=VALUE, KEY!=VALUE, KEY, !KEY or 'KEY in (A,B)'")
 
 
 def _in(key: str, values: frozenset[str], *, is_in: bool) -> Selector:

@@ -79,12 +79,12 @@ def parse_view(text: str) -> SharedView:
     if len(text) > MAX_CHARS:
         raise ValueError(f"The link has {len(text)} characters, and a view has {MAX_CHARS} at most.")
     if not text.startswith(SCHEME):
-        raise ValueError(f"This is no link of a view: one begins with {SCHEME}")
+        raise ValueError(f"This is not a link of a view: such a link begins with {SCHEME}")
     fields = _fields(text.removeprefix(SCHEME))
     namespaces = tuple(filter(None, fields.get("namespaces", "").split(",")))
     for name in namespaces:
         if not _NAMESPACE.fullmatch(name):
-            raise ValueError(f"The link names the namespace {name!r}, which is no name of one.")
+            raise ValueError(f"The link names the namespace {name!r}, which is not a valid name.")
     if (pane := fields.get("pane", "runs")) not in PANES:
         raise ValueError(f"The link names the view {pane!r}; there are {', '.join(PANES)}.")
     for flag in _FLAGS:

@@ -68,7 +68,7 @@ async def since(backend: Backend, snapshot: ClusterSnapshot, left: Departure) ->
     Raises:
         HistoryError: the history cannot be read.
     """
-    await complete_ended(backend, snapshot)
+    await complete_ended(backend, snapshot, last_look=left.left)
     entries = await asyncio.to_thread(entries_since, backend, left.left)
     return happenings(left, entries, _own_pods(snapshot), await _events(backend))
 

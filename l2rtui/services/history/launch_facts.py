@@ -38,6 +38,7 @@ def launch_records(backend: Backend, plan: LaunchPlan, source: str) -> list[Hist
     """
     tree = tree_of(source)
     command, versions, context = redact(shlex.join(sys.argv)), versions_of(backend), context_of(backend)
+    namespace = backend.contexts.namespace if backend.contexts is not None else ""
     return [
         HistoryRecord(
             HistoryEntry(
@@ -52,6 +53,7 @@ def launch_records(backend: Backend, plan: LaunchPlan, source: str) -> list[Hist
                 owner=run.owner,
                 backend=backend.name,
                 context=context,
+                namespace=namespace,
             ),
             LaunchFacts(spec_text(run.spec), _placement(run), versions, command, tree),
         )

@@ -56,7 +56,9 @@ async def experiment_report(
         async with asyncio.timeout(LOOK_SECONDS):
             live = await _live_runs(backend, word, records)
     except (L2RError, TimeoutError) as error:
-        notes.append(f"Runs of the present are not in here: {str(error) or 'the backend did not answer in time.'}")
+        notes.append(
+            f"Running runs are missing from this report: {str(error) or 'the backend did not answer in time.'}"
+        )
     recorded = [_recorded_run(record) for record in records if record.entry.run_id not in live]
     runs = _ordered([*live.values(), *recorded])
     if not runs:

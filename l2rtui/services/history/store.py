@@ -278,7 +278,8 @@ class HistoryStore:
             self.path.touch(mode=0o600)
             self._inode = self.path.stat().st_ino
         self.problem = (
-            f"The history was damaged. It lies in {aside} for `sqlite3 {aside.name} .recover`; a new one began."
+            f"The history was damaged and moved to {aside}: `sqlite3 {aside.name} .recover` reads it. "
+            "A new one was started."
         )
         _log.warning(self.problem)
 

@@ -48,7 +48,7 @@ class EndRecords:
             except L2RError as error:
                 _log.warning("%s", error)
                 self._paused_until = time.monotonic() + _PAUSE_SECONDS
-            except Exception:  # noqa: BLE001  (a task that ended unseen would keep the keeper for ever)
+            except Exception:  # noqa: BLE001  (an unseen failure would keep the keeper running forever)
                 _log.exception("the ends of runs could not be recorded")
                 self._paused_until = time.monotonic() + _PAUSE_SECONDS
             await asyncio.sleep(LOOK_SECONDS)

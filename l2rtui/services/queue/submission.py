@@ -85,7 +85,7 @@ async def divide(backend: Backend, prepared: CheckedPlan) -> Submissions:
         for number, run in enumerate(prepared.plan.runs, 1)
     )
     if misfit := impossible(tickets, snapshot.ledger):
-        hint = "It would wait for ever: make it smaller, or name other slots with --on."
+        hint = "It would wait forever: make it smaller, or name other slots with --on."
         raise RefusedError(f"{misfit[0].spec.name} is more than there is: {misfit[1]}.", hint)
     verdicts = admit(tickets, snapshot.ledger)
     starting = {verdict.ticket.uid for verdict in verdicts if verdict.slots is not None} if not ahead else set()

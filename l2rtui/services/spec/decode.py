@@ -54,7 +54,7 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
         return tuple(_steps(form.steps, form.pod, folder))
     if form.workers and not _takes_workers(form.train):
         if form.train.get("collect") == "device":
-            raise ValueError("train.collect is device, so the learner collects by itself; leave workers out")
+            raise ValueError("train.collect is device, so the learner itself collects; leave workers out")
         raise ValueError("the learner reads a dataset (train.collect, algorithm bc); leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
     sets = (

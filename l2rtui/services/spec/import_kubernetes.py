@@ -111,7 +111,7 @@ def _decoded(raw: bytes, path: str) -> str:
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError:
-        raise SpecError(f"{path}: not YAML: it is no text in UTF-8.") from None
+        raise SpecError(f"{path}: not YAML: it is not UTF-8 text.") from None
 
 
 def _parsed(text: str, names: list[str]) -> list[Any]:

@@ -76,7 +76,7 @@ class _Reading:
             number = int(str(value))
         except ValueError:
             raise SpecError(
-                f"{self.path}: {self.subject}: {path} is {value!r}, which is no whole number."
+                f"{self.path}: {self.subject}: {path} is {value!r}, which is not a whole number."
             ) from None
         if not 1 <= number <= 4096:
             raise SpecError(f"{self.path}: {self.subject}: {path} is {number}: write 1 to 4096.")
@@ -256,7 +256,7 @@ def _tf_job(reading: _Reading) -> dict[str, Any]:
     worker, servers = parts.pop("Worker", None), parts.pop("PS", None)
     if not isinstance(servers, dict):
         raise SpecError(
-            f"{reading.path}: {reading.subject} has no PS: it is no run of parameter servers.",
+            f"{reading.path}: {reading.subject} has no PS: it is not a run of parameter servers.",
             "Write `kind: job` with `replicas`, or `kind: elastic` for torch (docs/kinds.md).",
         )
     reading.left_out(parts, "spec.tfReplicaSpecs", "a run has servers and workers")

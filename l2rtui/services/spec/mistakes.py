@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ _TYPES = {
     "object": "a mapping of fields",
     "null": "nothing",
 }
+_MOST_MISTAKES = 20
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
 
@@ -69,6 +71,36 @@ def explain_mistake(
     return SpecError(f"{locations.of(keys)}: {dotted(keys) or 'the file'} is {_shown(value)}: {text}.")
 
 
+def explain_all(error: msgspec.ValidationError, data: Mapping[str, Any], locations: Locations) -> SpecError:
+    """Turn the first mistake in a spec, and those that follow, into one SpecError with a line for each."""
+    errors, rest = [explain_mistake(error, data, locations)], copy.deepcopy(dict(data))
+    # msgspec stops at the first: it is taken out, and the rest is read once more.
+    while len(errors) < _MOST_MISTAKES and _take_out(str(error), rest):
+        try:
+            msgspec.convert(rest, schema.SpecForm)
+            break
+        except msgspec.ValidationError as next_error:
+            error = next_error
+        # A field that is missing may be missing because its wrong value was taken out.
+        if _MISSING.search(str(error)):
+            break
+        errors.append(explain_mistake(error, rest, locations))
+    if len(errors) == 1:
+        return errors[0]
+    return SpecError("\n".join(map(str, errors)))
+
+
+def _take_out(text: str, data: Any) -> bool:
+    """Remove the field that a message of msgspec is about; False where that is not one field of a mapping."""
+    at, unknown = _AT.search(text), _UNKNOWN.search(text)
+    path = at["path"] if at else "$"
+    keys = (*_keys(path), unknown["field"]) if unknown else _keys(path)
+    if not keys or keys == ("kind",) or "[...]" in path or not isinstance(keys[-1], str):
+        return False
+    parent = _value(data, keys[:-1])
+    return isinstance(parent, dict) and parent.pop(keys[-1], parent) is not parent
+
+
 def _keys(text: str) -> Keys:
     """Parse a path of msgspec: ``$.workers[0].replicas``; ``[...]`` stands for a value of a mapping."""
     keys: list[str | int] = []
@@ -108,9 +140,20 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
         form = inner.get(str(key), form)
     form = of_part or form
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
+    is_of_spec = len(keys) == 1 and not of_part and not difflib.get_close_matches(str(keys[0]), names, 1, 0.75)
+    if is_of_spec and (setting := _near_setting(str(keys[0]), data)):
+        return f"Did you mean train.{setting}?"
     # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
     close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)
     return f"Did you mean {close[0]}?" if close else f"The fields here are {', '.join(names)}."
+
+
+def _near_setting(name: str, data: Mapping[str, Any]) -> str:
+    from runtime.base.training import near_setting  # for mistakes alone
+
+    train = data.get("train")
+    algorithm = train.get("algorithm") if isinstance(train, Mapping) else None
+    return near_setting(name, algorithm if isinstance(algorithm, str) else "sac")
 
 
 def _value(data: Any, keys: Keys) -> Any:

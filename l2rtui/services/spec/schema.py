@@ -16,27 +16,57 @@ from runtime.base.contract import PS_PORT
 
 # RFC 1123 label, but with a letter first: names become names of Services, which follow RFC 1035.
 _LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-Name = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_NAME, description="letters, digits and '-'")]
-SetName = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_SET_NAME, description="letters, digits and '-'")]
-Count = Annotated[int, Meta(ge=0, le=4096)]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=_LABEL,
+        max_length=MAX_NAME,
+        description="Name of the run: letters, digits and '-'.",
+        examples=["racing-sac"],
+    ),
+]
+SetName = Annotated[
+    str,
+    Meta(
+        pattern=_LABEL,
+        max_length=MAX_SET_NAME,
+        description="Name of the set: letters, digits and '-'.",
+        examples=["w"],
+    ),
+]
+Count = Annotated[int, Meta(ge=0, le=4096, description="Processes of the set; each is a pod.")]
 Slots = Annotated[int, Meta(ge=0, le=4096, description="slots of one device for each replica; 0: none")]
 Grace = Annotated[float, Meta(ge=0, le=86_400, description="seconds between SIGTERM and SIGKILL")]
 Quantity = str | int | float
-Command = Annotated[list[str], Meta(min_length=1, description="argv; no shell reads it")]
+Command = Annotated[
+    list[str], Meta(min_length=1, description="argv; no shell reads it", examples=[["python", "train.py"]])
+]
 EnvValue = str | int | float | bool
+_IMAGE = "ghcr.io/me/l2r:1"
 # The words of Kubernetes' restartPolicy.
-Restart = Literal["Always", "OnFailure", "Never"]
+Restart = Annotated[
+    Literal["Always", "OnFailure", "Never"],
+    Meta(description="When a process is started again: after any end, after a failure, or never."),
+]
+_VARIABLES = [{"OMP_NUM_THREADS": "1"}]
+Replicas = Annotated[int, Meta(ge=1, le=4096, description="Processes of the set; each is a pod.")]
 
 
 class ResourcesForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Resources that one replica requests."""
 
-    cpu: Annotated[Quantity, Meta(description="CPU cores: 2, 500m")] | None = None
-    memory: Annotated[Quantity, Meta(description="bytes: 2Gi, 512Mi")] | None = None
-    gpu: Annotated[int, Meta(ge=1, le=64, description="whole GPUs; the same as `gpus` of the set")] | None = None
+    cpu: Annotated[Quantity, Meta(description="CPU cores: 2, 500m", examples=[2])] | None = None
+    memory: Annotated[Quantity, Meta(description="bytes: 2Gi, 512Mi", examples=["2Gi"])] | None = None
+    gpu: (
+        Annotated[int, Meta(ge=1, le=64, description="whole GPUs; the same as `gpus` of the set", examples=[1])]
+        | None
+    ) = None
 
 
-Gpus = Annotated[int, Meta(ge=1, le=64, description="whole GPUs of one node for each replica, in place of slots")]
+Gpus = Annotated[
+    int,
+    Meta(ge=1, le=64, description="whole GPUs of one node for each replica, in place of slots", examples=[1]),
+]
 
 
 class GpuForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,58 +75,96 @@ class GpuForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     count: Annotated[
         int, Meta(ge=0, le=64, description="whole GPUs for each replica; 0: as many slots as said")
     ] = 1
-    model: Annotated[str, Meta(description="words of the model's name: A100, RTX A6000")] = ""
-    memory: Annotated[Quantity, Meta(description="least memory: 40Gi")] | None = None
+    model: Annotated[str, Meta(description="words of the model's name: A100, RTX A6000", examples=["A100"])] = ""
+    memory: Annotated[Quantity, Meta(description="least memory: 40Gi", examples=["40Gi"])] | None = None
 
 
 class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A taint that the pods tolerate."""
 
-    key: Annotated[str, Meta(description="empty: every taint")] = ""
-    value: Annotated[str, Meta(description="empty: any value")] = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    key: Annotated[str, Meta(description="Key of the taint; empty: every taint.", examples=["dedicated"])] = ""
+    value: Annotated[str, Meta(description="Value of the taint; empty: any value.", examples=["rl"])] = ""
+    effect: Annotated[
+        Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+        Meta(description="Effect of the taint; empty: any.", examples=["NoSchedule"]),
+    ] = ""
 
 
 class MountForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A folder in the container; without claim and host_path an empty one that is removed with the pod."""
 
-    path: Annotated[str, Meta(description="where it appears: /data", pattern="^/")]
-    claim: Annotated[str, Meta(description="name of a PersistentVolumeClaim")] = ""
-    host_path: Annotated[str, Meta(description="folder of the node; breaks Pod Security `restricted`")] = ""
-    in_memory: bool = False
-    size: Annotated[Quantity, Meta(description="limit of an empty folder: 2Gi")] | None = None
-    read_only: bool = False
-    sub_path: str = ""
+    path: Annotated[str, Meta(description="where it appears: /data", pattern="^/", examples=["/data"])]
+    claim: Annotated[str, Meta(description="name of a PersistentVolumeClaim", examples=["data"])] = ""
+    host_path: Annotated[
+        str, Meta(description="folder of the node; breaks Pod Security `restricted`", examples=["/srv/data"])
+    ] = ""
+    in_memory: Annotated[bool, Meta(description="An empty folder in memory, which counts against the limit.")] = (
+        False
+    )
+    size: Annotated[Quantity, Meta(description="limit of an empty folder: 2Gi", examples=["2Gi"])] | None = None
+    read_only: Annotated[bool, Meta(description="The pods cannot write to it.")] = False
+    sub_path: Annotated[str, Meta(description="Folder of the volume, in place of its root.", examples=["runs"])] = (
+        ""
+    )
 
 
-Port = Annotated[int, Meta(ge=1, le=65_535)]
+Port = Annotated[int, Meta(ge=1, le=65_535, description="TCP port.", examples=[6006])]
 
 
 class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Settings of containers. The run's apply to each set; a set's own value wins; lists are joined."""
 
-    binding: Literal["env", "device-plugin", "shared", "hami", "dra", "cpu"] | None = None
-    image: str | None = None
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    pull_secrets: list[str] = []
-    secrets: Annotated[list[str], Meta(description="Secrets whose keys become variables")] = []
-    service_account: str | None = None
-    node_selector: dict[str, str] = {}
+    binding: Annotated[
+        Literal["env", "device-plugin", "shared", "hami", "dra", "cpu"] | None,
+        Meta(
+            description="How pods get their GPU, docs/kubernetes.md; env and cpu on this machine.", examples=["env"]
+        ),
+    ] = None
+    image: Annotated[
+        str | None, Meta(description="Image of the set, in place of the run's.", examples=[_IMAGE])
+    ] = None
+    pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None, Meta(description="When nodes pull the image.")
+    ] = None
+    pull_secrets: Annotated[
+        list[str], Meta(description="Secrets with the login of a registry.", examples=[["registry"]])
+    ] = []
+    secrets: Annotated[
+        list[str], Meta(description="Secrets whose keys become variables", examples=[["wandb"]])
+    ] = []
+    service_account: Annotated[
+        str | None, Meta(description="Service account of the pods.", examples=["l2r-worker"])
+    ] = None
+    node_selector: Annotated[
+        dict[str, str], Meta(description="Labels that a node must have.", examples=[{"disk": "ssd"}])
+    ] = {}
     tolerations: list[TolerationForm] = []
     mounts: list[MountForm] = []
-    shm: Annotated[Quantity, Meta(description="size of /dev/shm: 1Gi")] | None = None
-    ports: Annotated[list[Port], Meta(description="TCP ports that the learner's Service offers as well")] = []
-    host_network: bool | None = None
-    security: Literal["restricted", "baseline", "privileged"] | None = None
-    user: Annotated[int, Meta(ge=1, le=2**31 - 1, description="number of the user under `restricted`")] | None = (
-        None
-    )
+    shm: Annotated[Quantity, Meta(description="size of /dev/shm: 1Gi", examples=["1Gi"])] | None = None
+    ports: Annotated[
+        list[Port], Meta(description="TCP ports that the learner's Service offers as well", examples=[[6006]])
+    ] = []
+    host_network: Annotated[
+        bool | None, Meta(description="The pods share the network of their node.", examples=[False])
+    ] = None
+    security: Annotated[
+        Literal["restricted", "baseline", "privileged"] | None,
+        Meta(description="Pod Security Standard that the pods keep."),
+    ] = None
+    user: (
+        Annotated[
+            int,
+            Meta(ge=1, le=2**31 - 1, description="number of the user under `restricted`", examples=[1000]),
+        ]
+        | None
+    ) = None
     device: (
         Annotated[
             str,
             Meta(
                 description="extended resource that pods request: amd.com/gpu, gpu.intel.com/xe, nvidia.com/a100, "
-                "nvidia.com/mig-1g.5gb"
+                "nvidia.com/mig-1g.5gb",
+                examples=["amd.com/gpu"],
             ),
         ]
         | None
@@ -104,7 +172,10 @@ class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     template: (
         Annotated[
             dict[str, Any] | list[dict[str, Any]],
-            Meta(description="any field of a Kubernetes pod template (metadata, spec), merged as kubectl does"),
+            Meta(
+                description="any field of a Kubernetes pod template (metadata, spec), merged as kubectl does",
+                examples=[{"spec": {"priorityClassName": "high"}}],
+            ),
         ]
         | None
     ) = None
@@ -115,8 +186,11 @@ class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
 
     slots: Slots = 1
     gpus: Gpus | None = None
-    gpu: Annotated[Gpus | GpuForm, Meta(description="whole GPUs, or which ones suit")] | None = None
-    env: dict[str, EnvValue] = {}
+    gpu: (
+        Annotated[Gpus | GpuForm, Meta(description="whole GPUs, or which ones suit", examples=[{"model": "A100"}])]
+        | None
+    ) = None
+    env: Annotated[dict[str, EnvValue], Meta(description="variables for its processes", examples=_VARIABLES)] = {}
     restart: Restart = "OnFailure"
     resources: ResourcesForm = field(default_factory=ResourcesForm)
     grace_seconds: Grace = 10.0
@@ -156,7 +230,11 @@ class EvaluatorForm(_ProcessesForm, kw_only=True):
 
 
 Source = Annotated[
-    str, Meta(description="file that the command names as {program}: a path beside this file, or s3://BUCKET/KEY")
+    str,
+    Meta(
+        description="file that the command names as {program}: a path beside this file, or s3://BUCKET/KEY",
+        examples=["train.py"],
+    ),
 ]
 
 
@@ -177,9 +255,12 @@ class NodesForm(_ProcessesForm, kw_only=True):
     name: SetName = "nodes"
     replicas: Count = 1
     min: Annotated[int, Meta(ge=1, le=4096, description="fewest nodes that train")] = 1
-    max: Annotated[int, Meta(ge=1, le=4096, description="most nodes; as many as replicas when not said")] | None = (
-        None
-    )
+    max: (
+        Annotated[
+            int, Meta(ge=1, le=4096, description="most nodes; as many as replicas when not said", examples=[8])
+        ]
+        | None
+    ) = None
     nproc_per_node: (
         Annotated[
             int,
@@ -187,6 +268,7 @@ class NodesForm(_ProcessesForm, kw_only=True):
                 ge=1,
                 le=1024,
                 description="processes of each node; when not said one for each GPU, on a CPU as many as slots",
+                examples=[4],
             ),
         ]
         | None
@@ -198,14 +280,18 @@ class NodesForm(_ProcessesForm, kw_only=True):
 class RendezvousForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Rendezvous of an elastic job: a small process through which its nodes find each other."""
 
-    backend: Literal["c10d", "etcd-v2"] = "c10d"
-    image: Annotated[str, Meta(description="another image for it, with etcd in it; empty: the run's")] = ""
+    backend: Annotated[
+        Literal["c10d", "etcd-v2"], Meta(description="Store of the rendezvous; etcd-v2 needs etcd in its image.")
+    ] = "c10d"
+    image: Annotated[
+        str, Meta(description="another image for it, with etcd in it; empty: the run's", examples=[_IMAGE])
+    ] = ""
 
 
 class ServersForm(_ProcessesForm, kw_only=True):
     """Parameter servers: each holds a part of the weights."""
 
-    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    replicas: Replicas = 1
     command: Command = field(default_factory=lambda: ["l2r-runtime", "ps"])
     program: Source = ""
     slots: Slots = 0
@@ -215,7 +301,7 @@ class ServersForm(_ProcessesForm, kw_only=True):
 class PsWorkersForm(_ProcessesForm, kw_only=True):
     """Workers of parameter servers: each computes gradients on a part of the data."""
 
-    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    replicas: Replicas = 1
     command: Command = field(default_factory=lambda: ["l2r-runtime", "ps-worker"])
     program: Source = ""
     port: Port = PS_PORT
@@ -225,13 +311,17 @@ class StepForm(_ProcessesForm, kw_only=True):
     """One step of a job: a command, or (with nodes) an elastic job."""
 
     name: SetName
-    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    replicas: Replicas = 1
     command: Command = []
     program: Source = ""
     slots: Slots = 0
     restart: Restart = "Never"
     after: (
-        Annotated[list[str], Meta(description="steps that come before it; the one above when not said")] | None
+        Annotated[
+            list[str],
+            Meta(description="steps that come before it; the one above when not said", examples=[["data"]]),
+        ]
+        | None
     ) = None
     nodes: NodesForm | None = None
     rendezvous: RendezvousForm | None = None
@@ -244,39 +334,72 @@ class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
         Literal["pack", "spread", "free-memory", "least-busy"],
         Meta(description="device after device, round all, or first where most memory is free or the load is least"),
     ] = "pack"
-    on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,n2/5.0-1,n1/cpu")] = ""
+    on: Annotated[
+        str,
+        Meta(
+            description="node/gpu[.slot], ranges and commas: phortx1/0-3,n2/5.0-1,n1/cpu", examples=["phortx1/0-3"]
+        ),
+    ] = ""
 
 
 class QueueForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Queue of a cluster that starts all pods of the run together, or none."""
 
-    by: Literal["kueue", "volcano", "coscheduling", "jobset"]
-    name: Annotated[str, Meta(description="LocalQueue of Kueue (also for a JobSet), Queue of Volcano")] = ""
-    scheduler: Annotated[str, Meta(description="schedulerName; the system's usual one when not said")] = ""
+    by: Annotated[
+        Literal["kueue", "volcano", "coscheduling", "jobset"], Meta(description="System that admits the run.")
+    ]
+    name: Annotated[
+        str, Meta(description="LocalQueue of Kueue (also for a JobSet), Queue of Volcano", examples=["rl"])
+    ] = ""
+    scheduler: Annotated[
+        str, Meta(description="schedulerName; the system's usual one when not said", examples=["volcano"])
+    ] = ""
 
 
-Duration = Annotated[Quantity, Meta(description="seconds, or 30m, 12h, 1h30m, 2d")]
+Duration = Annotated[
+    Quantity, Meta(description="Longest time of the run: seconds, or 30m, 12h, 1h30m, 2d.", examples=["12h"])
+]
 
 
 class LimitsForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Limits of a run: at 90 % of one it warns, at 100 % it writes a checkpoint and ends as finished."""
 
     wall: Duration | None = None
-    idle: Annotated[Quantity, Meta(description="time without data from workers: 30m")] | None = None
-    no_progress: Annotated[Quantity, Meta(description="time without a new best return: 2h")] | None = None
-    gpu_hours: Annotated[Quantity, Meta(description="hours times the GPUs that the run sits on: 50")] | None = None
+    idle: Annotated[Quantity, Meta(description="time without data from workers: 30m", examples=["30m"])] | None = (
+        None
+    )
+    no_progress: (
+        Annotated[Quantity, Meta(description="time without a new best return: 2h", examples=["2h"])] | None
+    ) = None
+    gpu_hours: (
+        Annotated[Quantity, Meta(description="hours times the GPUs that the run sits on: 50", examples=[50])] | None
+    ) = None
 
 
 class AlertForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Message that the run's learner sends, once for each state."""
 
-    when: Annotated[list[str], Meta(description="stalled, diverged, failed, done, limit, learned=VALUE")]
-    to: Literal["webhook", "mail", "command"]
-    url_from: Annotated[str, Meta(description="variable of a secret in pod.secrets: the webhook's address")] = ""
-    url_file: Annotated[str, Meta(description="file in the container with the webhook's address")] = ""
-    form: Literal["slack", "mattermost", "json"] = "slack"
-    address: Annotated[str, Meta(description="of the mail, which the host's sendmail sends")] = ""
-    command: Annotated[list[str], Meta(description="argv; gets the message as JSON on its standard input")] = []
+    when: Annotated[
+        list[str],
+        Meta(description="stalled, diverged, failed, done, limit, learned=VALUE", examples=[["failed", "done"]]),
+    ]
+    to: Annotated[Literal["webhook", "mail", "command"], Meta(description="Way that the word goes.")]
+    url_from: Annotated[
+        str, Meta(description="variable of a secret in pod.secrets: the webhook's address", examples=["SLACK_URL"])
+    ] = ""
+    url_file: Annotated[
+        str, Meta(description="file in the container with the webhook's address", examples=["/run/secrets/url"])
+    ] = ""
+    form: Annotated[
+        Literal["slack", "mattermost", "json"], Meta(description="Form of the message to a webhook.")
+    ] = "slack"
+    address: Annotated[
+        str, Meta(description="of the mail, which the host's sendmail sends", examples=["me@lab.org"])
+    ] = ""
+    command: Annotated[
+        list[str],
+        Meta(description="argv; gets the message as JSON on its standard input", examples=[["notify-send", "l2r"]]),
+    ] = []
     after: Annotated[Quantity, Meta(description="time without an update that is stalled: 5m")] = "5m"
 
 
@@ -307,10 +430,28 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     """Fields of every run."""
 
     name: Name
-    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
-    image: Annotated[str, Meta(description="container image; this machine's own backend needs none")] = ""
-    env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = {}
-    train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = {}
+    seed: Annotated[
+        int,
+        Meta(ge=0, le=MAX_SEED, description="Seed of everything that is drawn at random; --seeds makes several."),
+    ] = 0
+    image: Annotated[
+        str, Meta(description="container image; this machine's own backend needs none", examples=[_IMAGE])
+    ] = ""
+    seeds: Annotated[
+        str | int | list[int] | None,
+        Meta(description="One run for each of these seeds, unless --seeds names others.", examples=["0-3"]),
+    ] = None
+    env: Annotated[dict[str, EnvValue], Meta(description="variables for every process", examples=_VARIABLES)] = {}
+    secrets: Annotated[
+        list[str], Meta(description="Secrets whose keys become variables of every process.", examples=[["wandb"]])
+    ] = []
+    train: Annotated[
+        dict[str, Any],
+        Meta(
+            description="training settings: docs/settings.md, `l2rtui explain train`",
+            examples=[{"environment": "CartPole-v1", "algorithm": "ppo"}],
+        ),
+    ] = {}
     placement: PlacementForm = field(default_factory=PlacementForm)
     queue: Annotated[
         QueueForm | bool | None,
@@ -320,7 +461,10 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     alerts: list[AlertForm] = []
     sweep: Annotated[
         dict[str, Any] | None,
-        Meta(description="by path of a field its list of values or range, and seeds: 0-4; docs/sweeps.md"),
+        Meta(
+            description="by path of a field its list of values or range, and seeds: 0-4; docs/sweeps.md",
+            examples=[{"train.ppo.lr": [0.0003, 0.001]}],
+        ),
     ] = None
     pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
         default_factory=PodForm
@@ -337,7 +481,11 @@ class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_o
     ] = None
     evaluator: EvaluatorForm | None = None
     program: Annotated[
-        str, Meta(description="Python file of the run's own classes: a path, or s3://BUCKET/KEY")
+        str,
+        Meta(
+            description="Python file of the run's own classes: a path, or s3://BUCKET/KEY",
+            examples=["reinforce.py"],
+        ),
     ] = ""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
+from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
@@ -23,7 +23,7 @@ from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, numb
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
-from l2rtui.services.spec.mistakes import explain_mistake
+from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.watch_fields import alerts_in, limits_in
@@ -130,7 +130,10 @@ def load(
     for trial in sweep.trials:
         spec = _loaded(*with_values(data, trial, locations), binding, limits).spec
         trials.append(renamed(replace(spec, trial=trial), spec.experiment))
-    return replace(request, trials=tuple(trials), seeds=sweep.seeds)
+    if sweep.seeds and request.seeds:
+        sentence = f"{path}: the sweep and the spec both have seeds."
+        raise SpecError(sentence, "Leave out one of the two.")
+    return replace(request, trials=tuple(trials), seeds=sweep.seeds or request.seeds)
 
 
 def _objects_request(
@@ -155,7 +158,7 @@ def _objects_request(
             return replace(request, notes=(*changes, *request.notes))
     if more:
         sentence = f"{path} is a spec of a whole run: several files with -f are for Kubernetes objects."
-        raise SpecError(sentence, "Launch each spec by itself.")
+        raise SpecError(sentence, "Launch each spec separately.")
     return None
 
 
@@ -172,11 +175,14 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
         else:
             form = msgspec.convert(data, SpecForm)
     except msgspec.ValidationError as error:
-        raise explain_mistake(error, data, locations) from None
+        explain = explain_mistake if import_helm.is_values(data) else explain_all
+        raise explain(error, data, locations) from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     unbound = unbound_sets(form)
-    # The file wins over the setting: a spec that names a mode was tested with that mode.
+    if form.secrets:  # another place for those of the pods of all sets
+        form.pod = msgspec.structs.replace(form.pod, secrets=[*form.secrets, *form.pod.secrets])
+    # The setting is weaker than the file: a spec that names a mode was tried with that mode.
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
     request = _request_of(form, locations, limits)
@@ -239,7 +245,9 @@ def _is_below(source: str, folder: Path) -> bool:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a spec file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SpecForm)}
+    from l2rtui.services.spec import reference  # which a launch has no use for
+
+    return reference.schema()
 
 
 def _kind(data: Any) -> str:
@@ -300,4 +308,18 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
             f"{path}: {crowded}: pod.host_network gives every simulator the same ports, which are its node's."
         )
         raise SpecError(sentence, "Leave out host_network, or choose another kind of simulator.")
-    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path)
+    seeds = _seeds_of(form, locations)
+    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path, seeds=seeds)
+
+
+def _seeds_of(form: SpecForm, locations: Locations) -> tuple[int, ...]:
+    """Return the seeds of a spec; empty where it has one run."""
+    if form.seeds is None:
+        return ()
+    if form.seed:
+        raise SpecError(f"{locations.of(('seeds',))}: seed and seeds both say it.", "Leave out one of the two.")
+    items = form.seeds if isinstance(form.seeds, list) else [form.seeds]
+    try:
+        return parse_seeds(",".join(map(str, items)))
+    except ValueError as error:
+        raise SpecError(f"{locations.of(('seeds',))}: seeds: {error}.") from None

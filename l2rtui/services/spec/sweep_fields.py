@@ -28,10 +28,10 @@ _RANDOM: Final = "random"
 _HALVING: Final = "halving"
 _FIXED: Final = {
     "kind": "a sweep has runs of a single kind",
-    "name": "trials get their names from that of the spec",
+    "name": "trials derive their names from the spec's",
     "placement": "all runs of a launch are placed together",
     "seed": "write seeds: 0-4 in the sweep",
-    SWEEP: "a sweep is no part of itself",
+    SWEEP: "a sweep cannot contain itself",
 }
 """Fields that cannot differ between trials, and the reason."""
 

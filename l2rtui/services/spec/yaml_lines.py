@@ -51,6 +51,9 @@ class Locations:
         self.by_keys[keys] = flag
 
 
+EXAMPLES_HINT: Final = "`l2rtui launch -t cartpole-ppo` takes an example, `l2rtui new NAME` writes a spec."
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with booleans and numbers of version 1.2: ``on`` and ``no`` are words, ``1e-4`` is a number."""
 
@@ -82,11 +85,11 @@ def read_bytes(path: str) -> bytes:
         with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(f"There is no spec file {path}.", "Examples are in manifests/.") from None
+        raise SpecError(f"There is no spec file {path}.", EXAMPLES_HINT) from None
     except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.", "Examples are in manifests/.") from error
+        raise SpecError(f"{path} cannot be read: {error.strerror}.", EXAMPLES_HINT) from error
     if len(raw) > MAX_FILE_BYTES:
-        raise SpecError(f"{path} is larger than 1 MiB, which no spec is.", "Examples are in manifests/.")
+        raise SpecError(f"{path} is larger than 1 MiB, which no spec is.", EXAMPLES_HINT)
     return raw
 
 
@@ -113,7 +116,7 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
         raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
     except yaml.reader.ReaderError as error:
         sentence = f"{path}: not YAML: what stands at byte {error.position} is no text in UTF-8."
-        raise SpecError(sentence, "Examples are in manifests/.") from None
+        raise SpecError(sentence, EXAMPLES_HINT) from None
     except bounded_yaml.TooMuchError:
         raise SpecError(f"{path}: {_TOO_MUCH}") from None
     except yaml.YAMLError as error:

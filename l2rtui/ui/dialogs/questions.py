@@ -25,7 +25,7 @@ from l2rtui.services.terminal.command_lines import Words
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, plural, slot_ranges
+from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, slot_ranges
 
 LARGE_PODS: Final = 10
 """Number of pods above which a name must be typed."""
@@ -92,14 +92,17 @@ class Questions:
         async def scale() -> None:
             from l2rtui.services import launcher
 
+            slots: list[str] = []
             with self._ctx.background.busy(f"scaling {name}"):
                 for run in runs:
                     # Uses the backend of the run's context: new replicas are placed on the slots of that cluster.
                     member = self._ctx.member_of(run)
                     backend = member.backend if member is not None else self._ctx.backend
                     own = member.original(run) if member is not None else run
-                    await launcher.scale(backend, own.name, set_name, replicas)
-            self._ctx.background.say(f"{name} is being scaled to {replicas}.")
+                    plan = await launcher.scale(backend, own.name, set_name, replicas)
+                    slots += [str(slot) for pod in plan.added for slot in pod.seat.slots]
+            on = f", new ones on {shorten(', '.join(slots), 60)}" if slots else ""
+            self._ctx.background.say(f"{name} is being scaled to {replicas}{on}.")
 
         def begin() -> None:
             self._ctx.background.start(scale(), group="scale", what=f"scaling {name}")
@@ -110,7 +113,7 @@ class Questions:
 
 def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: int) -> list[Line]:
     sentence = (
-        "More replicas take free slots."
+        "Replicas come back to their slots of the plan; more of them take free slots."
         if replicas * len(runs) > before
         else f"The set stays in the run; + starts a replica again. {plural(before, 'replica')} stop."
         if replicas == 0

@@ -22,7 +22,7 @@ class KeyQueueApp(App[None]):
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             field = self.focused
             if field is not None and _is_for(field, event):
-                event._set_forwarded()  # noqa: SLF001  (else a key that the field lets bubble would come back here for ever)
+                event._set_forwarded()  # noqa: SLF001  (else a key that bubbles would be redelivered forever)
                 await field.on_event(event)
                 return
         await super().on_event(event)

@@ -107,6 +107,44 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
 """Words of kubectl, k9s and shells that people may try first."""
 
 
+SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "kill": "restart reset recreate",
+        "destroy": "stop delete remove terminate cancel",
+        "relaunch": "restart rerun again",
+        "cancel": "undo revert",
+        "launch": "start run submit new train",
+        "scale": "replicas workers more fewer",
+        "charts": "metrics plot curve graph tensorboard returns learning",
+        "logs": "tail output console print stdout",
+        "forward": "port tunnel tensorboard",
+        "owners": "quota usage who idle queue",
+        "reserve": "queue book",
+        "theme": "colours colors dark light skin",
+        "reload": "settings config preferences",
+        "spec": "yaml settings manifest file",
+        "edit": "settings yaml change",
+        "artifacts": "checkpoints models weights",
+        "past runs": "history diff compare",
+        "faults": "errors failures problems",
+        "shell": "exec bash terminal ssh",
+        "describe": "details info inspect",
+        "screenshot": "picture svg",
+        "filter": "search find grep",
+        "zoom": "maximise maximize fullscreen",
+    }
+)
+"""Other words for what a key or command does, by its name."""
+
+
+def is_meant(words: str, name: str, sentence: str) -> bool:
+    """Return True if every one of the words begins a word of a name, its sentence or its synonyms."""
+    text = f"{name} {sentence} {SYNONYMS.get(name, '')}".casefold()
+    of_text = text.replace(";", " ").replace(",", " ").replace("/", " ").split()
+    wanted_words = words.casefold().split()
+    return bool(wanted_words) and all(any(part.startswith(word) for part in of_text) for word in wanted_words)
+
+
 @cache
 def changing_actions() -> frozenset[str]:
     """Names of the actions of keys and commands that ``--readonly`` forbids, without their arguments."""

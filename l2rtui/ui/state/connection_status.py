@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.status import LOGIN_REFUSED
 from l2rtui.ui.text import Line, Span, TextStyle, shorten
 
 if TYPE_CHECKING:  # the first frame does not need it
@@ -109,7 +110,9 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         # The reason of the first; the state of each is shown at the left.
         spans.append(Span(f" {shorten(sanitize(first.problems[0]), 48)} ", TextStyle.WARN))
     elif problems:
-        spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))
+        is_refused = problems[0].startswith((LOGIN_REFUSED, "The namespace "))
+        kind, style = ("", TextStyle.FAULT) if is_refused else ("partial: ", TextStyle.WARN)
+        spans.append(Span(f" ▲ {kind}{shorten(sanitize(problems[0]), 56 - len(kind))} ", style))
     else:
         spans.append(Span(" ● live ", TextStyle.OK))
     if health.is_admin:

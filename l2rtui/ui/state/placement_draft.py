@@ -201,7 +201,7 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
     """Return a sentence about seats that are no longer free; empty if their own pods have taken them.
 
     Args:
-        owner: The user. A pod of theirs with a seat's name comes from the launch of this draft.
+        owner: The user. A pod of theirs of a seat's run and set is the launch of that very draft.
     """
     holders: list[Slot] = []
     num_lost = 0
@@ -209,7 +209,9 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
         lost_slots = [
             ledger.slots.get(slot) or Slot(slot, SlotState.OFF) for slot in seat.slots if not _is_free(ledger, slot)
         ]
-        if any((slot.pod, slot.owner) != (seat.pod, owner) for slot in lost_slots):
+        # By run and set: a cluster gives the pods names of its own.
+        of_seat = (seat.run, seat.set_name, owner)
+        if any((slot.run, slot.set_name, slot.owner) != of_seat for slot in lost_slots):
             holders += lost_slots
             num_lost += 1
     if not num_lost:

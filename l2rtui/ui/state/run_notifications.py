@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from l2rtui.domain.runstatus import Learning, LearningState, run_status
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.snapshot import UNSEEN, ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 
 _RINGS: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
 """Reported states of learning. A failure is reported with its pod; a slow run is still learning."""
 
 _SETTLED: Final = frozenset((Learning.LIVE, Learning.SLOW, Learning.DONE, Learning.FAILED))
+
+
+def _cause(run: RunView, snapshot: ClusterSnapshot) -> str:
+    if any(problem.startswith(f"The namespace {run.namespace} ") for problem in snapshot.problems):
+        return f"its namespace {run.namespace} was deleted"
+    return "its ConfigMap was deleted"
 
 
 class RunNotifications:
@@ -23,7 +29,8 @@ class RunNotifications:
         self._states: dict[str, Level] = {}  # BAD, DONE, or OK for every other level
         self._learning: dict[str, Learning] = {}
         self._reported: set[str] = set()
-        """Uids of runs of which it was said that they do not learn; only these can learn again."""
+        """Uids of runs that were reported as not learning; only these can learn again."""
+        self._runs: Mapping[str, RunView] = {}
 
     def update(self, snapshot: ClusterSnapshot) -> list[str]:
         """Return sentences about changes since the last call; none for new runs."""
@@ -44,6 +51,19 @@ class RunNotifications:
                     sentences.append(f"{run.name} has finished")
         self._states = states
         return sentences
+
+    def vanish(self, snapshot: ClusterSnapshot) -> list[str]:
+        """Return sentences about runs that are gone since the last call, and that no verb of l2rtui destroyed."""
+        before, self._runs = self._runs, snapshot.runs
+        if snapshot.silent_since is not None or before.keys() <= snapshot.runs.keys():
+            return []
+        gone = [run for uid, run in before.items() if uid not in snapshot.runs]
+        return [
+            f"{run.name} is gone, by none of l2rtui's verbs: {_cause(run, snapshot)}"
+            for run in gone
+            # A destroy says so before it deletes; a run that cannot be read any more is not gone.
+            if run.namespace and run.owner == self._owner and not run.is_terminating and run.reason != UNSEEN
+        ]
 
     def learn(self, snapshot: ClusterSnapshot, states: Mapping[str, LearningState]) -> list[str]:
         """Return sentences about learning that stopped or resumed since the last call; none for new runs."""

@@ -39,17 +39,18 @@ def launch_options(path: str) -> list[str]:
 
 def example_specs() -> list[tuple[str, str]]:
     """Return the name of each template and the path of each spec file, with the first comment in it."""
-    from l2rtui.services.spec.templates import about_of, head_of, templates
+    from l2rtui.services.spec.templates import about_of, head_of, is_spec, templates
 
     examples: dict[Path, tuple[str, str]] = {}
-    for folder in (Path("manifests"), Path(l2rtui.__file__).parent.parent / "manifests"):
+    package = Path(l2rtui.__file__).parent
+    for folder in (Path("manifests"), package.parent / "manifests", package / "manifests"):
         try:
             paths = sorted(folder.glob("*.yaml"), key=lambda path: (path.name != _FIRST, path.name))
         except OSError:
             continue  # a folder that cannot be read has no examples; a path can still be typed
         for path in paths:
             text = head_of(path)
-            if "kind:" in text and "apiVersion:" not in text:  # not Kubernetes' own objects
+            if is_spec(text):
                 examples.setdefault(path.resolve(), (str(path), about_of(text)))
     own = [(template.name, f"template{' · ' * bool(template.about)}{template.about}") for template in templates()]
     return [*own, *examples.values()]

@@ -100,6 +100,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         # Lines on the screen, by number, as last returned by render_line().
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
+        # Column that steps up and down keep to; None until the first of them.
+        self._column: int | None = None
         self._is_dragging = False
 
     @property
@@ -156,8 +158,13 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------------------
     def action_step(self, right: int, down: int) -> None:
         """Move the cursor by one cell or line."""
-        if self.cursor_slot is not None:
-            self._place(self._grid.shape.neighbour(self.cursor_slot, right, down), by_user=True)
+        if self.cursor_slot is None:
+            return
+        shape = self._grid.shape
+        column = (self._column if self._column is not None else shape.slots[self.cursor_slot].x) if down else None
+        slot = shape.neighbour(self.cursor_slot, right, down, column, skips_cpu=self._is_exact)
+        self._place(slot, by_user=True)
+        self._column = column
 
     def action_edge(self, side: int) -> None:
         """Move to the first or last slot."""
@@ -242,7 +249,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     watch_level = watch_only
 
     def _lay_out_anew(self) -> None:
-        self._grid = EMPTY_GRID
+        self._grid, self._column = EMPTY_GRID, None
         self._arrange(is_other=True)
 
     def on_resize(self) -> None:
@@ -305,7 +312,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
                 del self._drawn[y]
 
     def _place(self, slot: SlotId | None, *, by_user: bool) -> None:
-        old, self.cursor_slot = self.cursor_slot, slot
+        old, self.cursor_slot, self._column = self.cursor_slot, slot, None
         if slot is not None:
             y = self._grid.shape.slots[slot].y
             height = self.size.height - 2

@@ -278,7 +278,7 @@ class Membership:
         if account.misfit > member.noted_misfit:
             member.noted_misfit = account.misfit
             yield events.Note(
-                f"{_label(member)} sent segments that are not what it declared, or not finite; they are not used "
+                f"{_label(member)} sent segments that are not finite or not as declared; they are not used "
                 f"({account.misfit} so far)"
             )
 

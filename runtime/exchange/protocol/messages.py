@@ -376,7 +376,7 @@ def to_fields(message: Message) -> dict[str, Any]:
         values = chain.from_iterable(message.rows.rows)
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
-            raise ProtocolError(f"{message.kind}: {value} is no number that can be sent")
+            raise ProtocolError(f"{message.kind}: {value} cannot be sent as a number")
     return header
 
 
@@ -390,7 +390,7 @@ def from_fields(header: object) -> Message:
         raise ProtocolError(f"a header must be an object, not {type(header).__name__}")
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ProtocolError(f"there is no message of kind {kind!r:.40}")
+        raise ProtocolError(f"unknown message kind {kind!r:.40}")
     # Before the other fields are checked: a Hello of another version may have other fields.
     if kind == Hello.kind and header.get("protocol") != PROTOCOL_VERSION:
         raise ForeignVersionError(header.get("protocol"))

@@ -112,7 +112,7 @@ class SharedMemoryView:
             # `pid` and `descriptor` come from a peer and may name anything that this user can open. Opening a pipe
             # or a device could block or have side effects, so the type is checked first.
             if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-                raise SharedMemoryError("it is no memory file")
+                raise SharedMemoryError("it is not a memory file")
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise SharedMemoryError(str(error)) from error

@@ -1,1 +1,1 @@
-"""Classifying images with distributed data parallel: the trainer of elastic jobs, and the evaluation behind it."""
+"""Image classification with distributed data parallelism: the trainer of elastic jobs, and their evaluation."""

@@ -1,4 +1,4 @@
-"""Evaluation: accuracy of the newest snapshot on the test images, in all and per class."""
+"""Evaluation: accuracy of the newest snapshot on the test images, in total and per class."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Image classifier and its optimiser, small enough to train on a CPU in minutes.
 
 Weights, gradients and momentum are one flat tensor each, so that an all-reduce is one call. torch's
-DistributedDataParallel and `torch.optim` classes import a compiler first: seconds of a core for each process in
-each round, which is more than a round of an elastic job may cost.
+DistributedDataParallel and `torch.optim` classes first import a compiler: in each round that takes seconds of a
+core per process, more than a round of an elastic job may cost.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from runtime.rl.algos.optimisers import Momentum
 MOMENTUM: Final = 0.9
 WEIGHT_DECAY: Final = 5e-4
 _LAYERS: Final = ((16, 2), (32, 1), (64, 1))
-"""Channels and stride of each convolution; those of stride 1 are followed by pooling."""
+"""Channels and stride of each convolution; convolutions with stride 1 are followed by pooling."""
 
 
 class Classifier(nn.Sequential):
-    """Images (count, 3, 32, 32) from 0 to 1 in, logits (count, classes) out."""
+    """Maps images (count, 3, 32, 32) in [0, 1] to logits (count, classes)."""
 
     def __init__(self, classes: int) -> None:
         layers: list[nn.Module] = []
         channels = 3
         for width, stride in _LAYERS:
-            # Group norm and not batch norm: running means would depend on how many processes share a batch.
+            # Group norm and not batch norm, whose running means would depend on how many processes share a batch.
             convolution = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
             layers += [convolution, nn.GroupNorm(4, width), nn.ReLU()]
             if stride == 1:
@@ -66,7 +66,7 @@ class FlatSGD:
 
 
 def to_images(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """Return images (B, 3, 32, 32) of bytes as float32 from 0 to 1 on ``device``."""
+    """Return byte images (B, 3, 32, 32) as float32 in [0, 1] on ``device``."""
     return torch.from_numpy(pixels).to(device, torch.float32).div_(255.0)
 
 
@@ -77,7 +77,7 @@ def state(network: Classifier, optimiser: FlatSGD) -> dict[str, NDArray[Any]]:
 
 
 def load_network(network: Classifier, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Load the network's part of what `state` returned. ValueError with a sentence if it is of another network."""
+    """Load the network's part of a result of `state`. Raises ValueError with a sentence if the network differs."""
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     own = {name: tensor for name, tensor in arrays.items() if name.startswith("network.")}
     tensors = {name.removeprefix("network."): tensor for name, tensor in own.items()}
@@ -87,7 +87,7 @@ def load_network(network: Classifier, arrays: Mapping[str, NDArray[Any]]) -> Non
 
 
 def load_momentum(optimiser: FlatSGD, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Load the momentum of what `state` returned, after `load_network` has checked that it fits."""
+    """Load the momentum of a result of `state`, after `load_network` has checked that it fits."""
     optimiser.momentum.copy_(torch.from_numpy(np.array(arrays["momentum"])))
 
 

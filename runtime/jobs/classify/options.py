@@ -1,4 +1,4 @@
-"""`l2r-runtime classify`: its options, read without importing what they start."""
+"""Options of `l2r-runtime classify`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ examples:
 
 Data is CIFAR-10's binary format: data_batch_N.bin, test_batch.bin, batches.meta.txt. Without --data, and where
 there is no $L2R_DIR/data, it is scikit-learn's digits. Snapshots (model, optimiser, epoch, step) go to
-L2R_DIR/checkpoints, on the other nodes of an elastic job to L2R_NODE_DIR; training goes on from the newest of all
+L2R_DIR/checkpoints, on the other nodes of an elastic job to L2R_NODE_DIR; training continues from the newest of all
 nodes, with any number of processes: the mean gradient of a step is over --batch pictures however many share them.
 On GPUs each process has one of its own.
 """
@@ -47,7 +47,12 @@ def add_parser(commands: Commands) -> None:
     add("--augment", choices=("none", "shift", "flip"), default="shift", help="flip shifts too (%(default)s)")
     add("--snapshot-steps", type=int, default=20, help="steps between two snapshots (%(default)s)")
     add("--step-seconds", type=float, default=0.0, help="least time for a step: slows small data down (0)")
-    add("--timeout-seconds", type=float, default=30.0, help="a process that is silent for so long is gone (30)")
+    add(
+        "--timeout-seconds",
+        type=float,
+        default=30.0,
+        help="a process that is silent for this long counts as lost (30)",
+    )
     add("--shared-gpu", action="store_true", help="processes may share a GPU: their gradients go through the CPU")
     add("--threads", type=int, default=1, help="threads of each process on a CPU (%(default)s)")
 
@@ -76,7 +81,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
 
 
 def _data(option: str | None, folder: Path) -> Path | None:
-    """Return the folder of the images, or None for the digits that come with this program."""
+    """Return the folder of the images, or None for the digits that this program contains."""
     if option == "digits" or (option is None and not (folder / "data").exists()):
         return None
     return Path(option) if option else folder / "data"

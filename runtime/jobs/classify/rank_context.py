@@ -1,4 +1,4 @@
-"""Rank of a training process: torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) as one value."""
+"""Rank of a training process, from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from runtime.jobs.elastic.plan import node_name
 
 
 def device_kind(option: str) -> str:
-    """Return cpu or cuda for an option, which may be auto. Raises SetupError for a GPU that torch does not find."""
+    """Return cpu or cuda for an option, which may be auto. Raises SetupError if torch does not find the GPU."""
     if option == "cuda" and not torch.cuda.is_available():
         raise SetupError("--device cuda needs a GPU and a CUDA build of torch; neither is seen here")
     return "cuda" if option != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def gpu_index(local_rank: int, gpus: int, *, is_shared: bool) -> int:
-    """Return the GPU of a process of a node. Raises SetupError where two would share one that must not."""
+    """Return the GPU of a process on a node. Raises SetupError if two would share one without permission."""
     if local_rank >= gpus and not is_shared:
         raise SetupError(
             f"process {local_rank} of this node has no GPU of its own: torch sees {gpus} here, and NCCL takes one "
@@ -36,7 +36,7 @@ def gpu_index(local_rank: int, gpus: int, *, is_shared: bool) -> int:
 
 
 def shared_gpu(gpus: Sequence[str]) -> str:
-    """Return a sentence where two ranks have the same GPU, else the empty text; `gpus` are unique ids by rank."""
+    """Return a sentence if two ranks have the same GPU, else an empty text; `gpus` are unique ids by rank."""
     ranks: defaultdict[str, list[str]] = defaultdict(list)
     for rank, gpu in enumerate(gpus):
         ranks[gpu].append(str(rank))
@@ -51,7 +51,7 @@ def shared_gpu(gpus: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRank:
-    """One process of `world_size`; alone it is rank 0 of 1.
+    """One process of `world_size`; a single process is rank 0 of 1.
 
     `is_shared` allows ranks on one GPU; gradients are then summed by Gloo.
     """
@@ -66,7 +66,7 @@ class TrainingRank:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], device: str, *, is_shared: bool = False) -> TrainingRank:
-        """Return the rank that the variables state. Raises SetupError."""
+        """Return the rank from the variables. Raises SetupError."""
         try:
             rank, world, local, number = (
                 int(environ.get(name) or default)
@@ -81,12 +81,14 @@ class TrainingRank:
 
     @property
     def backend(self) -> str:
-        """Backend of the process group. CPU tensors need one too: by them ranks compare themselves before NCCL."""
+        """Backend of the process group. It includes one for CPU tensors, which ranks use to compare GPUs before
+        NCCL.
+        """
         return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" and not self.is_shared else "gloo"
 
     @contextlib.contextmanager
     def group(self, timeout: timedelta) -> Iterator[None]:
-        """Join the process group of the round; a collective operation that takes `timeout` fails."""
+        """Join the process group of the round; a collective operation that takes longer than `timeout` fails."""
         if self.world_size == 1:
             yield
             return
@@ -106,10 +108,10 @@ class TrainingRank:
             dist.destroy_process_group()
 
     def _check_gpus(self) -> None:
-        """Raise FailedError on all ranks where two have one GPU: NCCL would only say ``invalid usage``."""
+        """Raise FailedError on all ranks if two have the same GPU: NCCL would only report ``invalid usage``."""
         if "nccl" not in self.backend:
             return
-        # NCCL connects at the first operation on a GPU, so this comparison over Gloo comes before it.
+        # NCCL connects at the first operation on a GPU, so this comparison over Gloo comes before that.
         properties = torch.cuda.get_device_properties(self.device)
         unique = str(getattr(properties, "uuid", "")) or f"{self.node}:{self.device.index}"
         if sentence := shared_gpu(gather_texts(unique)):
@@ -118,17 +120,17 @@ class TrainingRank:
     def wait_for_all(self) -> None:
         """Wait for all ranks."""
         if self.world_size > 1:
-            # Not `barrier`: on a GPU that one has to guess the device.
+            # Not `barrier`: on a GPU it has to guess the device.
             dist.all_reduce(present := torch.ones(1, device=self.device))
             present.item()
 
     @staticmethod
     def short_reason(error: RuntimeError) -> str:
-        """Return the first sentence of an error of the group, without its place in the library."""
+        """Return the first sentence of a group error, without its location in the library."""
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         return re.sub(r"^\[[^\]]*\] ?", "", message).split(". ")[0][:200]
 
     @staticmethod
     def is_group_error(error: RuntimeError) -> bool:
-        """Return True for errors of communication with other ranks; Gloo's have only a text, no type."""
+        """Return True for errors of communication with other ranks; Gloo's can be recognised only by their text."""
         return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

@@ -1,8 +1,8 @@
-"""Snapshots of one rank: in the run's folder on rank 0, and on each other node in its own.
+"""Snapshots of one rank: rank 0 uses the run's folder, one process of each other node its own folder.
 
-Which of them is the newest, all ranks find out together in each round (`runtime.jobs.elastic.newest_state`). Here
-is what one process has: on a volume that all nodes share that is the same for all, without one it is what this node
-wrote while it trained.
+In each round all ranks determine the newest snapshot together (`runtime.jobs.elastic.newest_state`). This module
+handles the snapshots of one process: on a volume shared by all nodes, the same for all; without one, those that
+this node wrote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Snapshots:
         self._target: Checkpoints | None = None
         if rank.local_rank:
             return
-        # One process writes to the run's folder; the others must not tidy up there meanwhile.
+        # One process writes to the run's folder; the others must not clean up there meanwhile.
         run = Checkpoints(folder / "checkpoints", KEPT, is_read_only=rank.rank > 0)
         self._sources.append(run)
         self._target = run if rank.rank == 0 else None
@@ -40,13 +40,13 @@ class Snapshots:
 
     @property
     def is_writer(self) -> bool:
-        """Say whether this process writes snapshots."""
+        """Return whether this process writes snapshots."""
         return self._target is not None
 
     def load(self, network: net.Classifier, optimiser: net.FlatSGD, say: Callable[[str], None]) -> int:
-        """Load the newest snapshot of this process and return its step; 0 where there is none.
+        """Load the newest snapshot of this process and return its step; 0 if there is none.
 
-        Raises FailedError where it is of another network.
+        Raises FailedError if it belongs to another network.
         """
         candidates = []
         for source in self._sources:
@@ -66,7 +66,7 @@ class Snapshots:
         return step
 
     def save(self, step: int, samples: int, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Write a snapshot; nothing in a process that writes none."""
+        """Write a snapshot; does nothing in a process that writes none."""
         if self._target is not None:
             self._target.save(step, samples, arrays, facts)
 
@@ -79,4 +79,4 @@ def _step(checkpoint: Checkpoint) -> int:
 
 
 def _unfit(checkpoint: Checkpoint, error: Exception) -> str:
-    return f"{checkpoint.name} does not fit: {error}; take the options of before, or another folder"
+    return f"{checkpoint.name} does not fit: {error}; use the previous options, or another folder"

@@ -1,8 +1,8 @@
-"""Training of the classifier: alone, or as one of many processes that share each batch (data parallelism).
+"""Trains the classifier: in one process, or in many that share each batch (data parallelism).
 
-The result of a step does not depend on the number of processes: the images of each batch follow from the seed, each
-process takes its share, and the gradients are summed. So a round with more or fewer nodes continues the same
-computation from the newest state that any of its nodes has.
+The result of a step does not depend on the number of processes: the seed determines the images of each batch, each
+process takes its share, and the gradients are summed. A round with more or fewer nodes therefore continues the same
+computation from the newest state of any node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from runtime.jobs.elastic.newest_state import StateOrigin, take_newest
 
 RECORD_SECONDS: Final = 1.0
 LOCK_SECONDS: Final = 20.0
-"""Wait of rank 0 for the lock on the snapshots, which rank 0 of the previous round may still have."""
+"""How long rank 0 waits for the lock on the snapshots, which the previous round's rank 0 may still hold."""
 _MARGIN: Final = 2
 """Largest shift of an image, pixels."""
 
@@ -65,14 +65,14 @@ def train(plan: TrainingPlan, data: Path | None, folder: Path, stop: Stop, conso
     torch.set_num_threads(plan.threads)
     place = TrainingRank.from_environment(os.environ, plan.device, is_shared=plan.shared_gpu)
     if place.world_size > 1:
-        # A process that hangs in a collective operation cannot run a Python signal handler, so the signal has to
-        # end it. Steps after the last snapshot are lost.
+        # A process that hangs in a collective operation cannot run a Python signal handler, so the signal itself
+        # has to end it. Steps after the last snapshot are lost.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     seed = int(os.environ.get(contract.ENV_SEED) or 0)
     keeps: AbstractContextManager[Any] = nullcontext()
     if place.rank == 0:
-        # Two rounds may overlap for a moment: only one process at a time writes snapshots.
+        # Two rounds may overlap briefly: only one process at a time writes snapshots.
         keeps = lock_folder(folder / "checkpoints", LOCK_SECONDS, stop.is_set)
     with keeps, place.group(timedelta(seconds=plan.timeout_seconds)):
         try:
@@ -85,7 +85,7 @@ def train(plan: TrainingPlan, data: Path | None, folder: Path, stop: Stop, conso
 
 
 class _Training:
-    """State and loop of one process in one round."""
+    """State and main loop of one process in one round."""
 
     def __init__(
         self, plan: TrainingPlan, data: Path | None, folder: Path, place: TrainingRank, seed: int, console: Console
@@ -95,9 +95,9 @@ class _Training:
         names = cifar.classes(data)
         self._batch = min(plan.batch, len(self._pictures))
         self._steps_each = len(self._pictures) // self._batch
-        """Steps of an epoch. The images beyond the last full batch are others in each epoch."""
+        """Steps per epoch. The images left over after the last full batch differ in each epoch."""
         self._end = plan.epochs * self._steps_each
-        # The same seed in every process: all start from the same weights, even before the first broadcast.
+        # The same seed in every process: all start with the same weights, even before the first broadcast.
         torch.manual_seed(seed)
         self._network = net.Classifier(len(names)).to(place.device)
         self._optimiser = net.FlatSGD(self._network)
@@ -107,7 +107,7 @@ class _Training:
         self._loss, self._num_correct, self._num_seen = 0.0, 0, 0
 
     def run(self, stop: Stop) -> None:
-        """Train until the last epoch is over."""
+        """Train to the end of the last epoch."""
         place, plan = self._place, self._plan
         self._console.say(
             f"training on {len(self._pictures)} pictures from step {self._step} of {self._end}: "
@@ -128,11 +128,11 @@ class _Training:
             time.sleep(max(0.0, plan.step_seconds - (time.monotonic() - began)))
         self._tell()
         self._snapshot()
-        place.wait_for_all()  # no rank reports the end before the last snapshot is on the disk
+        place.wait_for_all()  # no rank reports the end before the last snapshot is on disk
         self._console.say(f"trained to the end: {plan.epochs} epochs, {self._end} steps")
 
     def _resume(self) -> StateOrigin:
-        """Load the newest state of all ranks into each, and say where it came from."""
+        """Load the newest state of all ranks into each, and return its origin."""
         place = self._place
         step = self._snapshots.load(self._network, self._optimiser, self._console.say)
         origin = StateOrigin(step, place.rank, place.node)
@@ -143,7 +143,7 @@ class _Training:
         return origin
 
     def _beginning(self, origin: StateOrigin) -> str:
-        """Return the sentence about where training begins: lost progress must not go unnoticed."""
+        """Return the sentence about where training starts: lost progress must not go unnoticed."""
         if origin.step:
             epoch = origin.step / self._steps_each
             return f"continues from epoch {epoch:.2f}, step {origin.step}, of node {origin.node}"
@@ -152,12 +152,12 @@ class _Training:
         return "begins at epoch 0: no node has state"
 
     def _learn(self) -> None:
-        """Take one step by the gradient of the batch, summed over all processes."""
+        """Take one step with the gradient of the batch, summed over all processes."""
         pixels, labels, weight = self._share_of_batch()
         logits = self._network(net.to_images(pixels, self._place.device))
         target = torch.from_numpy(labels).to(self._place.device)
         total = functional.cross_entropy(logits, target, reduction="sum")
-        # A sum divided by the batch of all processes, not a mean of means: shares may differ by one image.
+        # Sum divided by the batch size of all processes, not a mean of means: shares may differ by one image.
         (total * (weight / self._batch)).backward()  # type: ignore[no-untyped-call]
         if self._place.world_size > 1:
             dist.all_reduce(self._optimiser.gradients)
@@ -170,16 +170,15 @@ class _Training:
             raise NotFiniteError(f"the loss is not finite at step {self._step}; lower --lr")
 
     def _share_of_batch(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], float]:
-        """Return images, labels, and weight 1; weight 0 where there are more processes than images in the batch."""
+        """Return images, labels and weight 1; weight 0 if the batch has fewer images than there are processes."""
         epoch, at = divmod(self._step, self._steps_each)
-        # A permutation that follows from seed and epoch alone: no process has to tell another which images are
-        # next.
+        # The permutation depends only on seed and epoch: processes need not tell each other which images come next.
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._pictures))
         batch = order[at * self._batch : (at + 1) * self._batch]
         mine = batch[self._place.rank :: self._place.world_size]
         weight = 1.0
         if not len(mine):
-            # A process without an image still joins the all-reduce, or the others would wait for it.
+            # A process without images still joins the all-reduce; otherwise the others would wait for it.
             mine, weight = batch[:1], 0.0
         pixels, labels = self._pictures.rows_at(mine)
         if self._plan.augment != "none":
@@ -194,7 +193,7 @@ class _Training:
         progress = {"step": self._step, "epoch": self._step / self._steps_each}
         facts = {"kind": "classifier", **progress, "world_size": self._place.world_size}
         arrays = net.state(self._network, self._optimiser)
-        # A snapshot of NaN would be resumed for ever; better none.
+        # A snapshot with NaN would be resumed forever; no snapshot is better.
         if not all(np.isfinite(array).all() for array in arrays.values()):
             raise NotFiniteError(f"the network holds values that are not finite at step {self._step}; lower --lr")
         self._snapshots.save(self._step, self._step * self._batch, arrays, facts)
@@ -216,7 +215,7 @@ class _Training:
 
 
 def _shifted(pixels: NDArray[np.uint8], rng: np.random.Generator, *, flips: bool) -> NDArray[np.uint8]:
-    """Move each picture by up to two pixels, and mirror every other one."""
+    """Move each image by up to two pixels; with ``flips``, mirror a random half of them."""
     side = pixels.shape[-1]
     wide = np.pad(pixels, ((0, 0), (0, 0), (_MARGIN, _MARGIN), (_MARGIN, _MARGIN)))
     moved = np.empty_like(pixels)

@@ -1,1 +1,1 @@
-"""Data sets as the programs read them; bringing them to a volume is `runtime.jobs.fetch`."""
+"""Readers of data sets; `runtime.jobs.fetch` downloads data sets to a volume."""

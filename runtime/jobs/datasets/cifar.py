@@ -1,7 +1,7 @@
-"""CIFAR-10's binary files: records of a byte for the class and 3,072 for the picture, 32 x 32, plane by plane.
+"""CIFAR-10's binary files: records of one byte for the class and 3,072 for the image, 32 x 32, plane by plane.
 
-`data_batch_1.bin` to `data_batch_5.bin` are for training, `test_batch.bin` for testing, `batches.meta.txt` names
-the classes, one a line. Files are mapped and not read: every process of a node shares the pages.
+`data_batch_1.bin` to `data_batch_5.bin` are for training, `test_batch.bin` for testing; `batches.meta.txt` contains
+the classes, one per line. Files are mapped and not read: all processes of a node share the pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIDE: Final = 32
 RECORD_BYTES: Final = 1 + 3 * SIDE * SIDE
 META: Final = "batches.meta.txt"
 ARCHIVE_FOLDER: Final = "cifar-10-batches-bin"
-"""What the archive of the data set unpacks to."""
+"""Folder in the data set's archive."""
 _BATCHES: Final = 5
 
 
@@ -46,7 +46,7 @@ class Pictures:
 
 
 def find(folder: Path) -> Path:
-    """Return the folder that holds the files: this one or the archive's in it. Raises FailedError."""
+    """Return the folder with the files: this one or the archive's folder in it. Raises FailedError."""
     for candidate in (folder, folder / ARCHIVE_FOLDER):
         if any(candidate.glob("*_batch*.bin")):
             return candidate
@@ -57,7 +57,7 @@ def find(folder: Path) -> Path:
 
 
 def training(folder: Path | None) -> Pictures:
-    """Return what is trained on; without a folder, scikit-learn's digits. Raises FailedError."""
+    """Return the training images; without a folder, scikit-learn's digits. Raises FailedError."""
     if folder is None:
         return Pictures((_records(digits.load()[0]),))
     paths = sorted(find(folder).glob("data_batch_*.bin"))
@@ -67,14 +67,14 @@ def training(folder: Path | None) -> Pictures:
 
 
 def testing(folder: Path | None) -> Pictures:
-    """Return what is tested on; without a folder, scikit-learn's digits. Raises FailedError."""
+    """Return the test images; without a folder, scikit-learn's digits. Raises FailedError."""
     if folder is None:
         return Pictures((_records(digits.load()[1]),))
     return Pictures((_map(find(folder) / "test_batch.bin"),))
 
 
 def classes(folder: Path | None) -> tuple[str, ...]:
-    """Return the names of the classes; where nothing names them, their numbers."""
+    """Return the names of the classes; their numbers if they have no names."""
     lines: list[str] = []
     try:
         lines = [] if folder is None else (find(folder) / META).read_text(encoding="utf-8").splitlines()
@@ -95,7 +95,9 @@ def _map(path: Path) -> NDArray[np.uint8]:
 
 
 def write_digits(folder: Path) -> int:
-    """Write scikit-learn's digits in this format, four times as wide and high, and return the bytes written."""
+    """Write scikit-learn's digits in this format, with four times the width and height, and return the bytes
+    written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     train, test = digits.load()
     parts = {"test_batch.bin": _records(test)}

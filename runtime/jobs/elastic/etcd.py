@@ -1,7 +1,7 @@
-"""An etcd as long as a rendezvous lasts, behind Unix sockets in a folder of this user's own.
+"""An etcd that runs as long as a rendezvous, with Unix sockets in a private folder.
 
-It holds the values in place of this process's memory. Nobody but the rendezvous reaches it: what nodes say comes in
-over CURVE, as with any backend.
+It stores the values instead of this process's memory. Only the rendezvous can connect to it: nodes connect to the
+rendezvous over CURVE, as with any backend.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ START_SECONDS: Final = 30.0
 _ANSWER_SECONDS: Final = 15.0
 _MISSING, _CHANGED = 404, 412
 _LARGEST_BYTES: Final = 4 << 20
-# etcd takes "unix://NAME:NUMBER" alone, and makes the socket NAME:NUMBER in its working folder.
+# etcd accepts only the form "unix://NAME:NUMBER", and creates the socket NAME:NUMBER in its working folder.
 _CLIENTS: Final = "clients:1"
 _PEERS: Final = "peers:1"
 
 
 class EtcdValues:
-    """Values in an etcd, over its v2 interface."""
+    """Values in an etcd, through its v2 interface."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class EtcdValues:
             raise OSError(f"etcd answers something else: {error}") from error
 
     def replace(self, key: str, before: str, after: str) -> bool:
-        """Set a value if it still is `before`. Raises OSError."""
+        """Set a value if it still equals `before`. Raises OSError."""
         condition = {"prevValue": before} if before else {"prevExist": "false"}
         status, _ = self._request("PUT", key, {"value": after, **condition})
         return status not in {_MISSING, _CHANGED}
@@ -86,7 +86,7 @@ class Etcd:
     """A running etcd.
 
     Attributes:
-        values: What it holds.
+        values: The values that it stores.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -94,12 +94,12 @@ class Etcd:
         self.values = EtcdValues(folder / _CLIENTS)
 
     def check(self) -> None:
-        """Raise FailedError if it has ended."""
+        """Raise FailedError if its process has ended."""
         if self._process.poll() is not None:
             raise FailedError(f"etcd ended with {self._process.returncode}: {self._last_line()}")
 
     def wait_until_ready(self, stop: Stop) -> None:
-        """Return when it answers, or at a stop. Raises FailedError."""
+        """Return when it responds, or at a stop. Raises FailedError."""
         deadline = time.monotonic() + START_SECONDS
         while not stop.is_set():
             self.check()
@@ -117,11 +117,11 @@ class Etcd:
 
 @contextlib.contextmanager
 def running(stop: Stop) -> Iterator[Etcd]:
-    """Run an etcd in a folder of its own, which is removed with it. Raises FailedError."""
+    """Run an etcd in a new folder, which is removed at the end. Raises FailedError."""
     binary = shutil.which("etcd")
     if binary is None:
-        raise FailedError("there is no etcd here; install Debian's etcd-server, or take --backend c10d")
-    folder = Path(tempfile.mkdtemp(prefix="l2r-etcd-"))  # of mode 0700
+        raise FailedError("etcd is not installed here; install Debian's etcd-server, or use --backend c10d")
+    folder = Path(tempfile.mkdtemp(prefix="l2r-etcd-"))  # with mode 0700
     try:
         process = _start(binary, folder)
         try:
@@ -140,7 +140,7 @@ def running(stop: Stop) -> Iterator[Etcd]:
 
 
 def _start(binary: str, folder: Path) -> subprocess.Popen[bytes]:
-    # Advertised addresses must look like HTTP; nobody connects to them, since it is the only member.
+    # Advertised addresses must look like HTTP; no client uses them, because this is the only member.
     advertised = "http://localhost:1"
     argv: tuple[Any, ...] = (
         *(binary, "--enable-v2", "--data-dir", str(folder / "data"), "--unsafe-no-fsync"),

@@ -1,4 +1,4 @@
-"""The program of a node, started by torch's public launcher (what `torchrun` calls)."""
+"""The program of a node, started with torch's public launcher (the code behind `torchrun`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_handler import BACKEND, RendezvousHandler, configuration, register
 
 SHUTDOWN_SECONDS: Final = 3
-"""Grace of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""
+"""Grace period of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""
 MONITOR_SECONDS: Final = 0.25
 _NO_LIMIT: Final = 1_000_000
-"""Restarts are counted by our handler, per membership; torch counts them over the life of a node."""
+"""Our handler counts restarts per membership; torch counts them over the life of a node."""
 
 
 def num_processes(plan: ElasticPlan) -> int:
-    """Return the processes of this node: as many as were set, or one for each GPU that torch sees, at least one."""
+    """Return the processes of this node: the configured number, or one per GPU that torch finds, at least one."""
     return plan.processes or max(1, torch.cuda.device_count())
 
 
 def sharing(processes: int, gpus: int) -> str:
-    """Return a sentence where processes of a node have to share its GPUs; empty where none has to."""
+    """Return a sentence if processes of a node have to share its GPUs; empty if not."""
     if not 0 < gpus < processes:
         return ""
     return (
@@ -39,9 +39,9 @@ def sharing(processes: int, gpus: int) -> str:
 
 
 def keep_to_loopback(address: str) -> None:
-    """Let the ranks of a job on one machine listen where that machine alone connects; `address` is the node's."""
-    # Gloo and NCCL take the interface of the host's name otherwise, which other machines reach, and ask nobody who
-    # connects for a secret.
+    """Make the ranks of a job on one machine listen on loopback only; `address` is the node's."""
+    # By default Gloo and NCCL use the interface of the host's name, which other machines can reach, and they do not
+    # authenticate connections.
     loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "")
     if loopback and ipaddress.ip_address(address).is_loopback:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -49,9 +49,9 @@ def keep_to_loopback(address: str) -> None:
 
 
 def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, log_folder: str) -> None:
-    """Run the plan's program in each round until it has ended everywhere.
+    """Run the plan's program in each round until it has ended on all nodes.
 
-    Raises ChildFailedError, and what the handler raises.
+    Raises ChildFailedError, and the handler's errors.
     """
     register()
     argv = program(plan.command)
@@ -73,6 +73,6 @@ def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, l
 
 
 def _grace() -> dict[str, Any]:
-    # Before torch 2.12 the launcher has no such setting, and a program that ignores SIGTERM gets 30 seconds.
+    # The launcher of torch before 2.12 lacks this setting; a program that ignores SIGTERM gets 30 seconds.
     has_it = any(field.name == "shutdown_timeout" for field in fields(LaunchConfig))
     return {"shutdown_timeout": SHUTDOWN_SECONDS} if has_it else {}

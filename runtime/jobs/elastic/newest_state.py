@@ -1,8 +1,8 @@
-"""The newest state of a job, from whichever process has it, after each new round.
+"""Distributes the newest state of a job to all processes after each new round.
 
-All ranks compare how far their state is, and the rank with the newest broadcasts it (as the ImageNet example of
-torchelastic does). So a node that is lost costs no progress while another has its state, whatever its rank was.
-Numbers and plain tensors travel, never a pickle, which would run code at its reader.
+All ranks compare the step of their states, and a rank with the newest state broadcasts it (as in torchelastic's
+ImageNet example). The loss of a node therefore costs no progress while another node has its state, whatever its
+rank was. Only numbers and plain tensors are sent, never a pickle, which would run code when it is read.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runtime.jobs.elastic.plan import MAX_NAME
 
 @dataclass(frozen=True, slots=True)
 class StateOrigin:
-    """Place of the newest state.
+    """Origin of the newest state.
 
     Attributes:
-        step: Of the state; 0 where no rank has any.
+        step: Step of the state; 0 if no rank has any.
         rank: Lowest rank that has it. node: name of that rank's node.
     """
 
@@ -33,10 +33,10 @@ class StateOrigin:
 
 
 def take_newest(step: int, node: str, tensors: Sequence[Tensor]) -> StateOrigin:
-    """Overwrite `tensors` on all ranks by those of the rank with the highest step, and say which that is.
+    """Overwrite `tensors` on all ranks with those of the rank with the highest step, and return that rank.
 
-    A collective operation of the default process group, which has a backend for CPU tensors. Raises FailedError
-    where ranks train different models.
+    A collective operation of the default process group, which has a backend for CPU tensors. Raises FailedError if
+    ranks train different models.
     """
     size = sum(tensor.numel() for tensor in tensors)
     rows = gather_rows([step, size, *_codes(node)])
@@ -48,18 +48,18 @@ def take_newest(step: int, node: str, tensors: Sequence[Tensor]) -> StateOrigin:
             )
     newest = max(range(len(rows)), key=lambda rank: (rows[rank][0], -rank))
     for tensor in tensors:
-        # Also where all have one step: machines round differently, and weights must not drift apart.
+        # Also if all have the same step: machines round differently, and weights must not drift apart.
         dist.broadcast(tensor, newest)
     return StateOrigin(rows[newest][0], newest, _text(rows[newest][2:]))
 
 
 def gather_texts(text: str) -> list[str]:
-    """Return a short text of each rank, by rank."""
+    """Return each rank's short text, by rank."""
     return [_text(row) for row in gather_rows(_codes(text))]
 
 
 def gather_rows(row: Sequence[int]) -> list[list[int]]:
-    """Return a row of integers of each rank, by rank; all ranks give rows of one length."""
+    """Return each rank's row of integers, by rank; all rows have the same length."""
     own = torch.tensor(row, dtype=torch.int64)
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, own)
@@ -72,5 +72,5 @@ def _codes(text: str) -> list[int]:
 
 
 def _text(codes: Sequence[int]) -> str:
-    # It is printed here and was written elsewhere: printable ASCII alone.
+    # Text from another machine that is printed here: printable ASCII only.
     return "".join(chr(code) for code in codes if 0x20 < code < 0x7F)

@@ -1,6 +1,6 @@
 """One node of an elastic job, from its first rendezvous to the end.
 
-torchrun ends when the rendezvous is gone for a moment, and restarting a pod is slow. This node waits and joins the
+torchrun ends if the rendezvous is briefly unavailable, and restarting a pod is slow. This node waits and joins the
 rendezvous again.
 """
 
@@ -37,18 +37,18 @@ from runtime.jobs.elastic.shared_values import SharedValues
 
 AGAIN_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 10.0
-"""Time of refusals after which a node takes its token for the wrong one."""
+"""How long connections must be refused before a node concludes that its token is wrong."""
 SAY_SECONDS: Final = 15.0
 MET_AGAIN_SECONDS: Final = 1.0
 
 
 def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:
-    """Train until the end and return the exit code. Raises SetupError and FailedError."""
+    """Train to the end and return the exit code. Raises SetupError and FailedError."""
     if stop.is_set():
         return contract.EXIT_INTERRUPTED
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     launch.keep_to_loopback(plan.local_address)
-    # Changes of membership are usual here, and torch warns of each.
+    # Changes of membership are normal here, and torch warns about each.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _raise_signal)
@@ -67,7 +67,7 @@ def _raise_signal(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 class _Node:
-    """State of a node over the rendezvous that it goes to."""
+    """State of a node across the rendezvous that it joins."""
 
     def __init__(self, plan: ElasticPlan, log_folder: Path, console: Console) -> None:
         self._plan = plan
@@ -79,7 +79,7 @@ class _Node:
         self._refused_since: float | None = None
 
     def run(self) -> int:
-        """Go to the rendezvous, again and again, until the training is over."""
+        """Join a rendezvous, repeatedly, until the training has ended."""
         if sentence := launch.sharing(self._processes, torch.cuda.device_count()):
             self._console.say(sentence)
         while True:
@@ -98,9 +98,9 @@ class _Node:
             time.sleep(MET_AGAIN_SECONDS)
 
     def _check_refusal(self, error: OSError) -> None:
-        """Raise FailedError where the rendezvous has refused this node's token for a while, and always has."""
-        # Not at once: a proxy that accepts connections before the rendezvous is there looks the same. And not after
-        # a first meeting: then it is somebody else at the rendezvous's address, while that is started anew.
+        """Raise FailedError if the rendezvous has refused this node's token for a while and never accepted it."""
+        # Not at once: a proxy that accepts connections before the rendezvous is up looks the same. And not after a
+        # first meeting: then something else answers at the rendezvous's address during its restart.
         if self._has_met or not isinstance(error, RefusedKeysError):
             self._refused_since = None
             return
@@ -110,7 +110,7 @@ class _Node:
             raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
 
     def _train(self, values: SharedValues) -> int | None:
-        """Train over one rendezvous; return the exit code, or None to go there again."""
+        """Train with one rendezvous; return the exit code, or None to join again."""
         session = RendezvousSession(values, self._plan, self._processes, self._console)
         try:
             word = session.end_of_job()
@@ -127,7 +127,7 @@ class _Node:
             return self._over(session.end_of_job())
         except StateError as error:
             raise FailedError(f"{error}; do all nodes run the same image?") from error
-        except DistError as error:  # a value that another node had to write did not come
+        except DistError as error:  # a value that another node had to write did not arrive
             self._console.say(f"the round did not come about: {first_line(error)}")
             session.leave()
             return None
@@ -138,7 +138,7 @@ class _Node:
         return self._finish(session, FINISHED)
 
     def _finish(self, session: RendezvousSession, word: str) -> int:
-        """Tell the others how the program ended here, and return the exit code."""
+        """Tell the other nodes how the program ended here, and return the exit code."""
         if word == FINISHED:
             self._plan.mark_done()
         with contextlib.suppress(OSError, StateError):
@@ -153,7 +153,7 @@ class _Node:
         raise FailedError("the training was given up: its program failed too often, or the rendezvous was closed")
 
     def _report(self, state: RoundState | None, own: int) -> None:
-        """Record the state of this node: it waits, or trains in a round."""
+        """Record the state of this node: waiting, or training in a round."""
         names = ("nodes", "rank", "world_size", "round")
         if state is None:
             self._console.record(record("elastic", {"state": "waiting", **dict.fromkeys(names)}))

@@ -1,7 +1,7 @@
-"""Folder of one node on its own disk: logs of its processes, and the state that outlives a round.
+"""Folder of one node on its local disk: logs of its processes, and state that outlives a round.
 
-It lasts as long as the node. A node that was killed could not remove its folder, so the next node on the machine
-does: the lock on it ended with the process.
+It exists as long as the node. A killed node cannot remove its folder, so the next node on the machine does: the
+folder's lock was released with the process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _PREFIX: Final = "l2r-elastic-"
 
 @contextlib.contextmanager
 def node_folder() -> Iterator[Path]:
-    """Make the folder, and remove it at the end."""
+    """Create the folder, and remove it at the end."""
     _sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         folder = Path(name)
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with contextlib.suppress(OSError):  # no locks here: then nobody sweeps either
+            with contextlib.suppress(OSError):  # no locks on this file system: then nothing is swept either
                 try_lock(descriptor)
-            # Locked before it is complete: `_sweep` of a node that starts at the same time takes complete ones.
+            # Locked before it is complete: `_sweep` of a node that starts at the same time removes only complete
+            # folders.
             for part in ("logs", "state"):
                 (folder / part).mkdir()
             yield folder
@@ -38,7 +39,7 @@ def node_folder() -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders of nodes of this user that live no more."""
+    """Remove folders of this user's dead nodes."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             is_ours = folder.stat(follow_symlinks=False).st_uid == os.getuid() and (folder / "state").is_dir()

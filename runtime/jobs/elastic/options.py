@@ -1,4 +1,6 @@
-"""`l2r-runtime rendezvous` and `l2r-runtime elastic`: their options, read without importing what they start."""
+"""Options of `l2r-runtime rendezvous` and `l2r-runtime elastic`; parsing them does not import the commands'
+code.
+"""
 
 from __future__ import annotations
 

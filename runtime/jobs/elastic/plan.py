@@ -1,4 +1,4 @@
-"""Plan of one node of an elastic job: its program, its limits, and where it meets the others (stdlib only)."""
+"""Plan of one node of an elastic job: its program, its limits, and its rendezvous (stdlib only)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from runtime.base.errors import SetupError
 from runtime.base.launch_context import read_token
 
 _SOCKET: Final = "nodes.sock"
-"""In the folder of an ``ipc://`` endpoint: where the rendezvous listens."""
+"""In the folder of an ``ipc://`` endpoint: the socket of the rendezvous."""
 MAX_NAME: Final = 63
-"""Characters of a node's name."""
+"""Maximum length of a node's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticPlan:
-    """One node's part; `processes` is None for one process for each GPU."""
+    """Configuration of one node; `processes` None means one process per GPU."""
 
     backend: str
     endpoint: Endpoint
@@ -45,7 +45,7 @@ class ElasticPlan:
     def from_environment(
         cls, environ: Mapping[str, str], *, set_name: str, run_id: str, **options: Any
     ) -> ElasticPlan:
-        """Return the plan of variables and of `options`, which are fields by name. Raises SetupError."""
+        """Return the plan from variables and `options`, which are fields by name. Raises SetupError."""
         endpoint = meeting_point(environ, set_name, 0)
         token = read_token(environ.get(contract.ENV_TOKEN_FILE))
         if not token and not endpoint.is_private():
@@ -71,16 +71,16 @@ class ElasticPlan:
 
     @property
     def marker(self) -> Path | None:
-        """File that says that the training is over, for nodes that come when even the rendezvous is gone."""
+        """File that marks the end of the training, for nodes that start when even the rendezvous is gone."""
         name = "".join(char if char.isalnum() or char in "._-" else "_" for char in self.run_id)
         return self.folder / f"elastic-{name}.done" if self.folder else None
 
     def is_done(self) -> bool:
-        """Say whether the training is over."""
+        """Return whether the training has ended."""
         return self.marker is not None and self.marker.exists()
 
     def mark_done(self) -> None:
-        """Leave the file, if there is a folder that takes it."""
+        """Create the file, if the folder exists and is writable."""
         if self.marker is not None:
             with contextlib.suppress(OSError):
                 self.marker.parent.mkdir(parents=True, exist_ok=True)
@@ -88,13 +88,13 @@ class ElasticPlan:
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """Return the name of this node for people: its pod's, or the machine's."""
-    # Other nodes print it, so it is plain text of bounded length whatever the variables hold.
+    """Return the display name of this node: the pod's name, or the machine's."""
+    # Other nodes print it, so it is plain text of limited length whatever the variables contain.
     return re.sub(r"[^A-Za-z0-9._-]", "_", environ.get(contract.ENV_POD) or socket.gethostname())[:MAX_NAME]
 
 
 def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endpoint:
-    """Return where the rendezvous is to be: an entry of ``L2R_PEERS``, or ``L2R_ENDPOINT``. Raises SetupError."""
+    """Return the address of the rendezvous: an entry of ``L2R_PEERS``, or ``L2R_ENDPOINT``. Raises SetupError."""
     if set_name:
         text = addresses.from_environment(environ).of_replica(set_name, index)
     else:
@@ -111,11 +111,11 @@ def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endp
 
 
 def bound_address(endpoint: Endpoint, port: int) -> str:
-    """Return the ZeroMQ address at which the rendezvous listens; `port` is 0 for the endpoint's."""
+    """Return the ZeroMQ address on which the rendezvous listens; `port` 0 means the endpoint's."""
     if endpoint.folder is not None:
         return _socket(endpoint.folder)
     is_private, is_ipv6 = endpoint.is_private(), ":" in endpoint.host
-    # Other pods are to come in where it is not private: then the endpoint is a name, which resolves to this pod.
+    # A non-private endpoint must accept other pods: it is then a name that resolves to this pod.
     loopback, everywhere = ("[::1]", "[::]") if is_ipv6 else ("127.0.0.1", "0.0.0.0")  # noqa: S104
     return f"tcp://{loopback if is_private else everywhere}:{port or endpoint.port}"
 

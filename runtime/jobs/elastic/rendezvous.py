@@ -1,6 +1,6 @@
-"""The meeting point of an elastic job: values that its nodes share, in this process or in an etcd beside it.
+"""The rendezvous of an elastic job: values that its nodes share, in this process or in an etcd.
 
-A process of its own, and not one of the nodes: whichever node dies, the others still find each other.
+A separate process, and not one of the nodes: whichever node dies, the others still find each other.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from runtime.jobs.steps.markers import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
-"""How long it stays when the job is over: nodes that only now come here still learn of it."""
+"""How long it keeps running after the job is over, so that late nodes still learn of the end."""
 SAY_SECONDS: Final = 60.0
 Check = Callable[[], None]
-"""Raises FailedError when what holds the values has ended."""
+"""Raises FailedError if the process that stores the values has ended."""
 
 
 def host(
     backend: str, set_name: str, port: int, until: str, environ: Mapping[str, str], stop: Stop, console: Console
 ) -> int:
-    """Listen until the job is over, and return the exit code. Raises SetupError, FailedError and OSError."""
+    """Listen until the job has ended, and return the exit code. Raises SetupError, FailedError and OSError."""
     name = set_name or ((environ.get(contract.ENV_SET) or "") if environ.get(contract.ENV_PEERS) else "")
     endpoint = meeting_point(environ, name, addresses.index(environ) if name else 0)
     marks = StepMarkers(run_folder(environ) / "steps", run_id(environ)) if until else None
     if marks is not None and marks.is_done(checked_name(until)):
-        console.say(f"step {until} is done: nobody will come")
+        console.say(f"step {until} is done: no node will join")
         return contract.EXIT_DONE
     with _listening(endpoint, port, environ) as socket, _values(backend, stop) as (values, check):
         console.say(f"rendezvous {backend} at {socket.address} for {run_id(environ)}")
@@ -50,7 +50,7 @@ def host(
 
 @contextlib.contextmanager
 def _values(backend: str, stop: Stop) -> Iterator[tuple[SharedValues, Check]]:
-    """Yield the values that the nodes share, and what says that they are lost."""
+    """Yield the nodes' shared values, and a function that checks whether they are lost."""
     if backend == "c10d":
         yield MemoryValues(), lambda: None
         return
@@ -59,7 +59,7 @@ def _values(backend: str, stop: Stop) -> Iterator[tuple[SharedValues, Check]]:
 
 
 class _Service:
-    """Answers of a rendezvous, and its look at the job's end."""
+    """Answers of a rendezvous, and its checks for the end of the job."""
 
     def __init__(self, socket: ReplySocket, values: SharedValues, check: Check, job: str, console: Console) -> None:
         self._socket, self._values, self._check, self._console = socket, values, check, console
@@ -68,7 +68,7 @@ class _Service:
         self._last_sentence = float("-inf")
 
     def attend(self, marks: StepMarkers | None, until: str, stop: Stop) -> int:
-        """Answer the nodes until the job is over, and return the exit code."""
+        """Answer the nodes until the job has ended, and return the exit code."""
         over: float | None = None
         word = ""
         while not stop.is_set():
@@ -86,19 +86,19 @@ class _Service:
         return contract.EXIT_DONE
 
     def _serve(self, seconds: float) -> None:
-        """Answer nodes for some time: marks may lie on a network volume, which is not asked at each request."""
+        """Answer nodes for some time: markers may be on a network volume, which is not read for each request."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._socket.serve(left, lambda request: answer(self._values, request))
 
     def _end(self) -> str:
-        """Return how the job ended; the empty text while it goes on. Raises FailedError."""
+        """Return how the job ended; an empty text while it is running. Raises FailedError."""
         try:
             return decode_state(self._values.read(self._key)).end
         except StateError:
-            return ""  # written by another version of a node, which says so itself
+            return ""  # written by another version of a node, which reports this itself
         except OSError:
-            # An etcd may be slow on a busy machine, and all that it holds would be lost with this process.
+            # An etcd may be slow on a busy machine, and if this process ended, its values would be lost.
             self._check()
             return ""
 
@@ -111,7 +111,7 @@ class _Service:
 
 @contextlib.contextmanager
 def _listening(endpoint: Endpoint, port: int, environ: Mapping[str, str]) -> Iterator[ReplySocket]:
-    """Listen where the nodes come. What is for this machine is not open to others."""
+    """Listen for the nodes. A rendezvous for this machine only is not open to others."""
     token = read_token(environ.get(contract.ENV_TOKEN_FILE))
     if not token and not endpoint.is_private():
         raise SetupError(

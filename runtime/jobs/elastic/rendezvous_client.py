@@ -8,5 +8,5 @@ from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys
 
 
 def connect(plan: ElasticPlan) -> RemoteValues:
-    """Return the values at the rendezvous; reading them raises OSError while it is not there."""
+    """Return the values at the rendezvous; reading them raises OSError while it is unreachable."""
     return RemoteValues(RequestSocket(node_address(plan.endpoint), LARGEST_BYTES, keys_of(plan.token)[1]))

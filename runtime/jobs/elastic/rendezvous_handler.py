@@ -1,8 +1,8 @@
-"""Rendezvous handler for torch's launcher, registered under a name of its own.
+"""Rendezvous handler for torch's launcher, registered under its own name.
 
-torch's own handler keeps its state as a pickle, which runs code when it is read, counts restarts over the life of
-a node, and does not notice a node that is gone while nothing fails by itself. This one is built on
-`RendezvousSession`, and on nothing of torch but its public interface.
+torch's own handler stores its state as a pickle, which runs code when it is read, counts restarts over the life of
+a node, and does not notice a lost node as long as no operation fails. This handler uses `RendezvousSession`, and
+only torch's public interface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKEND: Final = "l2r"
 """Name in torch's registry."""
 _HANDLER: Final = "handler"
 Announce = Callable[[RoundState | None, int], None]
-"""Reports this node's state: None while it waits, the round and the node's number in it when it trains."""
+"""Reports this node's state: None while it waits; otherwise the round and the node's number in it."""
 
 
 class GivenUpError(RendezvousError):
@@ -43,7 +43,7 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         self._ranks_store: TrainingStore | None = None
 
     def close(self) -> None:
-        """End the store of this node's round, if there is one."""
+        """End the store of this node's current round, if any."""
         if self._ranks_store is not None:
             self._ranks_store.close()
 
@@ -53,12 +53,14 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Say that training processes meet in a store of the agent's: torch would open theirs to all interfaces."""
+        """Return that training processes use the agent's store: torch's own store would listen on all
+        interfaces.
+        """
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Join the next round. Raises GivenUpError, and what `RendezvousSession.join` raises."""
-        # torch's agent comes here at first, after it was told of other nodes, or since its program failed.
+        """Join the next round. Raises GivenUpError, and the errors of `RendezvousSession.join`."""
+        # torch's agent calls this at the start, after other nodes joined or left, and after its program failed.
         self._num_failures += not self._is_change_reported
         if self._num_failures > self._plan.max_restarts:
             raise GivenUpError(f"the program has failed {self._num_failures} times with the same nodes")
@@ -68,52 +70,54 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         state = self._session.join(self._ranks_store.port)
         nodes = frozenset(member.id for member in state.members)
         if nodes != self._nodes:
-            # With other members, earlier failures may have been theirs: the budget begins again.
+            # With other members, earlier failures may have been theirs: the budget is reset.
             self._nodes, self._num_failures = nodes, 0
         self._is_change_reported = False
-        os.environ[contract.ENV_ROUND] = str(state.round)  # the processes inherit it
+        os.environ[contract.ENV_ROUND] = str(state.round)  # inherited by the processes
         rank = next(rank for rank, member in enumerate(state.members) if member.id == self._session.id)
         if rank == 0:
             self._ranks_store.open()
         else:
             self._ranks_store.close()
         self._announce(state, rank)
-        # Not below the state's own key: to etcd that would be a folder and a file at once.
+        # Not below the state's own key: in etcd that would be a folder and a file at once.
         store = RoundStore(self._session, f"l2r/elastic-rounds/{self._plan.run_id}/{state.round}/")
         first = state.members[0]
-        # Address and port come from the state that nodes of this run alone can write: in torch's own store anybody
-        # who reaches its port could lead the ranks elsewhere.
+        # Address and port come from the state, which only nodes of this run can write: in torch's own store, anyone
+        # who can reach its port could redirect the ranks.
         where = rendezvous.RendezvousStoreInfo(first.address, first.port)
         return RendezvousInfo(store, rank, len(state.members), where)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 when the round is over, so that the agent restarts its processes, else 0."""
+        """Return 1 if the round is over, so that the agent restarts its processes, else 0."""
         self._is_change_reported = self._session.is_round_over()
         return int(self._is_change_reported)
 
     def is_closed(self) -> bool:
-        """Say whether the job is over."""
+        """Return whether the job is over."""
         return bool(self._session.end_of_job())
 
     def set_closed(self) -> None:
-        """Leave the end of the job to the node, which knows how its program ended."""
+        """Do nothing: the node ends the job, because it knows how its program ended."""
 
     def get_run_id(self) -> str:
         """Return the id of the run."""
         return self._plan.run_id
 
     def shutdown(self) -> bool:
-        """Stay: torch's launcher calls this after any error, and the node comes here again after most."""
+        """Keep the session: torch's launcher calls this after any error, and after most of them the node joins
+        again.
+        """
         return True
 
 
 def configuration(handler: RendezvousHandler) -> dict[str, object]:
-    """Return the launcher's rendezvous configuration that leads to a handler."""
+    """Return the rendezvous configuration that makes the launcher use a handler."""
     return {_HANDLER: handler}
 
 
 def register() -> None:
-    """Register the handler with torch's launcher; again does nothing."""
+    """Register the handler with torch's launcher; repeated calls do nothing."""
     rendezvous.rendezvous_handler_registry.register(BACKEND, _of_parameters)
 
 

@@ -1,7 +1,7 @@
-"""One node at the rendezvous: its heartbeats, its look at the others, and the rounds that it joins.
+"""One node at the rendezvous: its heartbeats, its checks of the other nodes, and the rounds that it joins.
 
-A thread beats and looks, also while torch's agent waits for processes to end: whoever stops beating is lost to the
-others. Heartbeats are missed after 10 seconds (30 over etcd).
+A thread sends heartbeats and checks the others, even while torch's agent waits for processes to end: a node that
+stops sending counts as lost. Heartbeats are missed after 10 seconds (30 over etcd).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from runtime.jobs.elastic.shared_values import SharedValues
 BEAT_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 10.0
 PATIENCE_SECONDS_ETCD: Final = 30.0
-"""A beat over etcd is a request and a file: on a busy machine it takes longer than one to torch's store."""
+"""A heartbeat over etcd is a request and a file write: on a busy machine it takes longer than one in memory."""
 _POLL_SECONDS: Final = 0.25
 _POLL_SECONDS_ETCD: Final = 0.5
 _SAY_SECONDS: Final = 60.0
@@ -60,7 +60,7 @@ class RendezvousSession:
         self._state = RoundState()
         self._joined_round = -1
         self._last_beat = 0.0
-        # Guards the connection too: torch's store serves one request at a time.
+        # Also guards the connection, which serves one request at a time.
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._is_closed = threading.Event()
@@ -72,7 +72,7 @@ class RendezvousSession:
         return self._node.id
 
     def start(self) -> None:
-        """Begin to beat and to look."""
+        """Start sending heartbeats and checking the others."""
         self._thread.start()
 
     @property
@@ -86,8 +86,8 @@ class RendezvousSession:
         Args:
             port: TCP port of this node's store, where the ranks meet if this node gets rank 0.
 
-        Raises RendezvousClosedError when the job is over, StateError for a state of others' making, and
-        OSError when the rendezvous is gone.
+        Raises RendezvousClosedError if the job is over, StateError if the state is unreadable, and OSError if the
+        rendezvous is gone.
         """
         node = replace(self._node, port=port)
         state = self._exchange(lambda state: state if state.end else joined(state, node, self._plan.max_nodes))
@@ -112,13 +112,13 @@ class RendezvousSession:
         return state
 
     def _gathering(self, node: RendezvousNode, *, is_due: bool) -> Transition:
-        """Return this node's part in gathering a round; it completes the round if it `is_due`."""
+        """Return this node's transition while a round gathers; it completes the round if it `is_due`."""
         max_nodes = self._plan.max_nodes
 
         def transition(state: RoundState) -> RoundState:
             if state.end:
                 return state
-            if not state.has_member(self.id):  # no room until now, or taken for lost
+            if not state.has_member(self.id):  # it had no room until now, or counted as lost
                 return joined(state, node, max_nodes)
             is_ready = is_due or len(state.members) >= max_nodes
             return completed(state) if is_ready and state.is_enough(self._plan.min_nodes) else state
@@ -126,32 +126,32 @@ class RendezvousSession:
         return transition
 
     def is_round_over(self) -> bool:
-        """Say whether the round that this node joined is over: a node came, left, was lost, or gave the job up.
+        """Return whether this node's round has ended: a node came, left, was lost, or gave the job up.
 
-        Raises what the rendezvous answered the thread.
+        Raises the error that the heartbeat thread received.
         """
         self._check()
         state = self._state
         return state.round != self._joined_round or not state.has_member(self.id) or state.end == FAILED
 
     def end_of_job(self) -> str:
-        """Return FINISHED or FAILED, or the empty text while the job goes on. Raises OSError."""
+        """Return FINISHED or FAILED, or an empty text while the job is running. Raises OSError."""
         return self._exchange(lambda state: state).end
 
     def finish(self, word: str) -> str:
-        """Say that the job has ended and return how: the first word stands. Raises OSError."""
+        """Report that the job has ended and return how: the first report counts. Raises OSError."""
         deadline = time.monotonic() + _END_SECONDS
         while True:
             try:
                 return self._exchange(lambda state: ended(state, word)).end
             except OSError:
-                # Others wait for this word, so a short outage must not lose it.
+                # Others wait for this report, so a short outage must not lose it.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(self._poll_seconds)
 
     def leave(self) -> None:
-        """Leave the round; a rendezvous that is gone counts as left."""
+        """Leave the round; if the rendezvous is gone, this counts as left."""
         self.close()
         try:
             self._exchange(lambda state: without(state, {self.id}))
@@ -159,11 +159,11 @@ class RendezvousSession:
             pass
 
     def close(self) -> None:
-        """Stop beating."""
+        """Stop sending heartbeats."""
         self._is_closed.set()
 
     def _attend(self) -> None:
-        """Beat and look until the session is closed or the rendezvous fails."""
+        """Send heartbeats and check the others until the session is closed or the rendezvous fails."""
         while not self._is_closed.wait(self._poll_seconds):
             try:
                 if time.monotonic() - self._last_beat < BEAT_SECONDS:
@@ -176,14 +176,14 @@ class RendezvousSession:
                 return
 
     def _exchange(self, transition: Transition) -> RoundState:
-        """Read the state, remove lost nodes, apply the transition, write; anew if another node wrote meanwhile."""
+        """Read the state, remove lost nodes, apply the transition, write; retry if another node wrote meanwhile."""
         self._check()
         with self._lock:
             while True:
                 text = self.values.read(self._key)
                 state = decode_state(text)
                 if state.version < self._state.version:
-                    # Started anew, or an older signed state was put back: the nodes have to meet again either way.
+                    # Restarted, or an older signed state was restored: in both cases the nodes have to meet again.
                     raise OSError("the rendezvous has forgotten its nodes")
                 lost = self._watch.lost(state.everyone(), self.id, time.monotonic())
                 after = transition(without(state, lost) if lost else state)

@@ -1,8 +1,8 @@
 """State of a rendezvous and its transitions: who trains in which round. Pure: no clock, no I/O, no torch.
 
-A round gathers nodes, then is complete. Whoever comes, leaves or is lost begins the next round. The nodes of the
-round before are *expected* there until they join it, or are lost themselves: they still have to end their
-processes, and a round that did not wait for them would be over as soon as they came.
+A round gathers nodes, then it is complete. A node that joins, leaves or is lost starts the next round. The nodes of
+the previous round are *expected* there until they join it or are lost themselves: they must first end their
+processes, and a round that did not wait for them would be over as soon as they joined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runtime.base import bounded_json
 
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
-"""Ends of a job."""
+"""Ways in which a job ends."""
 
 
 class StateError(ValueError):
@@ -30,7 +30,7 @@ def state_key(run_id: str) -> str:
 
 
 def decode_state(text: str) -> RoundState:
-    """Return the state of its text. Raises StateError."""
+    """Return the state encoded in a text. Raises StateError."""
     try:
         return bounded_json.decode(text, RoundState) if text else RoundState()
     except ValueError as error:
@@ -41,11 +41,11 @@ class RendezvousNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One node at the rendezvous.
 
     Attributes:
-        id: Of the node's process; a replacement has another.
-        name: For people. address, port: where this node's first process listens if it gets rank 0.
-        processes: Number of training processes of this node.
-        since: First round of the node that was complete; the oldest nodes get the lowest ranks.
-        beat: Counts up while the node lives. A counter, since clocks of nodes differ.
+        id: Identifies the node's process; a replacement has another id.
+        name: For display. address, port: where this node's first process listens if it gets rank 0.
+        processes: Number of training processes on this node.
+        since: The node's first complete round; the oldest nodes get the lowest ranks.
+        beat: Increases while the node lives. A counter, because the nodes' clocks differ.
     """
 
     id: str
@@ -64,11 +64,11 @@ class RoundState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that the nodes of a job share.
 
     Attributes:
-        version: Counts changes; a lower one than before is a rendezvous that began anew.
-        members: Nodes of the round; by rank once it is complete.
-        expected: Nodes of the round before that have not joined yet.
-        waiting: Nodes for which there is no room.
-        end: How the job ended; empty while it goes on.
+        version: Counts changes; a lower value than before means that the rendezvous was restarted.
+        members: Nodes of the round; sorted by rank once it is complete.
+        expected: Nodes of the previous round that have not joined yet.
+        waiting: Nodes without room in the round.
+        end: How the job ended; empty while it is running.
     """
 
     version: int = 0
@@ -84,18 +84,18 @@ class RoundState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.members + self.expected + self.waiting
 
     def has_member(self, node: str) -> bool:
-        """Say whether a node is in the round."""
+        """Return whether a node is in the round."""
         return any(member.id == node for member in self.members)
 
     def is_enough(self, min_nodes: int) -> bool:
-        """Say whether the round may begin as far as its nodes go."""
+        """Return whether the round has enough nodes to start."""
         return not self.is_complete and len(self.members) >= min_nodes and not self.expected
 
 
 def joined(state: RoundState, node: RendezvousNode, max_nodes: int) -> RoundState:
-    """Return the state with a node in the next round, or among those that wait for room.
+    """Return the state with a node in the next round, or among the nodes that wait for room.
 
-    A node of a complete round that joins has to restart its processes, so all others of that round have to.
+    If a node of a complete round joins again it has to restart its processes, so all other nodes must too.
     """
     before = next((member for member in state.everyone() if member.id == node.id), None)
     if before is not None:
@@ -111,21 +111,21 @@ def joined(state: RoundState, node: RendezvousNode, max_nodes: int) -> RoundStat
 
 
 def without(state: RoundState, nodes: Collection[str]) -> RoundState:
-    """Return the state without nodes that left or were lost; a complete round that loses one is over."""
+    """Return the state without nodes that left or were lost; the loss of a node ends a complete round."""
     is_broken = state.is_complete and any(member.id in nodes for member in state.members)
     state = _removed(state, nodes)
     return _next_round(state, state.members) if is_broken else state
 
 
 def completed(state: RoundState) -> RoundState:
-    """Return the state with the gathered nodes in a complete round, in the order of their ranks."""
-    # The oldest first: they have the newest weights, and rank 0, which writes snapshots, changes seldom.
+    """Return the state with the gathered nodes in a complete round, sorted by rank."""
+    # Oldest first: they have the newest weights, and rank 0, which writes snapshots, changes rarely.
     members = (replace(node, since=state.round if node.since < 0 else node.since) for node in state.members)
     return replace(state, is_complete=True, members=tuple(sorted(members, key=lambda node: (node.since, node.id))))
 
 
 def with_beat(state: RoundState, node: str) -> RoundState:
-    """Return the state with a node's counter raised; as it was if the node is not in it any more."""
+    """Return the state with a node's counter incremented; unchanged if the node is no longer in it."""
 
     def raised(members: Members) -> Members:
         return tuple(replace(member, beat=member.beat + 1) if member.id == node else member for member in members)
@@ -136,7 +136,7 @@ def with_beat(state: RoundState, node: str) -> RoundState:
 
 
 def ended(state: RoundState, word: str) -> RoundState:
-    """Return the state with the job's end; of two nodes that end at once the first decides."""
+    """Return the state with the job's end; if two nodes report an end, the first one counts."""
     return replace(state, end=state.end or word)
 
 
@@ -158,10 +158,10 @@ def _except(members: Iterable[RendezvousNode], nodes: Collection[str]) -> Member
 
 
 class BeatWatch:
-    """Silence of other nodes as one node notices it.
+    """Detects the silence of other nodes, from one node's point of view.
 
-    A look counts for at most `longest_seconds`, however long ago the last was: a node that was stopped itself for
-    a minute must not take all others for lost.
+    A check counts for at most `longest_seconds`, however long ago the last one was: a node that was itself
+    suspended for a minute must not consider all others lost.
     """
 
     def __init__(self, patience_seconds: float, longest_seconds: float) -> None:
@@ -170,7 +170,7 @@ class BeatWatch:
         self._last_look: float | None = None
 
     def lost(self, members: Members, own_id: str, now: float) -> frozenset[str]:
-        """Return the nodes that have not raised their counter for the patience; `now` in seconds."""
+        """Return the nodes whose counter has not increased for longer than the patience; `now` is in seconds."""
         elapsed = 0.0 if self._last_look is None else min(now - self._last_look, self._longest)
         self._last_look = now
         beats = {}

@@ -1,7 +1,7 @@
-"""torch's store for the agents of one round, in the shared values.
+"""torch store for the agents of one round, in the shared values.
 
-Agents tell each other their numbers of processes through it, and wait for each other at the end. Both would wait
-for minutes on a node that is gone; here a wait is over with the round.
+Agents exchange their numbers of processes through it, and wait for each other at the end. With torch's store both
+would wait for minutes for a lost node; here a wait ends with the round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 
 _POLL_SECONDS: Final = 0.1
 _GET_SECONDS: Final = 15.0
-"""Wait for a value that another node must write; after it that node counts as gone."""
+"""How long to wait for another node's value; after that the node counts as lost."""
 
 
 class RoundStore(Store):
@@ -43,11 +43,11 @@ class RoundStore(Store):
                 return after
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all keys are set."""
+        """Return whether all keys are set."""
         return all(self._values.read(self._prefix + key) for key in keys)
 
     def get(self, key: str) -> bytes:
-        """Return a value once it is set. Raises DistStoreError if its node is gone or silent."""
+        """Return a value once it is set. Raises DistStoreError if its node is gone or does not respond."""
         deadline = time.monotonic() + _GET_SECONDS
         while not (text := self._values.read(self._prefix + key)):
             if self._session.is_round_over() or time.monotonic() > deadline:
@@ -56,7 +56,7 @@ class RoundStore(Store):
         return text.encode("latin-1")
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are set, or the round is over: then nobody is left to set them."""
+        """Wait until all keys are set, or the round has ended: then no node is left to set them."""
         deadline = time.monotonic() + (timeout or self.timeout).total_seconds()  # type: ignore[attr-defined]
         while not self.check(keys) and not self._session.is_round_over():
             if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""Values that the nodes of a job share: texts in the rendezvous process, that nodes read and replace over CURVE.
+"""Values that the nodes of a job share: texts in the rendezvous process that nodes read and replace over CURVE.
 
-Each is replaced only if nobody else replaced it meanwhile (compare and set), and nothing can be removed. A key that
-was never set reads as the empty text. torch's own store, which anybody who reaches its port may read, write and
-empty, is not used: a node that cannot prove that it knows the run's token gets no connection at all.
+A value is replaced only if no other node replaced it meanwhile (compare and set), and nothing can be removed. A key
+that was never set has the empty text. torch's own store is not used, because anyone who can reach its port may
+read, write and clear it: here a node that does not know the run's token gets no connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys, from_to
 from runtime.exchange.transport.request_reply import RequestSocket
 
 LARGEST_BYTES: Final = 4 << 20
-"""Longest frame; the state of a thousand nodes has 0.3 MB."""
+"""Maximum size of a frame; the state of a thousand nodes has 0.3 MB."""
 ANSWER_SECONDS: Final = 15.0
 _READ, _REPLACE, _OK, _NO, _ERROR = b"read", b"replace", b"ok", b"no", b"error"
 
@@ -24,10 +24,10 @@ class SharedValues(Protocol):
     """Texts by key."""
 
     def read(self, key: str) -> str:
-        """Return a value, or the empty text. Raises OSError if the rendezvous does not answer."""
+        """Return a value, or an empty text. Raises OSError if the rendezvous does not respond."""
 
     def replace(self, key: str, before: str, after: str) -> bool:
-        """Set a value if it still is `before`, and say whether it was. Raises OSError."""
+        """Set a value if it still equals `before`, and return whether it did. Raises OSError."""
 
 
 class MemoryValues:
@@ -42,7 +42,7 @@ class MemoryValues:
         return self._texts.get(key, "")
 
     def replace(self, key: str, before: str, after: str) -> bool:
-        """Set a value if it still is `before`."""
+        """Set a value if it still equals `before`."""
         with self._lock:
             if self._texts.get(key, "") != before:
                 return False
@@ -51,7 +51,7 @@ class MemoryValues:
 
 
 class RemoteValues:
-    """Values at the rendezvous; any thread may use them. Raises RefusedKeysError where its token is another."""
+    """Values at the rendezvous; thread-safe. Raises RefusedKeysError if its token differs."""
 
     def __init__(self, socket: RequestSocket) -> None:
         self._socket = socket
@@ -63,7 +63,7 @@ class RemoteValues:
         return self._request(_READ, key)[1]
 
     def replace(self, key: str, before: str, after: str) -> bool:
-        """Set a value if it still is `before`."""
+        """Set a value if it still equals `before`."""
         return self._request(_REPLACE, key, before, after)[0] == _OK
 
     def _request(self, operation: bytes, *texts: str) -> tuple[bytes, str]:
@@ -108,6 +108,6 @@ def answer(values: SharedValues, request: Sequence[bytes]) -> tuple[bytes, bytes
 
 
 def keys_of(token: str) -> tuple[LearnerKeys, PeerKeys] | tuple[None, None]:
-    """Return the keys of rendezvous and nodes; None where there is no token, which this machine alone allows."""
-    # Not the token itself: the exchange derives its keys from that, and a key has one purpose.
+    """Return the keys of rendezvous and nodes; None without a token, which is allowed on one machine only."""
+    # Not the token itself: the exchange derives its keys from that, and each key has one purpose.
     return from_token(f"l2r rendezvous\0{token}") if token else (None, None)

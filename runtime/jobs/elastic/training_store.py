@@ -1,8 +1,8 @@
-"""Store in which the ranks of a round meet, held by the node of rank 0 on that node's own address.
+"""Store in which the ranks of a round meet, on the node of rank 0, on that node's own address.
 
-torch opens the port of its TCPStore on all interfaces and asks nobody who connects for a secret. Here it is handed
-a socket that listens where Gloo and NCCL do: on the address at which other nodes reach this one, which is loopback
-on one machine.
+torch's TCPStore listens on all interfaces and does not authenticate connections. Here it gets a socket that listens
+on the same address as Gloo and NCCL: the one at which other nodes reach this node, which is loopback on one
+machine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final, Self
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _BACKLOG: Final = 2048
-"""Ranks that connect at once; the kernel may allow fewer."""
+"""Number of ranks that may connect at once; the kernel may allow fewer."""
 
 
 class TrainingStore:
-    """Port of a node for one round, taken before the node knows its rank, and the store behind it at rank 0."""
+    """Port of a node for one round, reserved before the node knows its rank, and at rank 0 the store on it."""
 
     def __init__(self, address: str) -> None:
-        """Take a free TCP port. Raises OSError where the machine has none."""
+        """Reserve a free TCP port. Raises OSError if there is none."""
         self._address = address
         self._listener = _listen(address)
         self._store: TCPStore | None = None
@@ -29,7 +29,7 @@ class TrainingStore:
 
     def open(self) -> None:
         """Serve the ranks of the round until `close`."""
-        # The store owns the descriptor from here on, and closes it.
+        # From here on the store owns the descriptor and closes it.
         self._store = TCPStore(
             self._address,
             self.port,
@@ -39,7 +39,7 @@ class TrainingStore:
         )
 
     def close(self) -> None:
-        """End the store; ranks that are still connected fail."""
+        """End the store; operations of connected ranks fail."""
         self._listener.close()
         self._store = None
 
@@ -58,7 +58,7 @@ def _listen(address: str) -> socket.socket:
         try:
             listener.bind((address, 0))
         except OSError:
-            # Behind a translation of addresses no interface has the address at which others reach this node.
+            # With address translation, no local interface has the address at which others reach this node.
             listener.bind(("", 0))
         listener.listen(_BACKLOG)
     except OSError:

@@ -1,1 +1,1 @@
-"""Download of data to a run's volume from the web, a bucket or a file: verified, complete or not at all."""
+"""Downloads data to a run's volume from the web, a bucket or a file: verified, completely or not at all."""

@@ -1,4 +1,4 @@
-"""One download: into a part file beside its destination, resumed after cuts, verified, then renamed."""
+"""One download: into a part file next to its destination, resumed after interruptions, verified, then renamed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from runtime.jobs.fetch.sources import GoneError, Reply, Source
 
 CHUNK_BYTES: Final = 256 * 1024
 TRIES: Final = 6
-"""Consecutive attempts without a byte before a download is given up."""
+"""Number of consecutive attempts without any data before a download is given up."""
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before each further try."""
+"""Seconds before each further attempt."""
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes so far and the total size, if known."""
+"""Called with the number of bytes so far and the total size, if known."""
 
 
 @dataclass(slots=True)
 class Download:
-    """A download to `dest`, a file's name. Raises FailedError, InterruptedWorkError, and OSError of the disk."""
+    """A download to the file `dest`. Raises FailedError, InterruptedWorkError, and OSError of the disk."""
 
     source: Source
     dest: Path
@@ -46,7 +46,7 @@ class Download:
         self._note = self.dest.with_name(f".part-{self.dest.name}.json")
 
     def run(self) -> None:
-        """Fetch until all is there."""
+        """Fetch until the file is complete."""
         self.dest.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self._part.open("ab") as part:
@@ -57,7 +57,7 @@ class Download:
             self._tidy()
             raise
         self._check(size)
-        # Verified before it gets its name: a file of that name is always complete.
+        # Verified before it gets its name: a file with that name is always complete.
         self._part.replace(self.dest)
         self._note.unlink(missing_ok=True)
         sync_folder(self.dest.parent)
@@ -70,17 +70,17 @@ class Download:
                 self._note.unlink(missing_ok=True)
 
     def _recall(self, part: int) -> None:
-        """Continue an earlier part if it is of the same source and version; otherwise truncate it."""
+        """Continue an earlier part if it has the same source and version; otherwise truncate it."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             note = bounded_json.loads(self._note.read_bytes())
-            # Without a version (ETag or time) nothing proves that the rest belongs to this part.
+            # Without a version (ETag or time) the rest may not belong to this part.
             if note["source"] == self.source.display_url and note["version"]:
                 self._version = str(note["version"])
                 return
         os.ftruncate(part, 0)
 
     def _fetch(self, part: int) -> int:
-        """Return the size when everything has come."""
+        """Return the size once everything has arrived."""
         fruitless = 0
         while True:
             before = os.fstat(part).st_size
@@ -92,14 +92,14 @@ class Download:
                 if isinstance(error, OSError) and error.filename is not None:
                     raise  # the disk, not the source
                 sentence = str(error) or type(error).__name__
-            # Only attempts without a byte count: a slow link that moves on is never given up.
+            # Only attempts without any data count: a slow but working link is never given up.
             fruitless = 0 if os.fstat(part).st_size > before else fruitless + 1
             if fruitless >= TRIES:
-                raise FailedError(f"{sentence}; given up after {TRIES} tries, another one goes on from here")
+                raise FailedError(f"{sentence}; given up after {TRIES} tries; another fetch continues from here")
             self._pause(PAUSES[min(fruitless, len(PAUSES) - 1)])
 
     def _attempt(self, part: int) -> bool:
-        """Read until the stream ends, and say whether it ended where it should."""
+        """Read until the stream ends, and return whether it is complete."""
         here = os.fstat(part).st_size
         reply = self.source.open(here if self._version else 0, self._version)
         with contextlib.closing(reply.stream):
@@ -131,7 +131,7 @@ class Download:
         return InterruptedWorkError(f"{self.source.display_url}: ended by {self.stop.reason} {moment}")
 
     def _check(self, size: int) -> None:
-        """Compare the check sum of what lies on the disk; what is wrong is removed, it would only be kept on."""
+        """Compare the checksum of the file on disk; remove a wrong file, because continuing it is useless."""
         if not self.sha256:
             return
         with self._part.open("rb") as file:
@@ -146,7 +146,7 @@ class Download:
 
 
 def _write(file: int, data: bytes, path: Path) -> None:
-    """Write all of `data` at the end; an error of the disk names the file."""
+    """Append all of `data`; a disk error names the file."""
     view = memoryview(data)
     try:
         while view:

@@ -1,4 +1,4 @@
-"""One fetch: the digits, or a download and perhaps its unpacking, with a line on how far it is now and then."""
+"""One fetch: the digits, or a download and optionally its unpacking, with progress messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fetch(
     unpacks: bool,
     max_ratio: int = MAX_RATIO,
 ) -> None:
-    """Bring what `text` names to `dest`. Raises SetupError, FailedError, InterruptedWorkError and OSError."""
+    """Fetch the source `text` to `dest`. Raises SetupError, FailedError, InterruptedWorkError and OSError."""
     if text == DIGITS:
         from runtime.jobs.datasets.cifar import write_digits
 
@@ -71,7 +71,7 @@ def _has_sum(path: Path, sha256: str) -> bool:
 
 
 class _ProgressReporter:
-    """Says how far a download is, every few seconds."""
+    """Prints a download's progress every few seconds."""
 
     def __init__(self, console: Console, display_url: str) -> None:
         self._console = console
@@ -81,7 +81,7 @@ class _ProgressReporter:
         self._total: int | None = None
 
     def tell(self, size: int, total: int | None) -> None:
-        """Take note of `size` bytes of `total`."""
+        """Record `size` bytes of `total`."""
         self.seen, self._total = size, total
         now = time.monotonic()
         if now - self._said < SAY_SECONDS:
@@ -92,7 +92,7 @@ class _ProgressReporter:
         self._console.say(f"fetching {self._shown}: {size / 1e6:.1f} MB{share}")
 
     def end(self, state: str, size: int, detail: str) -> None:
-        """Say how it ended."""
+        """Print how it ended."""
         self.seen = size
         self._record(state)
         seconds = time.monotonic() - self._began

@@ -1,4 +1,4 @@
-"""`l2r-runtime fetch`: its options, read without importing what they start."""
+"""Options of `l2r-runtime fetch`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
-    """Fetch, then become the command if there is one."""
+    """Fetch, then replace this process by the command if there is one."""
     from runtime.base.metrics import Console
     from runtime.jobs.fetch.fetch import fetch
 

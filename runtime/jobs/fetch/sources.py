@@ -1,6 +1,6 @@
-"""Sources of downloads: HTTP, S3 and files, each read from an offset with a version that tells changes.
+"""Sources of downloads: HTTP, S3 and files, each read from an offset, with a version that detects changes.
 
-A source is shown without the user, password and query of its address: those are where secrets stand.
+A source's URL is displayed without user, password and query, because these may contain secrets.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from runtime.base.errors import FailedError, SetupError
 from runtime.base.object_store import TRANSIENT_STATUS, ObjectBody, S3Store, StoreError
 
 TIMEOUT_SECONDS: Final = 30.0
-"""A server that sends nothing for this long counts as gone."""
+"""A server that sends nothing for this long is considered gone."""
 _REFUSED: Final = "the service says {}; are the bucket, the key and the rights right?"
 
 
 class GoneError(Exception):
-    """The source cannot be read just now; another try may help."""
+    """The source cannot be read at the moment; another attempt may help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Bytes of a source from `offset` on; `total` is the whole size if it is known."""
+    """Bytes of a source, starting at `offset`; `total` is the whole size if known."""
 
     stream: IO[bytes] | ObjectBody
     offset: int
     total: int | None
     version: str
-    """Changes when the source does; empty if it does not say."""
+    """Changes when the source does; empty if unknown."""
 
 
 class Source(Protocol):
@@ -41,27 +41,27 @@ class Source(Protocol):
 
     @property
     def display_url(self) -> str:
-        """Its address, for people."""
+        """Its address, for display."""
 
     @property
     def name(self) -> str:
         """The last part of its path."""
 
     def open(self, offset: int, version: str) -> Reply:
-        """Read from `offset` on if the source is still `version`, or else from the start.
+        """Read from `offset` if the source still is `version`, otherwise from the start.
 
-        Raises GoneError if another try may help, FailedError if not.
+        Raises GoneError if another attempt may help, FailedError if not.
         """
 
 
 def parse(text: str) -> Source:
-    """Return the source written as `text`. Raises SetupError."""
+    """Return the source for the URL or path `text`. Raises SetupError."""
     try:
         url = urllib.parse.urlsplit(text)
         host = url.hostname or ""
         port = f":{url.port}" if url.port else ""
     except ValueError as error:
-        raise SetupError(f"the source is no address: {error}") from error
+        raise SetupError(f"the source is not a valid address: {error}") from error
     display_url = f"{url.scheme}://{host}{port}{url.path}"
     name = urllib.parse.unquote(url.path).rsplit("/", 1)[-1]
     if url.scheme in {"http", "https"} and host:
@@ -81,7 +81,7 @@ class _HttpSource:
     name: str
 
     def open(self, offset: int, version: str) -> Reply:
-        """Ask for the rest; a server that knows no ranges, or has another file now, sends all of it."""
+        """Request the rest; a server without ranges, or with another file now, sends all of it."""
         request = urllib.request.Request(  # noqa: S310  (parse saw the scheme)
             self._url, headers={"Accept-Encoding": "identity"}
         )
@@ -92,8 +92,8 @@ class _HttpSource:
             answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)  # noqa: S310  (parse saw the scheme)
         except urllib.error.HTTPError as error:
             with error:
-                # The file became shorter than the part that is here.
-                if error.code == 416:  # the part that is there does not belong to what is there now
+                # The source's file became shorter than the local part.
+                if error.code == 416:  # the local part does not belong to the current file
                     return self.open(0, "")
                 sentence = f"{self.display_url}: the server answers {error.code} {error.reason}"
                 raise (GoneError if error.code in TRANSIENT_STATUS else FailedError)(sentence) from error
@@ -119,7 +119,7 @@ class _S3Source:
     name: str
 
     def open(self, offset: int, version: str) -> Reply:
-        """Ask for the rest of the object, if it is still the same one."""
+        """Request the rest of the object, if it has not changed."""
         try:
             stream = S3Store(f"s3://{self._bucket}").open(self._key, offset, version)
         except FileNotFoundError as error:
@@ -139,7 +139,7 @@ class _FileSource:
     name: str
 
     def open(self, offset: int, version: str) -> Reply:
-        """Read on, if the file has not changed."""
+        """Continue reading, if the file has not changed."""
         try:
             stream = self._path.open("rb")
             facts = self._path.stat()

@@ -1,7 +1,8 @@
-"""Unpacking of untrusted archives: nothing outside the folder is written, and all of it arrives or nothing.
+"""Unpacks untrusted archives: writes nothing outside the folder, and unpacks everything or nothing.
 
-Only files and folders are unpacked. A link, a device, a path that leads outside, or more than the bounds allow
-refuses the archive. Folders that exist are merged: files of the same names are replaced, and others stay.
+Only files and folders are unpacked. An archive with a link, a device, a path outside the folder, or more contents
+than the limits allow is rejected. Existing folders are merged: files with the same names are replaced, and others
+stay.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from runtime.base.signals import Stop
 _TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _DAMAGE: Final = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
-    # Of what a header states: an unknown version or method, a password, a place outside of the file, and with
-    # lzma a dictionary of gigabytes that cannot be had (MemoryError, before anything was allocated).
+    # Errors from a header's claims: an unknown version or method, a password, a position outside the file, and for
+    # lzma a dictionary of gigabytes (MemoryError, before anything was allocated).
     *(MemoryError, EOFError, OSError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError),
 )
 _COPY_BYTES: Final = 1024 * 1024
 MAX_RATIO: Final = 200
-"""Unpacked bytes for each byte of the archive. Texts and tables reach 10 to 50, made-up archives a thousand."""
+"""Unpacked bytes per byte of the archive. Texts and tables reach 10 to 50, malicious archives a thousand."""
 MAX_MEMBERS: Final = 5_000_000
-"""Files and folders; ImageNet has 1.4 million."""
+"""Maximum number of files and folders; ImageNet has 1.4 million."""
 _SMALL_BYTES: Final = 64 * 1024 * 1024
 """Unpacked bytes up to which the ratio does not matter."""
 _HEADERS: Final = frozenset(
@@ -44,11 +45,13 @@ _HEADERS: Final = frozenset(
 )
 _MAX_HEADER_BYTES: Final = 1024 * 1024
 Member = tuple[str, IO[bytes] | None]
-"""A name and its content, or None for a folder."""
+"""Name and content, or None for a folder."""
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """Header of a tar archive; a long name or extended header that tarfile would read into memory is bounded."""
+    """Header of a tar archive, with a size limit on long names and extended headers, which tarfile reads into
+    memory.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
@@ -60,12 +63,12 @@ class _BoundedHeader(tarfile.TarInfo):
 
 
 def is_archive(name: str) -> bool:
-    """Return True if a file of this name is unpacked."""
+    """Return True if a file with this name would be unpacked."""
     return name.lower().endswith((*_TAR, ".zip"))
 
 
 class _Budget:
-    """Bytes and members that an archive may still unpack to."""
+    """Number of bytes and members that an archive may still unpack to."""
 
     def __init__(self, archive: Path, folder: Path, max_ratio: int) -> None:
         self._packed, self._ratio = archive.stat().st_size, max_ratio
@@ -80,7 +83,7 @@ class _Budget:
             raise FailedError(f"the archive has more than {MAX_MEMBERS} files and folders; nothing was unpacked")
 
     def add(self, size: int) -> None:
-        """Count bytes that are about to be written. Raises FailedError."""
+        """Count bytes before they are written. Raises FailedError."""
         self._bytes += size
         if self._bytes > self._limit:
             raise FailedError(
@@ -94,12 +97,12 @@ class _Budget:
 
 
 def unpack(archive: Path, folder: Path, name: str, stop: Stop, max_ratio: int = MAX_RATIO) -> list[str]:
-    """Unpack `archive`, which was fetched as `name`, and return the names that it has brought to `folder`.
+    """Unpack `archive`, which was fetched as `name`, and return the names that were added to `folder`.
 
-    Raises FailedError with a sentence, and leaves `folder` as it was.
+    Raises FailedError with a sentence, and then leaves `folder` unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the final renames stay within one file system.
+    # Next to the target, so that the final renames stay within one file system.
     staging = folder / f".unpacking-{name}"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
@@ -111,7 +114,7 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop, max_ratio: int = 
             budget.add_member()
             _put(staging, text, content, budget)
         made = sorted(path.name for path in staging.iterdir())
-        # All conflicts before the first move: what is refused leaves the folder as it was.
+        # Check all conflicts before the first move: a rejected archive leaves the folder unchanged.
         for name_in_archive in made:
             _check_merge(staging / name_in_archive, folder / name_in_archive)
         for name_in_archive in made:
@@ -129,7 +132,7 @@ class _DamageError(Exception):
 
 @contextlib.contextmanager
 def _reading() -> Iterator[None]:
-    """Tell what the archive's reader raises from what writing raises: a full disk is no damaged archive."""
+    """Separate errors of the archive's reader from errors of writing: a full disk is not a damaged archive."""
     try:
         yield
     except _DAMAGE as error:
@@ -156,7 +159,7 @@ def _tar(archive: Path) -> Iterator[Member]:
             else:
                 kind = "a link" if member.issym() or member.islnk() else "a device"
                 raise FailedError(f"the archive holds {kind}, {member.name!r}; nothing of it was unpacked")
-        # The checksum of a compressed file is at its end, behind the last member: read on, so that it is verified.
+        # The checksum of a compressed file is after the last member: read to the end, so that it is verified.
         while tar.fileobj.read(_COPY_BYTES):
             pass
 
@@ -191,12 +194,12 @@ def _put(folder: Path, text: str, content: IO[bytes] | None, budget: _Budget) ->
                 block = content.read(_COPY_BYTES)
             if not block:
                 return
-            budget.add(len(block))  # counted as it comes: a header may state any size
+            budget.add(len(block))  # counted as it arrives: a header may claim any size
             file.write(block)
 
 
 def _check_merge(made: Path, target: Path) -> None:
-    """Raise FailedError where a folder of the archive meets something else, or a file of it a folder."""
+    """Raise FailedError if a folder of the archive would replace something else, or a file a folder."""
     is_folder = target.is_dir() and not target.is_symlink()
     if made.is_dir() and is_folder:
         for child in made.iterdir():
@@ -210,7 +213,7 @@ def _check_merge(made: Path, target: Path) -> None:
 
 
 def _merge(made: Path, target: Path) -> None:
-    """Move a file or folder to its place; files of the same names are replaced, other files stay."""
+    """Move a file or folder to its place; files with the same names are replaced, other files stay."""
     if made.is_dir() and target.is_dir():
         for child in made.iterdir():
             _merge(child, target / child.name)

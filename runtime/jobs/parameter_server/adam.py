@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015, algorithm 1) on one flat array, for servers that do without torch."""
+"""Adam (Kingma & Ba 2015, algorithm 1) on one flat array, for servers without torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Adam:
         self.steps += 1
         self.mean += (1 - first) * (gradient - self.mean)
         self.square += (1 - second) * (np.square(gradient) - self.square)
-        # Algorithm 1 with both bias corrections written out; learners use torch's fused form of the same.
+        # Algorithm 1 with both bias corrections written out; learners use torch's fused version.
         scale = np.sqrt(self.square / (1 - second**self.steps)) + _EPSILON
         self.weights -= (self.lr / (1 - first**self.steps)) * self.mean / scale
 
@@ -44,7 +44,7 @@ class Adam:
         return {**{name: array.copy() for name, array in arrays.items()}, "steps": np.array(self.steps)}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Load what `arrays` returned. ValueError if it is of another size."""
+        """Load a result of `arrays`. Raises ValueError if the size differs."""
         for name, mine in (("weights", self.weights), ("mean", self.mean), ("square", self.square)):
             if arrays[name].shape != mine.shape:
                 raise ValueError(f"it holds {arrays[name].shape[0]} weights, and this shard has {mine.shape[0]}")

@@ -12,7 +12,7 @@ from runtime.base.metrics import Console
 
 
 class LoggedConsole(Console):
-    """Standard output and a file on the volume, which outlives the pod."""
+    """Writes to standard output and to a file on the volume, which outlives the pod."""
 
     def __init__(self, path: Path, console: Console) -> None:
         super().__init__()
@@ -21,12 +21,12 @@ class LoggedConsole(Console):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def record(self, line: str) -> None:
-        """Print a metric record, and write it down."""
+        """Print a metric record, and append it to the file."""
         self._console.record(line)
         self._keep(line)
 
     def say(self, sentence: str) -> None:
-        """Print a sentence with the time of day, and write it down."""
+        """Print a sentence with the time of day, and append it to the file."""
         self._console.say(sentence)
         self._keep(sentence)
 
@@ -36,5 +36,5 @@ class LoggedConsole(Console):
 
     def _keep(self, line: str) -> None:
         stamp = "" if line.startswith(contract.METRIC_PREFIX) else time.strftime("%H:%M:%S ")
-        with contextlib.suppress(OSError):  # a full disk ends no training
+        with contextlib.suppress(OSError):  # a full disk does not end training
             os.write(self._file, f"{stamp}{line}\n".encode())

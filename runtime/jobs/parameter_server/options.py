@@ -1,4 +1,4 @@
-"""`l2r-runtime ps` and `l2r-runtime ps-worker`: their options, read without importing what they start."""
+"""Options of `l2r-runtime ps` and `l2r-runtime ps-worker`; parsing them does not import the commands' code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
     from runtime.base.metrics import Console
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
-    bound_to_one_thread()  # before NumPy is imported: with all cores each, workers of a node wait for each other
+    bound_to_one_thread()  # before NumPy is imported: with all cores each, workers on a node wait for each other
     from runtime.jobs.parameter_server.rank_context import PsRank
     from runtime.jobs.parameter_server.settings import PsSettings
 

@@ -24,12 +24,12 @@ SET: Final = "ps"
 """Name of the servers' set in `L2R_PEERS`."""
 _CHOICES: Final = 10
 _SMALLEST: Final = ActorShape(1, 1, (), "categorical", (1,))
-"""The smallest network there is; the exchange wants one."""
+"""The smallest possible network; the exchange requires one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PsRank:
-    """One server or worker."""
+    """Context of one server or worker."""
 
     role: str
     index: int
@@ -41,7 +41,7 @@ class PsRank:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], role: str, hyper: PsSettings) -> PsRank:
-        """Return the place that the launcher's variables state. Raises SetupError."""
+        """Return the rank from the launcher's variables. Raises SetupError."""
         addresses = peers.from_environment(environ).of_set(SET)
         index = peers.index(environ)
         if role == SET:
@@ -52,7 +52,7 @@ class PsRank:
         contexts = []
         for number, address in enumerate(addresses):
             context = LaunchContext.from_environment({**plain, contract.ENV_ENDPOINT: address}, "worker")
-            shard = f"digits, shard {number} of {len(addresses)}"  # so that a wrong order of servers is refused
+            shard = f"digits, shard {number} of {len(addresses)}"  # so that a wrong order of servers is rejected
             contexts.append(replace(context, environment=shard))
         logs = Path(environ.get("LOG_DIR") or folder)
         return cls(role, index, hyper, tuple(contexts), folder / f"ps-{index}", logs / f"{role}-{index}.log")
@@ -62,13 +62,14 @@ class PsRank:
         return ActorShape(digits.SIDE**2, 1, (self.hyper.hidden_units,), head="categorical", choices=(_CHOICES,))
 
     def shard(self, number: int) -> slice:
-        """Return the part of the weights that lies on a server."""
-        # Equal cuts of the flat weights; a shard may end in the middle of a layer, which no server needs to know.
+        """Return the part of the weights that a server stores."""
+        # Equal parts of the flat weights; a shard may end in the middle of a layer, which does not matter to
+        # servers.
         edges = np.linspace(0, self.shape().size, len(self.servers) + 1).astype(int)
         return slice(int(edges[number]), int(edges[number + 1]))
 
     def shard_shape(self, number: int) -> ActorShape:
-        """Return a shape of the shard's size for the exchange; no policy acts by it."""
+        """Return a shape of the shard's size for the exchange; it is not used as a policy."""
         part = self.shard(number)
         others = part.stop - part.start - _SMALLEST.size
         return ActorShape(1, 1, (), "categorical", (1,), others=others)

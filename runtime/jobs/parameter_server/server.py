@@ -32,14 +32,16 @@ CHECKPOINT_SECONDS: Final = 10.0
 CHECKPOINTS_KEPT: Final = 3
 WAIT_SECONDS: Final = 0.2
 WAITING_GRADIENTS: Final = 4
-"""Gradients that may wait beside the one that is applied; more would only grow stale."""
+"""Gradients that may wait in addition to the one being applied; more would only become stale."""
 FAREWELL_SECONDS: Final = (2.0, 30.0)
-"""How long a server that is done stays at least, for late workers, and at most, for those that are there."""
+"""How long a finished server stays: the minimum, for late workers, and the maximum, for connected ones."""
 LOCK_SECONDS: Final = 10.0
 
 
 def run(place: PsRank, stop: Stop, console: Console) -> int:
-    """Serve until the last step, and return the exit code. Raises with a sentence as the learner does."""
+    """Serve until the last step, and return the exit code. Raises the same errors with a sentence as the
+    learner.
+    """
     context = place.servers[place.index]
     place.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as holds:
@@ -55,7 +57,7 @@ def run(place: PsRank, stop: Stop, console: Console) -> int:
 
 
 class Server:
-    """State and loop of one server."""
+    """State and main loop of one server."""
 
     def __init__(self, place: PsRank, context: LaunchContext, console: Console) -> None:
         self._place, self._console = place, console
@@ -127,7 +129,7 @@ class Server:
         return bool(self._steps) and self._counters.kept_updates >= self._steps
 
     def _resume(self) -> tuple[Counters, Accounts]:
-        """Load the newest complete checkpoint and begin a new epoch."""
+        """Load the newest complete checkpoint and start a new epoch."""
         checkpoint, aside = self._checkpoints.load()
         for sentence in aside:
             self._console.say(sentence)
@@ -151,15 +153,15 @@ class Server:
             return
         self._adam.step(gradient)
         if not np.isfinite(self._adam.weights).all():
-            raise NotFiniteError("the weights are not finite any more; lower learning_rate")
+            raise NotFiniteError("the weights are no longer finite; lower learning_rate")
         self._counters.updates += 1
         self._publish()
 
     def _publish(self) -> None:
-        """Publish the weights under a new version, which is written to the journal first."""
+        """Publish the weights under a new version, which is first written to the journal."""
         counters = self._counters
         counters.policy_version += 1
-        # Before publishing: after a crash no version may be given out twice with different weights.
+        # Before publishing: after a crash no version may be used twice with different weights.
         write_journal(self._place.folder, counters)
         self._exchange.publish(counters.policy_version, self._adam.weights.copy(), counters.kept_updates)
 
@@ -195,7 +197,7 @@ def _listening(context: LaunchContext) -> Endpoint:
 
 
 def _keys(context: LaunchContext) -> curve_keys.LearnerKeys | None:
-    """Return the server's CURVE keys. Raises SetupError if it could be reached without a token."""
+    """Return the server's CURVE keys. Raises SetupError if other machines could reach it without a token."""
     if not context.token and not context.endpoint.is_private():
         raise SetupError(
             f"the endpoint {context.endpoint.data} can be reached from other machines and there is no token; "

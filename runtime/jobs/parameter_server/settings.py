@@ -1,4 +1,4 @@
-"""Settings of a parameter-server run: from the launcher's JSON, or from plain variables as old charts set them."""
+"""Settings of a parameter-server run: from the launcher's JSON, or from the plain variables of old charts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class PsSettings:
     """Hyperparameters and length of a run."""
 
     batch_size: int = 20
-    """Pictures in a gradient."""
+    """Images per gradient."""
     learning_rate: float = 0.001
     """Step size of Adam."""
     train_steps: int = 200
-    """Steps of each server, over all workers; 0 goes on for ever."""
+    """Steps of each server, over all workers; 0 for no limit."""
     hidden_units: int = 128
     max_staleness: int = 8
-    """Steps that the weights of a gradient may be behind those that it moves."""
+    """Number of steps by which a gradient's weights may be older than the weights that it changes."""
     seed: int = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> PsSettings:
-        """Return the settings that the variables state; unknown ones are for other programs. Raises SetupError."""
+        """Return the settings from the variables; unknown ones are for other programs. Raises SetupError."""
         try:
             overrides = bounded_json.loads(environ.get(contract.ENV_CONFIG) or "{}")
         except ValueError as error:

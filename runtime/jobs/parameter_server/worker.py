@@ -1,7 +1,7 @@
-"""Worker of parameter servers: fetch the shards, compute a gradient, send each part to its server.
+"""Worker of parameter servers: fetches the shards, computes a gradient, and sends each part to its server.
 
-The shards of one gradient may be of different steps. Each part carries the version that it was computed at, and
-each server decides whether that is too stale.
+The shards used for one gradient may be from different steps. Each part contains the version that it was computed
+with, and each server decides whether that is too stale.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from runtime.rl.roles.worker_gradients import cross_entropy_gradient, gradient_s
 RECORD_SECONDS: Final = 1.0
 WAIT_SECONDS: Final = 0.02
 LAST_WEIGHTS_SECONDS: Final = 3.0
-"""Wait for the weights of the last step before leaving without them."""
+"""How long to wait for the weights of the last step before leaving without them."""
 
 
 def run(place: PsRank, stop: Stop, console: Console) -> int:
-    """Work until the servers have enough; return the exit code. Raises PeerRefusedError, InterruptedWorkError."""
+    """Work until the servers are done; return the exit code. Raises PeerRefusedError, InterruptedWorkError."""
     with ExitStack() as holds:
         logged = LoggedConsole(place.log, console)
         holds.callback(logged.close)
@@ -58,12 +58,12 @@ class _Shard:
 
     @property
     def accepts_gradient(self) -> bool:
-        """True where the server takes a gradient at the weights that are here."""
+        """True if the server accepts a gradient computed with the current weights."""
         peer = self.peer
         return not self.is_over and bool(peer.policy_version) and peer.session.has_credit and not peer.is_too_old
 
     def exchange(self, seconds: float) -> None:
-        """Exchange messages; leave when the server is done and its last weights are here."""
+        """Exchange messages; leave once the server is done and its last weights have arrived."""
         if self.is_over:
             return
         peer = self.peer
@@ -80,14 +80,14 @@ class _Shard:
 
 
 class Worker:
-    """State and loop of one worker."""
+    """State and main loop of one worker."""
 
     def __init__(self, place: PsRank, shards: list[_Shard], console: Console) -> None:
         self._place, self._shards, self._console = place, shards, console
         self._actor = NumpyActor(place.shape())
         self._train, self._test = digits.load()
         self._pictures = self._train.scaled()
-        # The time is part of the seed: a worker that restarts must not repeat the batches of its first life.
+        # The time is part of the seed: a restarted worker must not repeat its first batches.
         self._rng = np.random.default_rng([place.hyper.seed, place.index, time.time_ns()])
         self._local_steps = 0
         self._recorded = time.monotonic()
@@ -117,7 +117,7 @@ class Worker:
 
     @property
     def _global_step(self) -> int:
-        """Steps of the slowest server as far as known here, including those that a crash undid."""
+        """Step of the slowest server as last reported, including steps that a crash undid."""
         return max(0, min(shard.peer.session.policy_version for shard in self._shards) - 1)
 
     def _assemble(self) -> None:
@@ -126,7 +126,7 @@ class Worker:
             weights[shard.part] = shard.peer.actor.weights
 
     def _step(self) -> None:
-        """Compute one gradient, and send each part of it to its server."""
+        """Compute one gradient, and send each part to its server."""
         self._assemble()
         drawn = self._rng.integers(0, len(self._pictures), self._place.hyper.batch_size)
         pictures, labels = self._pictures[drawn], self._train.labels[drawn]

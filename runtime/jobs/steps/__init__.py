@@ -1,1 +1,1 @@
-"""Steps of a run (`data → train → evaluate`): each waits for those before it, and leaves a mark when it is done."""
+"""Steps of a run (`data → train → evaluate`): each waits for the steps before it, and writes a marker when done."""

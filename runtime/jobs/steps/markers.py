@@ -1,4 +1,4 @@
-"""Markers of steps: files on the volume that the run shares, `NAME.done` and `NAME.failed`.
+"""Markers of steps: files on the run's shared volume, `NAME.done` and `NAME.failed`.
 
 They are polled: on a network volume no event reports a change by another machine.
 """
@@ -20,14 +20,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a step. Raises SetupError if it could not be a file's name."""
+    """Return the name of a step. Raises SetupError if it is not a valid file name."""
     if not _NAME.fullmatch(name):
         raise SetupError(f"the step's name {name!r} must be 1 to 63 letters, digits, '.', '_' and '-'")
     return name
 
 
 class StepMarkers:
-    """Markers of one run. A failure counts in the launch that it was written in, a success for ever."""
+    """Markers of one run. A failure counts only in the launch that wrote it, a success in every later launch."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self._folder = folder
@@ -50,15 +50,15 @@ class StepMarkers:
             return False
 
     def begin(self, name: str) -> None:
-        """Remove the marker of failure of a step that runs again."""
+        """Remove the failure marker of a step that runs again."""
         self._path(name, "failed").unlink(missing_ok=True)
 
     def done(self, name: str, part: int, parts: int, seconds: float) -> bool:
-        """Mark a step, or a part of it, as done. Return True when all its parts are."""
+        """Mark a step, or a part of it, as done. Return True if all its parts are done."""
         if parts > 1:
             (self._folder / name).mkdir(exist_ok=True)
             self._write(self._folder / name / f"{part}.done", 0, seconds)
-            # Each part checks for the others after its own marker is written, so the last one always sees all.
+            # Each part checks for the others after writing its own marker, so the last one always sees all.
             if not all(self.is_part_done(name, index) for index in range(parts)):
                 return False
         self._write(self._path(name, "done"), 0, seconds)
@@ -75,7 +75,7 @@ class StepMarkers:
         return self._folder / f"{name}.{kind}"
 
     def _write(self, path: Path, code: int, seconds: float) -> None:
-        """Write a mark; several processes may write the same one, each whole."""
+        """Write a marker; several processes may write the same one, each atomically."""
         times = {"seconds": round(seconds, 3), "time": round(time.time(), 3)}
         facts = {"run_id": self._run_id, "exit_code": code, **times}
         write_atomic(path, json.dumps(facts).encode(), is_shared=True)

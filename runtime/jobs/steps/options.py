@@ -1,4 +1,4 @@
-"""`l2r-runtime step`: its options, read without importing what they start."""
+"""Options of `l2r-runtime step`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     add("name", metavar="NAME", help="of the step: letters, digits, '.', '_' and '-'")
     add("--after", default="", metavar="A,B", help="steps that must be done before")
     add("--parts", type=int, default=1, metavar="N", help="replicas that must all end with 0 (%(default)s)")
-    add("--once", action="store_true", help="nobody starts this step again: if it fails, those behind it end")
+    add("--once", action="store_true", help="this step is not retried: if it fails, the steps after it end")
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:

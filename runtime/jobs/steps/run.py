@@ -20,7 +20,7 @@ POLL_SECONDS: Final = 0.5
 SAY_SECONDS: Final = 30.0
 """Interval of reports while a step waits."""
 _SIGNAL_SECONDS: Final = 0.1
-"""Poll interval, and so the delay of a forwarded signal."""
+"""Poll interval, and therefore the delay of a forwarded signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class StepProgram:
     command: tuple[str, ...]
 
     def run(self, marks: StepMarkers, stop: Stop, console: Console) -> int:
-        """Wait, run and mark; return the exit code. Raises FailedError if the command cannot be started."""
+        """Wait, run and write the marker; return the exit code. Raises FailedError if the command cannot be
+        started.
+        """
         if self._is_over(marks):
             self._tell(console, "skipped", 0, "it was done before")
             return contract.EXIT_DONE
-        # A marker of failure from this launch would end the steps that wait while this one is tried again.
+        # A failure marker of this launch would end waiting steps while this step is tried again.
         marks.begin(self.name)
         culprit = self._wait(marks, stop, console)
         if stop.is_set():
@@ -52,7 +54,7 @@ class StepProgram:
         return self._work(marks, stop, console)
 
     def _is_over(self, marks: StepMarkers) -> bool:
-        """Return True if nothing is left to do. The last part may have died before it marked the step."""
+        """Return True if nothing is left to do. The last part may have died before it marked the step as done."""
         if marks.is_done(self.name):
             return True
         if self.parts > 1 and marks.is_part_done(self.name, self.part):
@@ -89,7 +91,7 @@ class StepProgram:
         code = shell_exit_code(_wait_for(process, stop))
         seconds = time.monotonic() - began
         if stop.is_set():
-            # It was stopped, so even exit code 0 does not mean that its work is done.
+            # The command was stopped, so even exit code 0 does not mean that its work is done.
             code = code or contract.EXIT_INTERRUPTED
             self._tell(console, "failed", code, f"ended by {stop.reason}", seconds)
         elif code == 0:

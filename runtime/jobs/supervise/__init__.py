@@ -1,1 +1,1 @@
-"""Supervisor of the workers of one pod: equal processes that share the GPU which the device plugin gave the pod."""
+"""Supervisor of the workers in one pod: equal processes that share the GPU allocated by the device plugin."""

@@ -1,4 +1,4 @@
-"""`l2r-runtime supervise`: its options, read without importing what they start."""
+"""Options of `l2r-runtime supervise`; parsing them does not import the command's code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
-    """Run the workers, or stop some of those that run."""
+    """Run the workers, or stop some of the running ones."""
     from runtime.jobs.supervise.supervisor import PodSupervisor, ask_to_kill
 
     if options.kill is not None:

@@ -1,10 +1,10 @@
 """Workers of one pod: start, restart with back-off, stop, and one log in which each line names its worker.
 
-The supervisor is the pod's first process, so it also reaps whatever its workers leave behind. Back-off is the
-kubelet's: at once the first time, then after 10 s, doubled up to 5 minutes, forgotten after 10 minutes. A worker
-that was killed on request starts again at once, as a controller replaces a pod.
+The supervisor is the pod's first process, so it also reaps processes that its workers leave behind. Back-off is the
+same as the kubelet's: at once the first time, then after 10 s, doubled up to 5 minutes, reset after 10 minutes. A
+worker that was killed on request restarts at once, as a controller replaces a pod.
 
-`WORKERS_RECORD` says on the log how each worker is; launchers, which see only the pod, read it there.
+`WORKERS_RECORD` reports the state of each worker in the log; launchers, which see only the pod, read it there.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from runtime.base.signals import Stop
 
 _POLL_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 10.0
-"""Interval of records without news: the newest one must be among the last lines of a log that others fill."""
+"""Interval of records without changes: the newest one must be among the last lines of a log that others fill."""
 _BACKOFF_SECONDS: Final = 10.0
 _MAX_BACKOFF_SECONDS: Final = 300.0
 _FORGET_SECONDS: Final = 600.0
 _START_ERROR: Final = 128
-"""Exit code of a process that cannot be started, as Kubernetes has it."""
+"""Exit code for a process that cannot be started, as in Kubernetes."""
 _MAX_LINE: Final = 16 * 1024
 """Bytes after which a line is cut, as container runtimes do."""
 _ANSWER_SECONDS: Final = 5.0
@@ -48,7 +48,7 @@ _DRAIN_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker; times are those of the monotonic clock, `started` is that of the day."""
+    """One worker; times are from the monotonic clock, except `started`, which is wall-clock time."""
 
     number: int
     pid: int | None = None
@@ -64,7 +64,7 @@ class _Worker:
 
     @property
     def state(self) -> str:
-        """State in a record."""
+        """State in the log record."""
         if self.pid is not None:
             return "running"
         return "ended" if self.starts_at is None else "waiting"
@@ -105,7 +105,7 @@ class PodSupervisor:
         self._socket_path = _socket_path(environ)
 
     def run(self, stop: Stop) -> int:
-        """Supervise until every worker has ended for good, or until the stop flag is set and they have ended."""
+        """Supervise until every worker has ended permanently, or until the stop flag is set and they have ended."""
         with self._listening():
             while True:
                 if stop.is_set() and not self._is_stopping:
@@ -166,8 +166,8 @@ class PodSupervisor:
                 return
             for worker in self._workers:
                 if worker.pid == pid:
-                    self._drain()  # its last lines come before the mark of its end
-                    signal_process_group(pid, signal.SIGKILL)  # what it has started, and not ended
+                    self._drain()  # its last lines come before the report of its end
+                    signal_process_group(pid, signal.SIGKILL)  # processes that it started and did not end
                     self._ended(worker, shell_exit_code(os.waitstatus_to_exitcode(status)))
 
     def _ended(self, worker: _Worker, code: int) -> None:
@@ -195,7 +195,7 @@ class PodSupervisor:
 
     # --- output --------------------------------------------------------------------------------------------------
     def _read(self, seconds: float) -> None:
-        """Write the lines that workers have written, and answer requests, for at most so long."""
+        """Write the lines that workers have written, and answer requests, for at most this long."""
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 self._answer()
@@ -211,7 +211,7 @@ class PodSupervisor:
                 self._write(worker, chunk)
 
     def _drain(self) -> None:
-        """Write what workers have written so far; for a second at most, as some may write all the time."""
+        """Write the output of workers so far; for at most a second, because some may write continuously."""
         until = time.monotonic() + _DRAIN_SECONDS
         while any(key.data is not None for key, _ in self._selector.select(0.0)) and time.monotonic() < until:
             self._read(0.0)
@@ -248,7 +248,7 @@ class PodSupervisor:
     @contextlib.contextmanager
     def _listening(self) -> Any:
         with socket.socket(socket.AF_UNIX) as listener:
-            self._socket_path.unlink(missing_ok=True)  # of a container of this pod that ended before
+            self._socket_path.unlink(missing_ok=True)  # from an earlier container of this pod
             listener.bind(str(self._socket_path))
             listener.listen()
             listener.setblocking(False)
@@ -288,7 +288,7 @@ class PodSupervisor:
 
 
 def worker_environment(environ: Mapping[str, str], number: int, workers: int) -> dict[str, str]:
-    """Return the variables of one worker: its own name, id and index, and the others of the pod."""
+    """Return the variables of one worker: its own name, id and index, and the pod's other variables."""
     own = {
         name: contract.WORKER_NAME.format(value, number)
         for name in (contract.ENV_POD, contract.ENV_POD_ID)
@@ -300,7 +300,7 @@ def worker_environment(environ: Mapping[str, str], number: int, workers: int) ->
 
 
 def ask_to_kill(environ: Mapping[str, str], numbers: Sequence[int], grace: float) -> None:
-    """Tell the supervisor of this pod to stop workers; returns when they have got SIGTERM. Raises FailedError."""
+    """Ask the supervisor of this pod to stop workers; returns after they got SIGTERM. Raises FailedError."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_SECONDS)
@@ -318,11 +318,13 @@ def _socket_path(environ: Mapping[str, str]) -> Path:
 
 
 def _visible_state(line: bytes) -> bytes:
-    """Return what a terminal shows of a line: readers of logs would drop the worker before a carriage return."""
+    """Return the part of a line that a terminal shows: log readers would drop a worker name before a carriage
+    return.
+    """
     return line[line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1 :]
 
 
 def _print(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody reads any more: the workers go on
+    with contextlib.suppress(OSError):  # the log's reader is gone: workers continue
         while data:
             data = data[os.write(1, data) :]

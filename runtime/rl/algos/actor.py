@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.methods import Head
 from runtime.rl.algos.exploration import choose_greedily, with_noise
 from runtime.rl.algos.memory import Memory
 from runtime.rl.class_names import OwnNetwork
@@ -28,12 +29,6 @@ HALF_LOG_2_PI: Final = 0.5 * math.log(2 * math.pi)
 NORMALISED_BOUND: Final = 10.0
 """Largest absolute value of a normalised observation, as in OpenAI baselines' VecNormalize."""
 
-Head = Literal["squashed", "gaussian", "categorical", "greedy", "deterministic"]
-"""Meaning of the outputs. ``squashed``: means, then log standard deviations, of a Gaussian followed by a tanh
-(SAC). ``gaussian``: means; the log standard deviations are separate parameters (PPO). ``categorical``: logits of
-each choice. ``greedy``: a value of each choice; the largest is taken, except for a random share (DQN).
-``deterministic``: numbers before a tanh, to whose results noise is added (TD3).
-"""
 EXPLORATION: Final[frozenset[Head]] = frozenset({"greedy", "deterministic"})
 """Heads with one number after the layers: the share of random actions, or the standard deviation of the noise."""
 Convolution = tuple[int, int, int]
@@ -104,7 +99,9 @@ class ActorShape:
         Raises ValueError if an image is too small for its kernels, or if there is nothing to normalise.
         """
         if is_normalised and not obs.vector:
-            raise ValueError("normalise_observations: this environment shows pictures alone, whose range is known")
+            raise ValueError(
+                "normalise_observations: this environment has only image observations, whose range is known"
+            )
         convolutions = convolutions if obs.images else ()
         for image in obs.images:
             _image_sizes(image, convolutions)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base import replay_memory
+from runtime.base.training_rules import MemoryForm
 
 Kind = Literal["gru", "lstm"]
 _GATES: Final[Mapping[Kind, int]] = {"gru": 3, "lstm": 4}
@@ -30,19 +31,9 @@ class Memory:
 
     @classmethod
     def of(cls, setting: str | Mapping[str, Any] | None) -> Memory | None:
-        """Parse the setting ``memory``; None without one. Raises ValueError for an invalid setting."""
-        if setting is None:
-            return None
-        values = {"kind": setting} if isinstance(setting, str) else dict(setting)
-        for name in values:
-            if name not in cls.__slots__:
-                raise ValueError(f"memory has no setting {name!r}; known are {', '.join(cls.__slots__)}")
-        kind, size = values.get("kind"), values.get("size", replay_memory.MEMORY_SIZE)
-        if kind not in ("gru", "lstm"):
-            raise ValueError(f"memory: kind is {kind!r}; it must be gru or lstm")
-        if type(size) is not int or size < 1:
-            raise ValueError(f"memory: size is {size!r}; it must be a whole number, at least 1")
-        return cls(cast("Kind", kind), size)
+        """Return the memory that the setting ``memory`` names; None without any. ValueError for a wrong one."""
+        form = MemoryForm.of(setting)
+        return None if form is None else cls(form.kind, form.size)
 
     @property
     def state_size(self) -> int:

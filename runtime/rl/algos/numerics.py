@@ -32,7 +32,7 @@ def report(
     sentence = f"{' and '.join(broken) or 'a weight'} not finite after update {updates:,}"
     if names := ", ".join(networks):
         sentence += f", nor are {names} of the networks"
-    return f"{sentence}; {_cause(batch)}; a restart goes on from the newest checkpoint"
+    return f"{sentence}; {_cause(batch)}; a restart continues from the newest checkpoint"
 
 
 def _cause(batch: Mapping[str, NDArray[Any]] | None) -> str:

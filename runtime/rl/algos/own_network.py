@@ -8,7 +8,6 @@ those of an arena (`torch.func.functional_call`).
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.base import bounded_json
-from runtime.base.environments import CLASS_NAME
+from runtime.base.training_rules import network_name
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.spaces import ObsSpace
 
@@ -34,9 +33,8 @@ def own_network(setting: str | Mapping[str, Any] | None, obs: ObsSpace) -> OwnNe
     if setting is None:
         return None
     options = {"name": setting} if isinstance(setting, str) else dict(setting)
-    name = options.pop("name", None)
-    if not isinstance(name, str) or re.fullmatch(CLASS_NAME, name) is None:
-        raise ValueError(f"network: name is {name!r}; it must be package.module:Class")
+    name = network_name(options)
+    options.pop("name")
     text = json.dumps(options, sort_keys=True)
     module = _make(name, text, obs, seed=0)
     size = getattr(module, "size", None)

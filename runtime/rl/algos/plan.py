@@ -5,7 +5,6 @@ Workers and evaluators import this module, so it does not import torch; only ``b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.base import environments
-from runtime.base.replay_memory import DEVICE_MINIBATCHES
+from runtime.base.training_rules import check_rules, config_of, head_of, sends_gradients
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs, own
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
@@ -35,18 +33,6 @@ if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
-_BEGIN_WITH_POLICY: Final = ("ppo", "impala", "sac", "td3")
-"""Methods that can start from the policy of another run."""
-MOST_COPIES: Final = 512
-"""Number of copies beyond which a worker does not measure."""
-_SEGMENT_BYTES: Final = 4 * 2**20
-"""Size of a segment up to which a worker may choose more copies."""
-_SEGMENTS_OF_BATCH: Final = (4, 2)
-"""Least number of segments in a batch where workers measure their copies: if workers wait for each new policy and
-each contributes to it, and if they do not wait. With one segment per batch, workers and learner take turns where
-cores are busy: on two shared cores, two IMPALA workers took a tenth of the env steps that they took with two
-segments per batch.
-"""
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
@@ -94,11 +80,8 @@ class Plan:
 
     @property
     def sends_gradients(self) -> bool:
-        """True if workers compute gradients and the learner applies them."""
-        config = self.config
-        if isinstance(config, configs.ImpalaConfig):
-            return config.sends_gradients
-        return isinstance(config, configs.SGDConfig)
+        """True where workers compute gradients and the learner applies them."""
+        return sends_gradients(self.config)
 
     @property
     def gamma(self) -> float:
@@ -123,126 +106,26 @@ def make_plan(
     ``first_layers`` are the layers of an encoder that the run continues to train; ``network`` is the user-defined
     network. Both come from the settings.
     """
-    if settings.measures_copies:
-        settings = replace(settings, num_envs=_most_copies(settings, obs, action))
     if first_layers is not None or network is not None:
         settings = replace(settings, convolutions=_ANY_CONVOLUTIONS)
     plan = _plan(settings, obs, action)
     if first_layers is not None:
-        plan = _with_first_layers(plan, settings, first_layers)
+        plan = _with_first_layers(plan, first_layers)
     if network is not None:
-        plan = _with_network(plan, settings, network)
-    if settings.collect == "device" and settings.encoder not in (None, "convolutions") and first_layers is None:
-        raise ValueError(
-            "encoder: with collect: device the learner sees pictures itself; take workers, or convolutions"
-        )
-    if settings.collect == "device" and (
-        plan.sends_gradients or settings.remote_inference or settings.lockstep or settings.algorithm == "random"
-    ):
-        raise ValueError(
-            "collect is device: the learner collects by itself and by turns, with sac, ppo or impala; leave out "
-            "sends_gradients, remote_inference and lockstep"
-        )
-    if settings.remote_inference and (plan.sends_gradients or settings.algorithm == "random"):
-        raise ValueError(
-            "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
-        )
-    _check_dataset(settings, plan)
-    config = plan.config
-    is_scaled = isinstance(config, RolloutConfig) and config.normalise_returns
-    if plan.sends_gradients and (settings.normalise_observations or is_scaled):
-        raise ValueError(
-            "the learner takes moments from observations and returns, and here workers send gradients alone; leave "
-            "out normalise_observations and normalise_returns, or sends_gradients"
-        )
+        plan = replace(plan, shape=replace(plan.shape, convolutions=(), network=network))
+    if plan.shape.images and settings.init_policy is not None and isinstance(plan.config, ReplayConfig):
+        raise ValueError(f"init_policy: {settings.algorithm} sees pictures by its critic's convolutions; take ppo")
     return plan
 
 
-def _most_copies(settings: Settings, obs: ObsSpace, action: ActionSpace) -> int:
-    """Return the largest number of copies that a worker may choose: a power of two, because it tries only those."""
-    config, _ = method_of(settings)
-    rows = _SEGMENT_BYTES // (obs.dtype.itemsize * obs.width + action.dtype.itemsize * action.size)
-    if isinstance(config, RolloutConfig):
-        rows = min(rows, config.batch_steps // _SEGMENTS_OF_BATCH[0 if config.waits_for_policy else 1])
-    most = 1
-    while 2 * most <= min(MOST_COPIES, rows // settings.segment_steps):
-        doubled = replace(settings, num_envs=2 * most)
-        fills = not isinstance(config, RolloutConfig) or not config.batch_steps % doubled.segment_transitions
-        if not (doubled.fits_band and fills):
-            break
-        most *= 2
-    return most
-
-
-def _check_measured(settings: Settings, config: MethodConfig) -> None:
-    """Raise ValueError if a setting cannot be combined with a measured number of copies."""
-    environment, options = settings.environment, settings.environment_options
-    hinders = {
-        f"collect: {settings.collect}": settings.collect != "workers",
-        "lockstep": settings.lockstep,
-        "remote_inference": settings.remote_inference,
-        "gradients of workers": isinstance(config, configs.SGDConfig)
-        or (isinstance(config, configs.ImpalaConfig) and config.sends_gradients),
-        f"{environment}, whose copies have processes or threads": environments.has_processes(environment, options),
-        f"{environment}, whose copies come in games": environment.startswith(environments.PETTINGZOO),
-    }
-    for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"num_envs: auto does not go with {name}; give a number")
-
-
-def _with_network(plan: Plan, settings: Settings, network: OwnNetwork) -> Plan:
-    """Return the plan with a user-defined network instead of convolutions."""
-    hinders = {
-        "encoder with frozen: false": bool(plan.first_kernels),
-        "gradients of workers": plan.sends_gradients,
-        "algorithm: random": settings.algorithm == "random",
-        f"init_policy and {settings.algorithm}, whose critics teach it": settings.init_policy is not None
-        and isinstance(plan.config, ReplayConfig),
-    }
-    for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"network: {network.name} does not go with {name}; leave out one of the two")
-    return replace(plan, shape=replace(plan.shape, convolutions=(), network=network))
-
-
-def _with_first_layers(plan: Plan, settings: Settings, layers: FirstLayers) -> Plan:
-    """Return the plan with networks that start with the layers of a trained encoder."""
-    if plan.sends_gradients or settings.algorithm not in configs.CLASSES:
-        names = ", ".join(configs.CLASSES)
-        raise ValueError(
-            f"encoder: with frozen: false it is learned by {names}, without sends_gradients; leave it frozen"
-        )
+def _with_first_layers(plan: Plan, layers: FirstLayers) -> Plan:
+    """Return the plan with networks that begin with the layers of a trained encoder."""
     shape = replace(plan.shape, convolutions=layers.convolutions, padding=layers.padding, latents=layers.latents)
     return replace(plan, shape=shape, first_kernels=layers.parts(shape.images))
 
 
-def _check_dataset(settings: Settings, plan: Plan) -> None:
-    """Raise ValueError for settings about recorded experience that contradict each other."""
-    is_read, config = settings.collect == "dataset", plan.config
-    if is_read and not (isinstance(config, ReplayConfig) and config.n_step == 1 and settings.algorithm != "random"):
-        raise ValueError("collect is dataset: a learner reads single steps, with bc, sac, dqn or td3 and n_step 1")
-    if is_read != (settings.dataset is not None):
-        raise ValueError("collect: dataset and dataset: FOLDER go together; set both or neither")
-    if isinstance(config, configs.BCConfig) and (not is_read or settings.normalise_observations):
-        raise ValueError("bc learns with collect: dataset, and without normalise_observations")
-    if settings.record_experience is not None and (settings.collect != "workers" or plan.sends_gradients):
-        raise ValueError("record_experience: workers write it, those that send what they see; leave it out here")
-    if settings.clip_rewards is not None and (settings.collect != "workers" or plan.sends_gradients):
-        raise ValueError("clip_rewards: workers clip what they send; leave it out here")
-    if settings.init_policy is None:
-        return
-    if settings.normalise_observations or settings.algorithm not in _BEGIN_WITH_POLICY:
-        names = ", ".join(_BEGIN_WITH_POLICY)
-        raise ValueError(f"init_policy is for {names}, without normalise_observations, whose moments stay behind")
-    if plan.shape.images and isinstance(config, ReplayConfig):
-        raise ValueError(f"init_policy: {settings.algorithm} sees pictures by its critic's convolutions; take ppo")
-    if plan.sends_gradients:
-        raise ValueError("init_policy: workers that send gradients need a value network too; leave out one of them")
-
-
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     config, method = method_of(settings)
-    if isinstance(config, configs.SGDConfig):
-        return _sgd_plan(settings, obs, action, config)
     if isinstance(config, ReplayConfig):
         return _replay_plan(settings, obs, action, config, method)
     assert isinstance(config, RolloutConfig)  # noqa: S101  (there is no other family)
@@ -250,87 +133,15 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 
 
 def method_of(settings: Settings) -> tuple[MethodConfig, str]:
-    """Return the settings and the class of the method, built in or user-defined. Raises ValueError for a wrong
-    setting.
-    """
-    config, method = _method_of(settings)
-    if settings.measures_copies:
-        _check_measured(settings, config)
-    memory = Memory.of(settings.memory)
-    return config, method if memory is None else _recurrent_method(settings, config)
-
-
-def _recurrent_method(settings: Settings, config: MethodConfig) -> str:
-    """Return the class that trains a policy with memory. Raises ValueError for settings that exclude memory."""
-    if settings.algorithm not in configs.RECURRENT:
-        raise ValueError(
-            f"memory: {settings.algorithm} learns no policy with memory, {', '.join(configs.RECURRENT)} do; "
-            "leave memory out, or set algorithm to one of them"
-        )
-    hinders = {
-        "remote_inference": settings.remote_inference,
-        "collect: device": settings.collect == "device",
-        "sends_gradients": isinstance(config, configs.ImpalaConfig) and config.sends_gradients,
-    }
-    for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(f"memory: {name} does not go with it: workers carry the state; leave out one of the two")
-    steps = settings.segment_steps
-    if isinstance(config, configs.PPOConfig) and config.minibatch_size < steps:
-        raise ValueError(
-            f"PPO: minibatch_size is {config.minibatch_size}; with memory a minibatch is of whole segments, so it "
-            f"must be at least segment_steps = {steps}"
-        )
-    if isinstance(config, configs.SACConfig):
-        _check_sequences(settings, config)
-    return configs.RECURRENT[settings.algorithm]
-
-
-def _check_sequences(settings: Settings, config: configs.SACConfig) -> None:
-    """Raise ValueError for settings that cannot be combined with a replay of sequences."""
-    hinders = {
-        "prioritised": config.prioritised,
-        "random_shift": config.random_shift > 0,
-        "num_envs: auto": settings.measures_copies,
-        "collect: dataset": settings.collect == "dataset",
-    }
-    for name in (name for name, is_set in hinders.items() if is_set):
-        raise ValueError(
-            f"memory: {name} does not go with it in sac, which draws whole segments of equal size with the states "
-            "of their workers; leave out one of the two"
-        )
-    steps = settings.segment_steps
-    if config.burn_in >= steps:
-        raise ValueError(
-            f"SAC: burn_in is {config.burn_in}; it is the first part of a segment, so it must be less than "
-            f"segment_steps = {steps}"
-        )
-    if config.batch_size < steps:
-        raise ValueError(
-            f"SAC: batch_size is {config.batch_size}; with memory a batch is of whole segments, so it must be at "
-            f"least segment_steps = {steps}"
-        )
-    if settings.replay_capacity < settings.segment_transitions:
-        raise ValueError(
-            f"replay_capacity is {settings.replay_capacity}; with memory it must be at least num_envs x "
-            f"segment_steps = {settings.segment_transitions}"
-        )
-
-
-def _method_of(settings: Settings) -> tuple[MethodConfig, str]:
-    shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
-    name = "sac" if settings.algorithm == "random" else settings.algorithm
-    if name not in configs.METHODS:
-        kind = own.method_config(name)
-        values = {**shared, **settings.method}
-        if settings.collect == "device" and issubclass(kind, RolloutConfig):
-            values = _device_batch(settings, "method", values)
-        return kind.read(values), name
-    values = {**shared, **getattr(settings, name)}
-    if name == "bc" and (going_on := configs.METHODS.get(values.get("for_method", "ppo"))) is not None:
-        values = {"hidden": list(going_on().hidden), **values}
-    if settings.collect == "device" and name in {"ppo", "impala"}:
-        values = _device_batch(settings, name, values)
-    return configs.METHODS[name].read(values), configs.CLASSES.get(name, "")
+    """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
+    name = settings.algorithm
+    is_own = name not in configs.METHODS and name != "random"
+    methods = {name: own.method_config(name)} if is_own else configs.METHODS
+    config = config_of(settings, methods)
+    check_rules(settings, config)
+    if settings.memory is not None:
+        return config, configs.RECURRENT[name]
+    return config, name if is_own else configs.CLASSES.get("sac" if name == "random" else name, "")
 
 
 def _shape(
@@ -343,15 +154,11 @@ def _shape(
 ) -> ActorShape:
     """Return the shape of the policy network."""
     is_random = settings.algorithm == "random"
-    try:
-        head = ReplayConfig.head(action) if is_random else config.head(action)
-    except ValueError as error:
-        raise ValueError(f"{settings.environment} {error}") from error
     return ActorShape.of(
         obs,
         action,
         config.hidden,
-        head=head,
+        head=head_of(settings, config, action),
         convolutions=tuple((out, side, stride) for out, side, stride in settings.convolutions),
         activation=activation,
         is_normalised=settings.normalise_observations and not is_random,
@@ -384,12 +191,6 @@ def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config:
 def _rollout_plan(
     settings: Settings, obs: ObsSpace, action: ActionSpace, config: RolloutConfig, method: str
 ) -> Plan:
-    # A rollout batch consists of whole segments, because a worker never sends part of one.
-    if config.batch_steps % settings.segment_transitions:
-        raise ValueError(
-            f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
-            f"segment_steps = {settings.segment_transitions}"
-        )
     shape = _shape(settings, obs, action, config, activation="relu" if obs.images else "tanh")
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         # Workers also compute gradients of the value network, so its weights follow the policy's.
@@ -408,27 +209,6 @@ def _rollout_plan(
 def _state_width(shape: ActorShape, settings: Settings) -> int:
     """Return the width of the column that holds a memory's states; 0 without memory."""
     return shape.memory.column_width(settings.segment_steps) if shape.memory is not None else 0
-
-
-def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the method's settings if one rollout of the learner's own copies is the batch of an update."""
-    count = settings.segment_transitions
-    if values.get("batch_steps", count) != count:
-        raise ValueError(
-            f"{method}: batch_steps is {values['batch_steps']}; with collect: device it is num_envs x segment_steps"
-            f" = {count}; leave it out"
-        )
-    # A few large minibatches: between many small ones a GPU is idle.
-    shares = {"minibatch_size": max(1, count // DEVICE_MINIBATCHES)} if method == "ppo" else {}
-    return {**shares, **values, "batch_steps": count}
-
-
-def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
-    if obs.images or len(action.choices) != 1:
-        raise ValueError(f"{settings.environment} has no examples; sgd learns from digits")
-    shape = ActorShape.of(obs, action, config.hidden, head="categorical")
-    balance = _of_gradients(settings, config.gradients_per_update, 2, config.max_staleness)
-    return Plan(config, action, shape, gradient_layout(shape.size), balance, 1, item_steps=config.batch_size)
 
 
 def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
@@ -475,8 +255,6 @@ def make_store(
     themselves draw by priority.
     """
     config = plan.config
-    if isinstance(config, configs.SGDConfig):
-        return Gradients(plan.layout, config.gradients_per_update)
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if isinstance(config, RolloutConfig):
@@ -485,7 +263,7 @@ def make_store(
         where = device or "cpu"
         copies = plan.segment_transitions // settings.segment_steps
         sizes = copies, plan.segment_transitions, config.batch_steps
-        return Rollouts(plan.layout, *sizes, where, takes_smaller=settings.measures_copies)
+        return Rollouts(plan.layout, *sizes, where)
     assert isinstance(config, ReplayConfig)  # noqa: S101  (there is no other family)
     weighting = Priority(config.priority_exponent, config.priority_correction, config.priority_correction_steps)
     priority = weighting if config.prioritised else None
@@ -510,12 +288,8 @@ def build(
         precision: of the matrix products; see the setting. Workers compute their gradients in float32.
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
-    if isinstance(plan.config, configs.SGDConfig):
-        from runtime.rl.algos.sgd_server import gradient_server_for_examples
-
-        return gradient_server_for_examples(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
-        from runtime.rl.algos.sgd_server import gradient_server_for_impala
+        from runtime.rl.algos.gradient_server import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     algorithm: Algorithm = load_class(plan.method)(

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 DISCOUNTED: Final = "discounted"
 """Name of the column with a copy's return so far."""
-COPIES: Final = "copies"
-"""Name of the array in a saved state with the number of copies per waiting segment, if it may differ."""
 
 
 def rollout_layout(
@@ -94,18 +92,12 @@ class _Segment:
     """(T * N, …) of each field, in order, then the tail."""
     truncated: NDArray[np.intp]
     """Rows of the truncated steps; the tail's rows after the first N belong to them."""
-    copies: int
-    """N."""
     has_padding: bool
     """True if agents were absent in some steps."""
 
 
 class Rollouts(SegmentQueue[_Segment]):
-    """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``.
-
-    With ``takes_smaller``, segments may also have fewer copies (by a power of two) and the same number of steps:
-    workers choose the number. A batch is then filled exactly by the oldest segments, larger ones first.
-    """
+    """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``."""
 
     noun = "rollouts"
 
@@ -116,8 +108,6 @@ class Rollouts(SegmentQueue[_Segment]):
         segment_transitions: int,
         batch_steps: int,
         device: str = "cpu",
-        *,
-        takes_smaller: bool = False,
     ) -> None:
         if batch_steps % segment_transitions:
             raise ValueError(
@@ -127,24 +117,8 @@ class Rollouts(SegmentQueue[_Segment]):
         super().__init__(layout, segment_transitions, batch_steps // segment_transitions)
         self._num_envs = num_envs
         self._steps = segment_transitions // num_envs
-        self._takes_smaller = takes_smaller
-        self._least_transitions = self._steps if takes_smaller else segment_transitions
         self._device = device
         self._streams: tuple[CopyStream, PinnedBuffers] | None = None
-
-    def __len__(self) -> int:
-        return self._steps * sum(segment.copies for segment in self._waiting)
-
-    def _is_full(self, count: int) -> bool:
-        return self._copies_of(count) > 0
-
-    def _copies_of(self, count: int) -> int:
-        """Return the number of copies of a segment with that many transitions; 0 if it is not a full segment."""
-        copies, rest = divmod(count, self._steps)
-        if rest or not (copies == self._num_envs or self._takes_smaller):
-            return 0
-        divides = copies > 0 and self._num_envs % copies == 0
-        return copies if divides and (self._num_envs // copies).bit_count() == 1 else 0
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments that are not full, or whose tails do not match their ends."""
@@ -152,7 +126,7 @@ class Rollouts(SegmentQueue[_Segment]):
         first = 0
         for part in bundle.uniform_parts():
             *_, ended, tail = part.columns()
-            copies = self._copies_of(ended.shape[1])
+            copies = self._num_envs if self._is_full(ended.shape[1]) else 0
             if not (copies and common_copies(ended, tail.shape[1]) == copies and ended.max() <= ABSENT):
                 fits = (copies > 0) & (copies_in(ended, tail.shape[1]) == copies)
                 faulty += (first + np.flatnonzero(~(fits & (ended.max(axis=1) <= ABSENT)))).tolist()
@@ -169,7 +143,7 @@ class Rollouts(SegmentQueue[_Segment]):
         """Copy one segment to the device; the host does not wait for it."""
         import torch
 
-        truncated, copies = np.flatnonzero(columns[-2] == TRUNCATED), self._copies_of(len(columns[0]))
+        truncated, copies = np.flatnonzero(columns[-2] == TRUNCATED), self._num_envs
         if len(columns[-1]) != copies + len(truncated):
             raise ValueError(f"{len(columns[-1])} observations do not fit the ends of {copies} copies")
         # Always copied: the columns are views of the receive buffer, which the next message overwrites.
@@ -180,7 +154,7 @@ class Rollouts(SegmentQueue[_Segment]):
             with stream.copying(), buffers.taking():
                 tensors = tuple(buffers.hold(column).to(self._device, non_blocking=True) for column in columns)
         has_padding = bool(columns[-2].max(initial=0) == ABSENT)
-        self._waiting.append(_Segment(tensors, truncated, copies, has_padding))
+        self._waiting.append(_Segment(tensors, truncated, has_padding))
 
     def _device_streams(self) -> tuple[CopyStream, PinnedBuffers]:
         from runtime.rl.device.staging import CopyStream, PinnedBuffers
@@ -209,7 +183,7 @@ class Rollouts(SegmentQueue[_Segment]):
         parts: dict[str, Any] = {}
         for number, field in enumerate(self.layout.fields):
             pieces = [
-                segment.columns[number].view(self._steps, segment.copies, *field.shape_tail) for segment in segments
+                segment.columns[number].view(self._steps, self._num_envs, *field.shape_tail) for segment in segments
             ]
             parts[field.name] = joined(pieces, 1)
         if any(segment.has_padding for segment in segments):
@@ -217,37 +191,10 @@ class Rollouts(SegmentQueue[_Segment]):
             parts["ended"] = parts["ended"].masked_fill(parts["absent"], TERMINATED)
         obs = parts["obs"]
         # The observation after the last step of each copy: the first rows of each tail.
-        last = [segment.columns[-1][: segment.copies] for segment in segments]
+        last = [segment.columns[-1][: self._num_envs] for segment in segments]
         next_obs = torch.cat([obs[1:].flatten(0, 1), *last]).view(obs.shape)
         self._put_final(next_obs, segments)
         return RolloutBatch(next_obs=next_obs, **parts)
-
-    def _take_oldest(self) -> list[_Segment] | None:
-        """Remove and return the oldest segments that fill a batch; None if there are too few."""
-        if not self._takes_smaller:
-            return super()._take_oldest()
-        missing = self._count * self._num_envs
-        candidates: list[_Segment] = []
-        for segment in self._waiting:
-            if missing <= 0:
-                break
-            candidates.append(segment)
-            missing -= segment.copies
-        if missing > 0:
-            return None
-        # Each size, and the batch, is a multiple of all smaller sizes. In descending order the missing number never
-        # falls below the next size, so the segments fill the batch exactly. Remaining segments stay the oldest.
-        segments: list[_Segment] = []
-        missing = self._count * self._num_envs
-        for segment in sorted(candidates, key=lambda candidate: -candidate.copies):
-            if missing:
-                segments.append(segment)
-                missing -= segment.copies
-        used = set(map(id, segments))
-        waiting = [segment for segment in self._waiting if id(segment) not in used]
-        self._waiting.clear()
-        self._waiting.extend(waiting)
-        return segments
 
     def _put_final(self, next_obs: torch.Tensor, segments: list[_Segment]) -> None:
         """Replace the first observations of the next episodes by the final observations of truncated ones."""
@@ -255,12 +202,12 @@ class Rollouts(SegmentQueue[_Segment]):
 
         if not any(len(segment.truncated) for segment in segments):
             return
-        firsts = np.cumsum([0, *(segment.copies for segment in segments)]).tolist()
+        copies, all_copies = self._num_envs, self._num_envs * len(segments)
         rows = [
-            segment.truncated // segment.copies * firsts[-1] + first + segment.truncated % segment.copies
-            for first, segment in zip(firsts, segments, strict=False)
+            segment.truncated // copies * all_copies + number * copies + segment.truncated % copies
+            for number, segment in enumerate(segments)
         ]
-        final = torch.cat([segment.columns[-1][segment.copies :] for segment in segments])
+        final = torch.cat([segment.columns[-1][copies:] for segment in segments])
         buffers = self._streams[1] if self._streams is not None else None
         with buffers.taking() if buffers is not None else nullcontext():
             index = np.concatenate(rows)
@@ -273,8 +220,6 @@ class Rollouts(SegmentQueue[_Segment]):
             self._streams[0].await_copies()
         fields = [(field.name, field) for field in self.layout.fields]
         arrays: dict[str, NDArray[Any]] = {}
-        if self._takes_smaller:
-            arrays[COPIES] = np.array([segment.copies for segment in waiting], np.int64)
         for number, (name, field) in enumerate([*fields, ("tail", fields[0][1])]):
             pieces = [segment.columns[number].cpu().numpy() for segment in waiting]
             arrays[name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
@@ -285,13 +230,8 @@ class Rollouts(SegmentQueue[_Segment]):
         if not state:
             return
         self._check(state)
-        transitions, first, start = len(state["ended"]), 0, 0
-        usual = [self._num_envs] * (transitions // self._segment_transitions)
-        saved = [int(copies) for copies in state.get(COPIES, usual)]
-        if sum(saved) * self._steps != transitions or not all(self._is_full(self._steps * n) for n in saved):
-            raise ValueError(f"the saved rollouts are of {saved} copies and this run's of {self._num_envs}")
-        for copies in saved:
-            size = self._steps * copies
+        size, copies, start = self._segment_transitions, self._num_envs, 0
+        for first in range(0, len(state["ended"]), size):
             *columns, ended = (state[name][first : first + size] for name in self.layout.names)
             truncated = np.flatnonzero(ended == TRUNCATED)
             if "next_obs" in state:  # before version 4 of the exchange: every next observation in full
@@ -301,4 +241,3 @@ class Rollouts(SegmentQueue[_Segment]):
                 tail = state["tail"][start : start + copies + len(truncated)]
                 start += len(tail)
             self._append((*columns, ended, tail))
-            first += size

@@ -26,8 +26,6 @@ class SegmentQueue(ABC, Generic[SegmentT]):
     def __init__(self, layout: Layout, segment_transitions: int, count: int) -> None:
         self.layout = layout
         self._segment_transitions = segment_transitions
-        self._least_transitions = segment_transitions
-        """Transitions of the smallest segment; all sizes are multiples of it."""
         self._count = count
         self._waiting: deque[SegmentT] = deque()
 
@@ -70,7 +68,7 @@ class SegmentQueue(ABC, Generic[SegmentT]):
 
     def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise ValueError if saved arrays are not full segments of this layout."""
-        size = self._least_transitions
+        size = self._segment_transitions
         for field in self.layout.fields:
             saved = state.get(field.name, np.zeros(0))
             if saved.shape[1:] != field.shape_tail or saved.dtype != field.dtype or len(saved) % size:

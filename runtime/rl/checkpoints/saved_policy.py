@@ -76,7 +76,7 @@ def open_run(place: str, config: str, say: Say) -> SavedRun:
     saved = checkpoint.facts.get("settings")
     if saved is None and not over:
         raise SetupError(
-            f"{checkpoint.name} does not say by which settings it was trained; set {contract.ENV_CONFIG} to those "
+            f"{checkpoint.name} does not contain the settings of its training; set {contract.ENV_CONFIG} to those "
             "of its run"
         )
     declared_names = {declared.name for declared in fields(Settings)}
@@ -95,7 +95,7 @@ def _open(place: str, say: Say) -> Checkpoint:
         return _newest(path / _FOLDER if (path / _FOLDER).is_dir() else path, place)
     if path.suffix not in (ARRAYS_SUFFIX, MANIFEST_SUFFIX):
         raise SetupError(
-            f"{place} is no checkpoint: name its {MANIFEST_SUFFIX} or {ARRAYS_SUFFIX}, or a run's folder"
+            f"{place} is not a checkpoint: name its {MANIFEST_SUFFIX} or {ARRAYS_SUFFIX}, or a run's folder"
         )
     try:
         return Checkpoints(path.parent, 1, is_read_only=True).read(path.stem)
@@ -108,7 +108,7 @@ def _open(place: str, say: Say) -> Checkpoint:
 def _newest(folder: Path, place: str) -> Checkpoint:
     checkpoint, _ = Checkpoints(folder, 1, is_read_only=True).load()
     if checkpoint is None:
-        raise SetupError(f"there is no whole checkpoint in {place}")
+        raise SetupError(f"there is no complete checkpoint in {place}")
     return checkpoint
 
 

@@ -81,7 +81,7 @@ class Mirror:
                 self._copy(name)
             except OSError as error:
                 self._say_failed(name, str(error))
-            except Exception as error:  # noqa: BLE001  (the thread goes on, or no later checkpoint would be copied)
+            except Exception as error:  # noqa: BLE001 (the thread must continue, or no later checkpoint would be copied)
                 self._say_failed(name, unexpected_reason(error))
 
     def _say_failed(self, name: str, reason: str) -> None:

@@ -67,7 +67,7 @@ class CheckpointWriter:
         try:
             name = self._checkpoints.save(snapshot.updates, holdings.env_steps, arrays, snapshot.facts)
         except OSError as error:
-            self._say(f"the checkpoint could not be written ({error}); training goes on without it")
+            self._say(f"the checkpoint could not be written ({error}); training continues without it")
             self.trouble = error.strerror or str(error)
             return
         self.trouble = ""

@@ -116,7 +116,7 @@ class EpisodeFile:
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
-            raise ValueError(f"{path} is no whole HDF5 file: {error}") from error
+            raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
         try:
             attrs = self._file.attrs
             images = tuple((int(h), int(w), int(c)) for h, w, c in attrs["images"])

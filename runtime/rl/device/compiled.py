@@ -44,7 +44,7 @@ def compiled(env: DeviceEnv, draws: Draws, name: str, say: Callable[[str], None]
         raise
     # Torch, Triton and the C compiler fail in different ways, and an uncompiled step is only slower.
     except Exception as error:  # noqa: BLE001
-        say(f"the step of {name} could not be compiled ({_reason(error)}); the learner goes on uncompiled")
+        say(f"the step of {name} could not be compiled ({_reason(error)}); the learner continues uncompiled")
         draws.use(())
         env.use_state(state)
         return env

@@ -23,5 +23,5 @@ def device_failures() -> Iterator[None]:
     # A later call reports a kernel's error, and every call after it fails: only a new process helps.
     except torch.AcceleratorError as error:
         raise FailedError(
-            f"the device failed: {first_line(error)}; a restart goes on from the newest checkpoint"
+            f"the device failed: {first_line(error)}; a restart continues from the newest checkpoint"
         ) from error

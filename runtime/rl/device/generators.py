@@ -30,7 +30,7 @@ def saved_generators(generators: Mapping[str, torch.Generator]) -> dict[str, Ten
 def check_generator(name: str, generator: torch.Generator, state: Mapping[str, Tensor]) -> None:
     """Raise ValueError unless `load_generator` accepts the state with this name."""
     saved = state[name]
-    sentence = f"the saved {name} is no state of a random number generator"
+    sentence = f"the saved {name} is not the state of a random number generator"
     if saved.dtype != torch.uint8 or saved.dim() != 1:
         raise ValueError(sentence)
     if _device_type(name, state) == generator.device.type:

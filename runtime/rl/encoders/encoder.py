@@ -7,23 +7,18 @@ exported policies then handle a vector of latents and the other numbers: an imag
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.base.environments import CLASS_NAME
+from runtime.base.training_rules import VAE, EncoderForm
 from runtime.rl.algos.actor import FirstLayers
 from runtime.rl.class_names import load_class
 from runtime.rl.envs.base import StepResult, VectorEnv
 from runtime.rl.spaces import Image, ObsSpace
-
-CONVOLUTIONS: Final = "convolutions"
-"""Name of the default: networks that the run trains from scratch."""
-VAE: Final = "vae"
 
 
 class Encoder(Protocol):
@@ -41,40 +36,8 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSetting:
-    """Setting `encoder`; its form was checked."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    is_frozen: bool = True
-    """False if the encoder's weights initialise the run's networks, which train them further."""
-
-    @classmethod
-    def of(cls, setting: str | Mapping[str, Any] | None) -> EncoderSetting | None:
-        """Return the frozen encoder that a setting names; None for convolutions. Raises ValueError for a wrong
-        setting.
-        """
-        options = {"name": setting} if isinstance(setting, str) else dict(setting or {"name": CONVOLUTIONS})
-        name = options.pop("name", None)
-        if name == CONVOLUTIONS:
-            for option in options:
-                raise ValueError(
-                    f"encoder: {CONVOLUTIONS} has no option {option!r}; their layers are in train.convolutions"
-                )
-            return None
-        if not isinstance(name, str) or (name != VAE and re.fullmatch(CLASS_NAME, name) is None):
-            raise ValueError(f"encoder: name is {name!r}; it must be {CONVOLUTIONS}, {VAE} or package.module:Class")
-        is_frozen = options.pop("frozen", True)
-        if type(is_frozen) is not bool or not (is_frozen or name == VAE):
-            raise ValueError(
-                f"encoder: frozen is {is_frozen!r}; it must be true or false, and of {name} "
-                f"{'either' if name == VAE else 'true alone: a network of your own (train.network) learns'}"
-            )
-        if name == VAE and not isinstance(options.get("weights"), str):
-            raise ValueError(
-                "encoder: vae needs weights, the path of a state dict in each worker; l2r-runtime encode makes one"
-            )
-        return cls(name, options, is_frozen)
+class EncoderSetting(EncoderForm):
+    """Setting `encoder`, checked for its form, which loads its encoder."""
 
     def load(self, images: Sequence[Image]) -> Encoder:
         """Return the encoder for images of these sizes. Raises ValueError with a sentence if that fails."""

@@ -91,7 +91,9 @@ class VAE:
 def read_state_dict(path: str) -> Arrays:
     """Return the arrays of a safetensors file or of a state dict saved by torch. Raises ValueError for others."""
     if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}; weights must be readable in each worker (image or mount)")
+        raise ValueError(
+            f"the file {path} does not exist; weights must be readable in each worker (image or mount)"
+        )
     try:
         from safetensors.numpy import load_file
 

@@ -35,7 +35,7 @@ def record_frames(count: int, policy: str | None, config: str, seed: int, stop: 
         training = replace(training, encoder=None)
     if training.encoder not in (None, "convolutions"):
         raise SetupError("--policy: its run sees latents of an encoder; take one that sees pictures")
-    env = make_environment(training, _COPIES if training.measures_copies else min(training.copies, _COPIES), {})
+    env = make_environment(training, min(training.num_envs, _COPIES), {})
     with closing_env(env, stop.is_set):
         _check(env, training)
         frames = _record(env, count, _policy(run, env) if run is not None else _at_random(env, seed), seed, stop)

@@ -8,7 +8,8 @@ objects, which costs more per step than the racing environment itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.errors import unexpected_reason
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from runtime.sim.wire.errors import StartError
 
@@ -87,11 +89,16 @@ class MeasuresEpisodes(Protocol):
 
 
 @runtime_checkable
-class HoldsProcesses(Protocol):
-    """Further interface of environments that hold processes of their own (simulators)."""
+class HoldsCopies(Protocol):
+    """Further interface of environments whose copies have to be closed, as foreign ones do."""
 
     def close(self) -> None:
-        """End the processes."""
+        """Close every copy, and end the processes that it holds."""
+
+
+@runtime_checkable
+class HoldsProcesses(HoldsCopies, Protocol):
+    """Further interface of environments that hold processes of their own (simulators)."""
 
     def report(self) -> Mapping[str, Any]:
         """Return the fields of a worker's metric records about them; see ``runtime.base.contract``."""
@@ -111,5 +118,16 @@ def closing_env(env: VectorEnv, is_stopping: Callable[[], bool]) -> Iterator[Non
         if not is_stopping():
             raise
     finally:
-        if isinstance(env, HoldsProcesses):
+        if isinstance(env, HoldsCopies):
             env.close()
+
+
+def close_all(copies: Iterable[Any], name: str) -> None:
+    """Close every copy, whatever one of them raises: that is said, and ends nothing."""
+    for number, copy in enumerate(copies):
+        try:
+            if callable(close := getattr(copy, "close", None)):
+                close()
+        # Foreign code, at the end of all work.
+        except Exception as error:  # noqa: BLE001
+            print(f"{name}: close of copy {number} failed: {unexpected_reason(error)}", file=sys.stderr)

@@ -15,15 +15,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.base.environments import WRAPPERS
-from runtime.rl.envs.base import EpisodeSummary, StepResult
-from runtime.rl.envs.gym_spaces import RowReader, actions
+from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, WRAPPERS
+from runtime.rl.envs.base import EpisodeSummary, StepResult, close_all
+from runtime.rl.envs.gym_spaces import RowReader, actions, reset_values, step_values
 from runtime.rl.envs.wrappers import wrapped
 
 LOST: Final = "simulator_lost"
 """Key of an info by which an environment says that its simulator failed: the step is not the policy's doing."""
-FRAMES: Final = "frame_stack"
-"""Option that is not the environment's own, as its wrappers: how many observations are seen at once."""
 
 
 class GymVectorEnv:
@@ -33,14 +31,22 @@ class GymVectorEnv:
         self, name: str, num_envs: int, options: Mapping[str, Any], *, known_names: Sequence[str] = ()
     ) -> None:
         """Make the copies. ValueError for an unknown id, a wrong option, or a space that no network can take."""
-        self.num_envs = num_envs
-        self._envs = [make_env(name, options, known_names) for _ in range(num_envs)]
-        first = self._envs[0]
-        self._rows = RowReader(first.observation_space, name)
+        self.num_envs, self._name = num_envs, name
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        try:
+            self._envs += (make_env(name, options, known_names) for _ in range(num_envs))
+            first = self._envs[0]
+            for number, env in enumerate(self._envs):
+                check_alike(name, number, env, first)
+            self._rows = RowReader(first.observation_space, name, is_exact=has_exact_bounds(first, options))
+            self.action_space, self._act = actions(first.action_space, name)
+        except BaseException:
+            self.close()
+            raise
         self.obs_space = self._rows.obs_space
-        self.action_space, self._act = actions(first.action_space, name)
         frames = first.metadata.get("render_fps")
         self.step_seconds = 1.0 / frames if frames else 0.0
+        self._whose = [f"copy {number}" for number in range(num_envs)]
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
         self._progress = np.zeros(num_envs)
@@ -50,7 +56,11 @@ class GymVectorEnv:
         self._steps[:] = 0
         self._return[:] = 0.0
         self._progress[:] = 0.0
-        return self._rows.read([env.reset(seed=seed + number)[0] for number, env in enumerate(self._envs)])
+        return self._rows.read([self._begin(number, seed + number) for number in range(self.num_envs)])
+
+    def _begin(self, number: int, seed: int | None = None) -> Any:
+        """Reset a copy and return its observation."""
+        return reset_values(self._envs[number].reset(seed=seed), self._name, self._whose[number])
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every copy by one step, and begin anew with those that end.
@@ -59,21 +69,25 @@ class GymVectorEnv:
         begun.
         """
         count = self.num_envs
-        reward = np.empty(count, dtype=np.float32)
+        reward = np.zeros(count, dtype=np.float32)
         terminated, truncated = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         observations: list[Any] = []
         episodes: list[EpisodeSummary] = []
         ended: list[int] = []
         lost: set[int] = set()
         infos: dict[int, Mapping[str, Any]] = {}
+        name, whose = self._name, self._whose
         for number, env in enumerate(self._envs):
-            obs, gain, terminal, cut, info = env.step(self._act(action[number]))
+            result = env.step(self._act(action[number]))
+            obs, gain, terminal, cut, info = step_values(result, name, whose[number])
             observations.append(obs)
             reward[number] = gain
             # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.
             terminated[number], truncated[number] = terminal, cut and not terminal
             self._return[number] += gain
-            self._progress[number] = info.get("progress_metres", 0.0)
+            progress = info.get("progress_metres", 0.0)
+            # Those of others may be anything under this name.
+            self._progress[number] = progress if isinstance(progress, int | float) else 0.0
             if LOST in info:
                 lost.add(number)
             if terminal or cut:
@@ -84,13 +98,18 @@ class GymVectorEnv:
         if ended:
             # Only now a copy: most steps end no episode, and then one array serves as both.
             obs_rows = final_obs.copy()
-            obs_rows[ended] = self._rows.read([self._envs[number].reset()[0] for number in ended])
+            obs_rows[ended] = self._rows.read([self._begin(number) for number in ended], ended)
             for number in ended:
                 return_, progress = float(self._return[number]), float(self._progress[number])
                 if number not in lost:
                     episodes.append(_summary(number, int(self._steps[number]), return_, progress, infos[number]))
                 self._steps[number], self._return[number] = 0, 0.0
         return StepResult(obs_rows, reward, terminated, truncated, final_obs, tuple(episodes), is_lost=bool(lost))
+
+    def close(self) -> None:
+        """Close every copy."""
+        close_all(self._envs, self._name)
+        self._envs = []
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the picture (height, width, 3) of the first copy; None where it was made without one.
@@ -118,13 +137,72 @@ def _summary(env: int, steps: int, return_: float, progress: float, info: Mappin
 def make_env(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> gymnasium.Env[Any, Any]:
     """Make one copy in its wrappers. ValueError for an unknown id, and for an option that it does not take."""
     env_options = dict(options)
-    frames, wrappers = env_options.pop(FRAMES, 1), env_options.pop(WRAPPERS, ())
+    frames, wrappers = env_options.pop(FRAME_STACK, 1), env_options.pop(WRAPPERS, ())
+    if type(exact := env_options.pop(CHECK_BOUNDS, True)) is not bool:
+        raise ValueError(f"{name}: {CHECK_BOUNDS} is {exact!r}; it must be true or false")
     if type(frames) is not int or frames < 1:
-        raise ValueError(f"{name}: {FRAMES} is {frames!r}; it must be a whole number from 1")
+        raise ValueError(f"{name}: {FRAME_STACK} is {frames!r}; it must be a whole number from 1")
     with sentences(name, env_options, known_names):
         env: gymnasium.Env[Any, Any] = gymnasium.make(name, disable_env_checker=True, **env_options)
-    env = wrapped(env, wrappers, name)
-    return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
+    if not wrappers and frames == 1:
+        return env
+    try:
+        # Wrappers take what they get for granted, and would hide whose fault it is.
+        env = wrapped(CheckedEnv(env, name, is_exact=has_exact_bounds(env, options)), wrappers, name)
+        return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
+    except BaseException:
+        env.close()
+        raise
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Environment whose answers are compared with its spaces where others come between it and the rows."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str, *, is_exact: bool) -> None:
+        super().__init__(env)
+        self._name = name
+        # Wrappers may stand around a space that no network can take, and make another one of it.
+        try:
+            self._rows: RowReader | None = RowReader(env.observation_space, name, is_exact=is_exact)
+        except ValueError:
+            self._rows = None
+
+    def reset(self, **options: Any) -> tuple[Any, Any]:
+        """Start an episode."""
+        result = self.env.reset(**options)
+        self._check(reset_values(result, self._name, "a copy"))
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
+        """Take a step."""
+        values = step_values(self.env.step(action), self._name, "a copy")
+        self._check(values[0])
+        return values
+
+    def _check(self, obs: Any) -> None:
+        if self._rows is not None:
+            self._rows.read([obs], ["its own"], "an instance,")
+
+
+def has_exact_bounds(env: gymnasium.Env[Any, Any], options: Mapping[str, Any]) -> bool:
+    """Return false where numbers may lie beyond the bounds of their space.
+
+    They do in some of Gymnasium's own environments, whose bounds are no more than usual values: LunarLander's.
+    """
+    entry = env.spec.entry_point if env.spec is not None else None
+    is_gymnasiums = isinstance(entry, str) and entry.startswith("gymnasium.envs.")
+    return bool(options.get(CHECK_BOUNDS, not is_gymnasiums))
+
+
+def check_alike(name: str, number: int, env: Any, first: Any) -> None:
+    """Raise ValueError unless a copy has the spaces of the first one: one policy acts for all."""
+    for kind in ("observation_space", "action_space"):
+        own, others = getattr(env, kind), getattr(first, kind)
+        if own != others:
+            raise ValueError(
+                f"{name}: {kind} of copy {number} is {own}, and that of copy 0 {others}; one policy acts for all "
+                "copies, so they must be alike"
+            )
 
 
 @contextmanager

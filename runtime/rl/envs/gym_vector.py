@@ -7,8 +7,11 @@ for it (next-step) would put a step into each episode that never was: its copies
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from multiprocessing import parent_process
 from typing import Any, Protocol
 
 import gymnasium
@@ -17,9 +20,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from runtime.base.environments import ENVPOOL, FRAME_STACK, PROCESSES, WRAPPERS
-from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
-from runtime.rl.envs.gym import LOST, GymVectorEnv, make_env, sentences
+from runtime.base.contract import EXIT_INTERRUPTED
+from runtime.base.environments import CHECK_BOUNDS, ENVPOOL, FRAME_STACK, PROCESSES, WRAPPERS
+from runtime.base.errors import EnvironmentFault, NotFiniteError
+from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv, close_all
+from runtime.rl.envs.gym import LOST, CheckedEnv, GymVectorEnv, has_exact_bounds, make_env, sentences
 from runtime.rl.envs.gym_spaces import RowReader, actions
 from runtime.sim.wire.errors import StartError
 
@@ -53,10 +58,10 @@ class Copies(Protocol):
 class CopiesEnv:
     """`num_envs` copies that others vectorised; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
 
-    def __init__(self, name: str, num_envs: int, copies: Copies) -> None:
-        self.num_envs = num_envs
+    def __init__(self, name: str, num_envs: int, copies: Copies, *, is_exact: bool = True) -> None:
+        self.num_envs, self._name = num_envs, name
         self._copies = copies
-        self._rows = RowReader(copies.observation_space, name)
+        self._rows = RowReader(copies.observation_space, name, is_exact=is_exact)
         self.obs_space = self._rows.obs_space
         self.action_space, self._act = actions(copies.action_space, name)
         self.step_seconds = copies.step_seconds
@@ -72,6 +77,12 @@ class CopiesEnv:
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every copy by one step; those that ended have begun anew."""
         current, reward, terminated, truncated, final, info = self._copies.step(self._act(action))
+        reward = of_each(self._name, "rewards", reward, self.num_envs, np.float64)
+        if not np.isfinite(reward).all():
+            number = int(np.flatnonzero(~np.isfinite(reward))[0])
+            raise NotFiniteError(
+                f"{self._name}: reward of copy {number} is {reward[number]}, which is not finite; it is not used"
+            )
         # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.
         truncated = truncated & ~terminated
         self._steps += 1
@@ -85,8 +96,8 @@ class CopiesEnv:
             if not is_lost:
                 episodes = [EpisodeSummary(int(i), int(self._steps[i]), float(self._return[i])) for i in ended]
             self._steps[ended], self._return[ended] = 0, 0.0
-        reward = np.asarray(reward, dtype=np.float32)
-        return StepResult(obs, reward, terminated, truncated, final_obs, tuple(episodes), is_lost=is_lost)
+        gains = reward.astype(np.float32)
+        return StepResult(obs, gains, terminated, truncated, final_obs, tuple(episodes), is_lost=is_lost)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the picture (height, width, 3) of the first copy; None where there is none."""
@@ -95,7 +106,7 @@ class CopiesEnv:
 
     def close(self) -> None:
         """End processes and threads."""
-        self._copies.close()
+        close_all([self._copies], self._name)
 
     def report(self) -> Mapping[str, Any]:
         """Return nothing: these processes are no simulators with records of their own."""
@@ -105,13 +116,30 @@ class CopiesEnv:
         """Return: no wait is longer than a step."""
 
 
+def of_each(name: str, what: str, values: Any, count: int, dtype: Any) -> NDArray[Any]:
+    """Return one value of each copy. EnvironmentFault for an array of another shape or type."""
+    array = np.asarray(values)
+    if array.shape == (count, 1):
+        array = array[:, 0]
+    if array.shape != (count,) or array.dtype.kind not in "fiub":
+        raise EnvironmentFault(
+            f"{name}: {what} are of {array.dtype} and the shape {array.shape}; expected one of each of {count} "
+            "copies"
+        )
+    return array.astype(dtype)
+
+
 class GymnasiumCopies:
     """Copies behind Gymnasium's vector interface, made at the first reset: a learner reads only the spaces."""
 
     def __init__(
-        self, sample: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any], make: Callable[[], Any]
+        self,
+        name: str,
+        sample: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
+        make: Callable[[], Any],
     ) -> None:
         """`sample` has the spaces, and is closed; `make` returns the vector environment."""
+        self._name = name
         spaces: Any = sample
         is_vector = isinstance(sample, gymnasium.vector.VectorEnv)
         self.observation_space = spaces.single_observation_space if is_vector else sample.observation_space
@@ -131,9 +159,18 @@ class GymnasiumCopies:
     def step(self, action: NDArray[Any]) -> Stepped:
         """Advance every copy by one step. StartError if a process of a copy has ended."""
         try:
-            obs, reward, terminated, truncated, info = self._env.step(action)
+            result = self._env.step(action)
         except (EOFError, ConnectionError) as error:
             raise StartError(f"a process of env_processes has ended: {type(error).__name__}") from error
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[4], Mapping):
+            raise EnvironmentFault(
+                f"{self._name}: step returned other values than the five: observations, rewards, terminated, "
+                "truncated, infos (a dict)"
+            )
+        obs, reward, terminated, truncated, info = result
+        count = self._env.num_envs
+        terminated = of_each(self._name, "terminated", terminated, count, np.bool_)
+        truncated = of_each(self._name, "truncated", truncated, count, np.bool_)
         final = current = self._each(obs)
         ended = terminated | truncated
         if ended.any():
@@ -226,28 +263,34 @@ class EnvPoolCopies:
 def make_gym_env(name: str, num_envs: int, options: Mapping[str, Any], known_names: Sequence[str]) -> VectorEnv:
     """Make copies of an environment of Gymnasium or EnvPool. ValueError for what cannot be made."""
     if name.startswith(ENVPOOL):
-        return CopiesEnv(name, num_envs, EnvPoolCopies(name, num_envs, options))
+        return CopiesEnv(name, num_envs, EnvPoolCopies(name, num_envs, options), is_exact=False)
     plain = dict(options)
     has_processes = plain.pop(PROCESSES, False)
+    is_exact = plain.get(CHECK_BOUNDS, True)
     if type(has_processes) is not bool:
         raise ValueError(f"{name}: {PROCESSES} is {has_processes!r}; it must be true or false")
     if has_processes:
-        return CopiesEnv(name, num_envs, _in_processes(name, num_envs, plain, known_names))
+        # Each process compares its own copy: what the others send has been made to fit already.
+        return CopiesEnv(name, num_envs, _in_processes(name, num_envs, plain, known_names), is_exact=False)
     copies = _own_vectorisation(name, num_envs, plain, known_names)
     if copies is None:
         return GymVectorEnv(name, num_envs, plain, known_names=known_names)
-    return CopiesEnv(name, num_envs, copies)
+    return CopiesEnv(name, num_envs, copies, is_exact=is_exact)
 
 
 def _in_processes(name: str, num_envs: int, options: Mapping[str, Any], known_names: Sequence[str]) -> Copies:
     def make() -> gymnasium.Env[Any, Any]:
-        return make_env(name, options, known_names)
+        if parent_process() is not None:
+            # The supervisor's SIGTERM reaches the whole group: this process, too, closes its copy before it ends.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
+        env = make_env(name, options, known_names)
+        return CheckedEnv(env, name, is_exact=has_exact_bounds(env, options))
 
     def vector() -> AsyncVectorEnv[Any, Any]:
         # Processes that begin afresh: a copy of this one would hold its sockets and threads.
         return AsyncVectorEnv([make] * num_envs, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
 
-    return GymnasiumCopies(make(), vector)
+    return GymnasiumCopies(name, make(), vector)
 
 
 def _own_vectorisation(
@@ -256,6 +299,7 @@ def _own_vectorisation(
     """Return copies by the environment's vector entry point; None where it has none, or none that fits."""
     if FRAME_STACK in options or WRAPPERS in options:  # both stand around single copies
         return None
+    options = {key: value for key, value in options.items() if key != CHECK_BOUNDS}
     with sentences(name, options, known_names):
         module, _, gymnasium_id = name.rpartition(":")
         if module:
@@ -266,7 +310,9 @@ def _own_vectorisation(
         vector = gymnasium.make_vec(name, num_envs, "vector_entry_point", **options)
     mode = vector.metadata.get("autoreset_mode")
     if mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
-        return GymnasiumCopies(vector, lambda: gymnasium.make_vec(name, num_envs, "vector_entry_point", **options))
+        return GymnasiumCopies(
+            name, vector, lambda: gymnasium.make_vec(name, num_envs, "vector_entry_point", **options)
+        )
     vector.close()
     if spec.entry_point is None:
         raise ValueError(

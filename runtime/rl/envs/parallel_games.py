@@ -9,7 +9,7 @@ itself is imported only where the environment comes from there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,13 +18,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.base.environments import FRAME_STACK, PETTINGZOO, PROCESSES, WRAPPERS
-from runtime.base.errors import SetupError
-from runtime.rl.envs.base import EpisodeSummary, StepResult
-from runtime.rl.envs.gym_spaces import RowReader, actions
+from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, PETTINGZOO, PROCESSES, WRAPPERS
+from runtime.base.errors import EnvironmentFault, SetupError
+from runtime.rl.envs.base import EpisodeSummary, StepResult, close_all
+from runtime.rl.envs.gym_spaces import RowReader, actions, flag_value, reset_values, reward_value
 
 _MAKER: Final = "parallel_env"
 """Name of the function of a module that makes a game, by PettingZoo's convention."""
+_ANSWERS: Final = ("observations", "rewards", "terminations", "truncations", "infos")
+_OF_ALL: Final = _ANSWERS[1:4]
+"""Those that every agent which acted has; one that left may be without an observation."""
 Game = Any
 """Object with the methods and attributes of `pettingzoo.ParallelEnv`."""
 
@@ -40,24 +43,37 @@ class ParallelGames:
         for option in {FRAME_STACK, WRAPPERS, PROCESSES} & set(options):
             raise ValueError(f"{name} cannot take the option {option}: it wraps single agents; leave it out")
         self._name, self.num_envs = name, num_envs
-        make = _maker(name, dict(options))
-        games = [make()]
-        self._agents = _alike_agents(games[0], name)
-        first = self._agents[0]
-        space = games[0].observation_space(first)
-        self._rows = RowReader(space, name)
-        self.obs_space = self._rows.obs_space
-        self.action_space, self._act = actions(games[0].action_space(first), name)
-        frames = getattr(games[0], "metadata", {}).get("render_fps")
-        self.step_seconds = 1.0 / frames if frames else 0.0
-        if num_envs >= len(self._agents):
-            self._check_count()
-        self._games = games + [make() for _ in range(1, num_envs // len(self._agents))]
+        game_options = dict(options)
+        is_exact = game_options.pop(CHECK_BOUNDS, True)
+        make = _maker(name, game_options)
+        self._games: list[Game] = []
+        try:
+            self._games.append(game := make())
+            self._agents = _alike_agents(game, name)
+            first = self._agents[0]
+            self._rows = RowReader(game.observation_space(first), name, is_exact=is_exact)
+            self.obs_space = self._rows.obs_space
+            self.action_space, self._act = actions(game.action_space(first), name)
+            frames = getattr(game, "metadata", {}).get("render_fps")
+            self.step_seconds = 1.0 / frames if frames else 0.0
+            if num_envs >= len(self._agents):
+                self._check_count()
+            for number in range(1, num_envs // len(self._agents)):
+                self._games.append(other := make())
+                self._check_alike(number, other)
+        except BaseException:
+            self.close()
+            raise
         self._obs = np.zeros((num_envs, self.obs_space.width), self.obs_space.dtype)
         """Rows of the agents as they are now; zeros of those that are absent."""
         self._is_present = np.zeros(num_envs, np.bool_)
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
+
+    def _check_alike(self, number: int, game: Game) -> None:
+        first = self._agents[0]
+        if _alike_agents(game, self._name) != self._agents or game.observation_space(first) != self._rows.space:
+            raise ValueError(f"{self._name}: game {number} has other agents or observations than game 0")
 
     def _check_count(self) -> None:
         agents = len(self._agents)
@@ -80,7 +96,8 @@ class ParallelGames:
 
     def _begin(self, number: int, seed: int | None = None) -> None:
         """Start a game anew, in the rows of its agents."""
-        observations, _ = self._games[number].reset(seed=seed)
+        observations = reset_values(self._games[number].reset(seed=seed), self._name, f"game {number}")
+        self._by_agent("observations", number, observations)
         rows = slice(number * len(self._agents), (number + 1) * len(self._agents))
         self._steps[rows], self._return[rows], self._is_present[rows] = 0, 0.0, False
         self._obs[rows] = 0
@@ -93,8 +110,21 @@ class ParallelGames:
         if not observed:
             return
         rows = number * len(self._agents) + np.array(observed)
-        self._obs[rows] = self._rows.read([observations[self._agents[index]] for index in observed])
+        names = [self._agents[index] for index in observed]
+        self._obs[rows] = self._rows.read([observations[agent] for agent in names], names, "agent")
         self._is_present[rows] = True
+
+    def _by_agent(self, what: str, number: int, values: Any, agents: Iterable[Any] = ()) -> None:
+        """Raise EnvironmentFault unless ``values`` is a dict that has all of ``agents``."""
+        if not isinstance(values, Mapping):
+            raise EnvironmentFault(
+                f"{self._name}: {what} of game {number} are {type(values).__name__}; expected a dict by agent"
+            )
+        if missing := [agent for agent in agents if agent not in values]:
+            raise EnvironmentFault(
+                f"{self._name}: {what} of game {number} lack {missing[0]!r}, which acted; there are "
+                f"{', '.join(map(repr, values)) or 'none'}"
+            )
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every game by one step, and begin anew with those in which nobody plays any more."""
@@ -110,15 +140,23 @@ class ParallelGames:
             first = number * len(agents)
             moves = {agent: first + at for at, agent in enumerate(agents) if acted[first + at]}
             answers = game.step({agent: self._act(action[row]) for agent, row in moves.items()})
+            if not isinstance(answers, tuple) or len(answers) != len(_ANSWERS):
+                got = f"{len(answers)} values" if isinstance(answers, tuple) else type(answers).__name__
+                raise EnvironmentFault(
+                    f"{self._name}: step of game {number} returned {got}; expected five: {', '.join(_ANSWERS)}"
+                )
+            for what, values in zip(_ANSWERS, answers, strict=True):
+                self._by_agent(what, number, values, moves if what in _OF_ALL else ())
             observations, rewards, terminations, truncations, _ = answers
             self._is_present[first : first + len(agents)] = False
             for agent, row in moves.items():
-                reward[row] = rewards[agent]
-                terminated[row] = terminations[agent]
+                whose = f"agent {agent} of game {number}"
+                reward[row] = reward_value(rewards[agent], self._name, whose)
+                terminated[row] = flag_value(terminations[agent], "terminated", self._name, whose)
                 # Some environments report both; the end by the rules wins, so that no value is bootstrapped. One
                 # that leaves without either has been cut.
-                is_cut = truncations[agent] or agent not in game.agents
-                truncated[row] = is_cut and not terminations[agent]
+                is_cut = flag_value(truncations[agent], "truncated", self._name, whose) or agent not in game.agents
+                truncated[row] = is_cut and not terminated[row]
                 self._steps[row] += 1
                 self._return[row] += reward[row]
                 if terminated[row] or truncated[row]:
@@ -127,7 +165,7 @@ class ParallelGames:
             observed = [agent for agent in moves if agent in observations]
             if observed:
                 final_obs[[moves[agent] for agent in observed]] = self._rows.read(
-                    [observations[a] for a in observed]
+                    [observations[a] for a in observed], observed, "agent"
                 )
             if game.agents:
                 self._see(number, observations)
@@ -135,6 +173,11 @@ class ParallelGames:
                 self._begin(number)
         absent = None if acted.all() else ~acted
         return StepResult(self._obs, reward, terminated, truncated, final_obs, tuple(episodes), absent=absent)
+
+    def close(self) -> None:
+        """Close every game."""
+        close_all(self._games, self._name)
+        self._games = []
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the picture (height, width, 3) of the first game; None where it was made without one."""

@@ -23,14 +23,6 @@ def _racing(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
     return RacingVectorEnv(num_envs, RacingOptions.from_mapping(options))
 
 
-def _digits(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
-    from runtime.rl.envs.digits import DigitsVectorEnv
-
-    for name in options:
-        raise ValueError(f"digits has no option {name!r}; it has none")
-    return DigitsVectorEnv(num_envs)
-
-
 def _l2r(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
     from runtime.rl.envs.l2r import L2RVectorEnv
     from runtime.rl.envs.l2r_options import L2ROptions
@@ -41,7 +33,6 @@ def _l2r(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
 VECTOR_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any]], VectorEnv]]] = {
     "racing": _racing,
     "l2r": _l2r,
-    "digits": _digits,
 }
 """Name in a spec to factory; the module of an environment is imported when it is made."""
 EVALUATION_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {

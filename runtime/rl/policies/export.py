@@ -12,10 +12,9 @@ from runtime.base import contract
 from runtime.base.errors import FailedError, SetupError
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.checkpoints.saved_policy import open_run, say_aside
-from runtime.rl.envs.base import closing_env
 from runtime.rl.policies.formats import FORMATS, FileFormat
 from runtime.rl.policies.portable import PortablePolicy
-from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.launch_context import plan_of
 
 TOLERANCE: Final = 1e-5
 """Largest allowed difference of an output; relative for outputs above 1."""
@@ -31,9 +30,7 @@ def export(checkpoint: str, form: str, path: Path, config: str) -> int:
     """
     file_format = FORMATS[form]()
     run = open_run(checkpoint, config, say_aside)
-    env = make_environment(run.settings, 1, {})
-    with closing_env(env, lambda: False):
-        plan = environment_plan(run.settings, env)
+    plan = plan_of(run.settings)
     if plan.shape.memory is not None:
         raise SetupError(
             f"{run.checkpoint.name} is a policy with memory ({plan.shape.memory.kind}), which no form of file has "

@@ -26,7 +26,7 @@ TEST = "test"
 
 
 def send_test(environ: Mapping[str, str]) -> int:
-    """Send a message to the each target, once, and print how that went; return an exit code."""
+    """Send one test message to each target, print the results, and return an exit code."""
     sender, rules = _sender(environ)
     if not rules:
         print("this run has no alerts")

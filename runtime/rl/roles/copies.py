@@ -1,6 +1,6 @@
 """Measures how many copies of an environment a worker should step together.
 
-`l2r-runtime config --copies` prints the result, and with `num_envs: auto` each worker uses it at startup.
+`l2r-runtime config --copies` prints the result.
 
 A step of many copies costs little more than a step of one while call overhead dominates (racing, CartPole), and
 grows with their number if copies are stepped one after another (Gymnasium's environments). Only numbers that fit
@@ -19,11 +19,10 @@ import numpy as np
 
 from runtime.base import contract, environments
 from runtime.base.errors import SetupError
-from runtime.base.metrics import Console
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.envs.base import HoldsProcesses, VectorEnv
-from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
+from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import Settings
 
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -31,13 +30,6 @@ COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 ENOUGH: Final = 0.9
 """Share of the highest rate that suffices: fewer copies mean fresher data and more policies to explore with."""
 TRIAL_SECONDS: Final = 0.3
-BRIEF_SECONDS: Final = 2.0
-"""Time after which a starting worker tries no further number."""
-_BRIEF_TRIAL_SECONDS: Final = 0.15
-_RISE: Final = 1.1
-"""Factor by which a number of copies must beat all earlier ones to count as faster, when a worker starts."""
-_TRIES: Final = 2
-"""Stop after this many numbers in a row that are not faster: a single one may have met a busy core."""
 _SLICES: Final = 3
 """Parts of a trial; only the fastest counts, so that other load on a shared core falls out."""
 _WORSE: Final = 0.7
@@ -59,43 +51,19 @@ def measure_copies(training: Settings, seconds: float = TRIAL_SECONDS) -> list[C
     Raises SetupError if settings do not fit the environment, or if its copies have processes.
     """
     first = _first_copy(training)
-    actor = NumpyActor(environment_plan(training, first).shape)
+    with closing_env(first, lambda: False):
+        actor = NumpyActor(environment_plan(training, first).shape)
+        counts = [count for count in COUNTS if _fits(training, first, count)]
     rates: list[CopyRate] = []
-    for count in COUNTS:
-        if not _fits(training, first, count):
-            continue
-        rates.append(CopyRate(count, _rate(make_environment(training, count, {}), actor, seconds)))
+    for count in counts:
+        env = make_environment(training, count, {})
+        with closing_env(env, lambda: False):
+            rates.append(CopyRate(count, _rate(env, actor, seconds)))
         if rates[-1].steps_per_second < _WORSE * max(rate.steps_per_second for rate in rates):
             break
     if not rates:
         raise SetupError("no number of copies fits these settings; see batch_steps and band_steps")
     return rates
-
-
-def with_measured_copies(context: Context, console: Console) -> Context:
-    """Return the worker's context with the number of copies to step, after a short measurement.
-
-    Tries more copies until two numbers in a row add less than a tenth, up to the plan's limit. Raises SetupError
-    like `measure_copies`.
-    """
-    training, deadline = context.settings, time.monotonic() + BRIEF_SECONDS
-    first = _first_copy(training)
-    plan = environment_plan(training, first)
-    most, actor = plan.segment_transitions // training.segment_steps, NumpyActor(plan.shape)
-    rates: list[CopyRate] = []
-    tries, highest = _TRIES, 0.0
-    for count in (count for count in COUNTS if count <= most):
-        env = first if count == 1 else make_environment(training, count, {})
-        rates.append(CopyRate(count, _rate(env, actor, _BRIEF_TRIAL_SECONDS)))
-        latest = rates[-1].steps_per_second
-        tries = _TRIES if latest >= _RISE * highest else tries - 1
-        highest = max(highest, latest)
-        if not tries or time.monotonic() > deadline:
-            break
-    enough = enough_copies(rates)
-    tried = ", ".join(f"{rate.num_envs}: {rate.steps_per_second:,.0f}" for rate in rates)
-    console.say(f"num_envs is {enough}, by a measurement of env steps/s (at most {most} fit): {tried}")
-    return replace(context, settings=replace(training, num_envs=enough))
 
 
 def _first_copy(training: Settings) -> VectorEnv:

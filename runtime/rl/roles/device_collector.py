@@ -65,7 +65,7 @@ class DeviceCollector:
         Raises SetupError if the environment does not support devices, or the settings do not fit it.
         """
         self._plan, self._device = plan, device
-        self._steps, self._count = settings.segment_steps, settings.copies
+        self._steps, self._count = settings.segment_steps, settings.num_envs
         self._weights = weights
         self._is_captured = settings.cuda_graphs
         self._generator = torch.Generator(device)
@@ -153,11 +153,11 @@ class DeviceCollector:
         """
         tensors = {**self._state, "episodes": self._sums}
         if any(name not in state or state[name].shape != tensor.shape for name, tensor in tensors.items()):
-            return [f"the checkpoint has no {self._count} copies of this environment: they begin anew"]
+            return [f"the checkpoint has no {self._count} copies of this environment: they restart"]
         try:
             check_generator("generator", self._generator, state)
         except (KeyError, ValueError) as error:
-            return [f"the copies of the environment begin anew: {error}"]
+            return [f"the copies of the environment restart: {error}"]
         for name, tensor in tensors.items():
             tensor.copy_(state[name])
         note = load_generator("generator", self._generator, state)

@@ -18,26 +18,32 @@ from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.envs.base import StepResult, VectorEnv, closing_env
 from runtime.rl.roles.episodes import Act, Score, drive_episodes, evaluation_seeds
 from runtime.rl.roles.launch_context import Context, environment_plan, evaluation_options, make_environment
+from runtime.rl.roles.step_watch import StepWatch
 
 WAIT_SECONDS: Final = 0.2
 STEPS_BETWEEN: Final = 20
-"""Steps between two calls of `LearnerClient.exchange`, which must be called at least once per second."""
+"""Steps between two calls of `LearnerClient.exchange`, where they are quick."""
+EXCHANGE_SECONDS: Final = 0.5
+"""Time between two calls where they are slow: the learner needs a sign of life once a second."""
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:
     """Evaluate until the learner reports that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
     env = make_environment(settings, settings.eval_episodes, evaluation_options(settings))
-    plan = environment_plan(settings, env)
-    actor = NumpyActor(plan.shape)
-    with closing_env(env, stop.is_set), LearnerClient(context, actor, plan.layout, 0, console) as peer:
-        Evaluator(context, env, peer, console).loop(stop)
+    with closing_env(env, stop.is_set):
+        plan = environment_plan(settings, env)
+        actor = NumpyActor(plan.shape)
+        with LearnerClient(context, actor, plan.layout, 0, console) as peer:
+            Evaluator(context, env, peer, console).loop(stop)
 
 
 class Evaluator:
     """Main loop of an evaluator process."""
 
     def __init__(self, context: Context, env: VectorEnv, peer: LearnerClient[NumpyActor], console: Console) -> None:
+        environment = context.settings.environment
+        self._watch = StepWatch(environment, lambda: peer.exchange(0.0), lambda: None, console)
         self._env_seed, self._rng = evaluation_seeds(context.seed, context.index)
         self._env = env
         self._peer = peer
@@ -46,7 +52,11 @@ class Evaluator:
         self._period = context.settings.eval_seconds
 
     def loop(self, stop: Stop) -> None:
-        """Evaluate the random policy once, then each new version, at most one per `eval_seconds`."""
+        """Evaluate the random policy once, then each new version, at most one in `eval_seconds`."""
+        with self._watch:
+            self._loop(stop)
+
+    def _loop(self, stop: Stop) -> None:
         peer, began, evaluated_version = self._peer, float("-inf"), 0
         chance = self._drive(self._at_random, stop)
         while not stop.is_set() and peer.session.done is None:
@@ -68,18 +78,22 @@ class Evaluator:
         return self._env.action_space.at_random(len(obs), self._rng)
 
     def _drive(self, act: Act, stop: Stop, states: CopyStates | None = None) -> Score | None:
-        """Drive one episode in every copy; return None if the process must end before all are over."""
-        steps = 0
+        """Drive one episode in every copy; return None if the process is to end before all are over."""
+        steps, exchanged = 0, time.monotonic()
 
         def is_ending(_: StepResult) -> bool:
-            nonlocal steps
+            nonlocal steps, exchanged
             steps += 1
-            if steps % STEPS_BETWEEN:
+            now = time.monotonic()
+            if steps % STEPS_BETWEEN and now - exchanged < EXCHANGE_SECONDS:
                 return False
-            self._peer.exchange(0.0)
+            exchanged = now
+            with self._watch.own():
+                self._peer.exchange(0.0)
             return stop.is_set() or self._peer.session.done is not None
 
-        episodes = drive_episodes(self._env, act, self._env_seed, is_ending, states)
+        with self._watch.foreign():
+            episodes = drive_episodes(self._env, act, self._env_seed, is_ending, states)
         if episodes is None:
             return None
         self._peer.env_steps += steps * self._env.num_envs

@@ -48,7 +48,7 @@ def memory_of(plan: Plan, settings: Settings) -> DataMemory:
     return data_memory(
         observation_bytes=plan.layout.tail_bytes,
         action_bytes=plan.action_space.dtype.itemsize * plan.action_space.size,
-        num_envs=settings.copies,
+        num_envs=settings.num_envs,
         segment_steps=settings.segment_steps,
         total_env_steps=settings.total_env_steps,
         state_floats=0 if memory is None else memory.column_width(settings.segment_steps),

@@ -80,7 +80,7 @@ def set_numeric_threads(count: int) -> None:
 def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
     """Create `num_envs` copies of the run's environment; `extra` overrides its options. Raises SetupError."""
     from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
-    from runtime.rl.envs.base import HoldsProcesses
+    from runtime.rl.envs.base import HoldsCopies
     from runtime.rl.envs.registry import make_vector_env
 
     options = {**training.environment_options, **extra}
@@ -92,7 +92,7 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
         try:
             return EncodedVectorEnv(env, encoding.load(env.obs_space.images), encoding.name)
         except ValueError:
-            if isinstance(env, HoldsProcesses):
+            if isinstance(env, HoldsCopies):
                 env.close()
             raise
     except (TypeError, ValueError) as error:
@@ -109,6 +109,15 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
         return make_plan(training, env.obs_space, env.action_space, layers, network_of(training, env.obs_space))
     except ValueError as error:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def plan_of(training: settings.Settings) -> Plan:
+    """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError."""
+    from runtime.rl.envs.base import closing_env
+
+    env = make_environment(training, 1, {})
+    with closing_env(env, lambda: False):
+        return environment_plan(training, env)
 
 
 def network_of(training: settings.Settings, obs: ObsSpace) -> OwnNetwork | None:

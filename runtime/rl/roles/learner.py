@@ -29,8 +29,8 @@ from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.data_parallel import assemble
+from runtime.rl.algos.gradient_server import GradientServer
 from runtime.rl.algos.method_config import ReplayConfig
-from runtime.rl.algos.sgd_server import GradientServer
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
@@ -49,7 +49,7 @@ from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
 from runtime.rl.roles.experience import Experience
-from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
@@ -63,7 +63,9 @@ FAREWELL_SECONDS: Final = (2.0, 5.0)
 VERSIONS_AHEAD: Final = 64
 """Policy versions reserved by one journal entry; a kill skips at most this many numbers."""
 STOPPED_UPLOAD_SECONDS: Final = 4.0
-"""Longest wait of a stopped learner for the upload of its last checkpoint; less than the usual grace period."""
+"""Longest wait of a stopped learner for the upload of its last checkpoint: less than the usual grace period."""
+FIRST_CHECKPOINT_SECONDS: Final = 5.0
+"""Longest time from the start to the first checkpoint of a run that has data."""
 LOCK_SECONDS: Final = 5.0
 """Longest wait for the folder's lock, which the previous learner may still hold."""
 
@@ -104,8 +106,7 @@ class Learner:
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
-        env = make_environment(settings, 1, {})
-        plan = self._plan = environment_plan(settings, env)
+        plan = self._plan = plan_of(settings)
         devices = _devices(settings)
         self._device = devices[0]
         self._usage = DeviceMeter(devices)
@@ -123,6 +124,8 @@ class Learner:
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
+        self._has_saved = bool(checkpoints.names())
+        """There is a checkpoint to go on from."""
         is_given = self._begin_with_policy()
         self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
         """True if a policy is published before the first update; off-policy methods start with random actions."""
@@ -186,7 +189,7 @@ class Learner:
         if settings.resume_from is not None and not checkpoints.names():
             place = open_store(settings.resume_from)
             if (name := bring_newest(place, folder, self._console.say)) is None:
-                raise SetupError(f"resume_from: there is no whole checkpoint in {place.url}")
+                raise SetupError(f"resume_from: there is no complete checkpoint in {place.url}")
             self._console.say(f"begins with {name} of {place.url}")
         elif mirror is not None and (names := checkpoints.names()):
             mirror.offer(names[-1])  # an earlier process may have ended before the upload
@@ -201,6 +204,11 @@ class Learner:
         journal = read_journal(self._folder)
         if checkpoint is None:
             counters, accounts = next_epoch(None, journal, time.time()), Accounts()
+            if journal.updates or journal.env_steps:
+                self._console.say(
+                    f"begins anew: there is no checkpoint, so the {journal.updates} updates and "
+                    f"{journal.env_steps} env steps are lost; workers that still run send again what they have"
+                )
         else:
             try:
                 saved, accounts, notes = unpack(checkpoint, self._method, self._store)
@@ -246,7 +254,7 @@ class Learner:
         if place is None or self._counters.updates:
             return False
         run = open_run(place, "", self._console.say)
-        plan = environment_plan(run.settings, make_environment(run.settings, 1, {}))
+        plan = plan_of(run.settings)
         if plan.shape != self._plan.shape:
             raise SetupError(
                 f"init_policy: the policy of {run.checkpoint.name} has another network: {plan.shape}, and this run "
@@ -283,7 +291,7 @@ class Learner:
             now = time.monotonic()
             if self._metrics.is_due(now):
                 self._record()
-            if not self._saver.is_busy and now - self._saved >= self._settings.checkpoint_seconds:
+            if not self._saver.is_busy and now - self._saved >= self._checkpoint_seconds:
                 self._checkpoint()
         self._publisher.deliver_all()
         end = self._end()
@@ -325,7 +333,7 @@ class Learner:
         try:
             return StatusServer(address, self._status_fields)
         except OSError as error:
-            self._console.say(f"nobody can ask this learner for its status at {address}: {error}")
+            self._console.say(f"the status server could not listen on {address}: {error}")
             return None
 
     def _status_fields(self) -> dict[str, Any]:
@@ -452,10 +460,17 @@ class Learner:
         self._journalled_version = self._counters.policy_version + ahead
         write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
+    @property
+    def _checkpoint_seconds(self) -> float:
+        """Time between two checkpoints. The first one comes early: without any, a restart loses all."""
+        seconds = self._settings.checkpoint_seconds
+        is_first = not self._has_saved and (self._counters.updates > 0 or self._env_steps > 0)
+        return min(seconds, FIRST_CHECKPOINT_SECONDS) if is_first else seconds
+
     def _checkpoint(self) -> None:
-        """Take the snapshot for a checkpoint; the writer's thread copies and saves it."""
-        self._saved = time.monotonic()
-        is_read = self._settings.collect == "dataset"  # a dataset's contents need no copy
+        """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
+        self._saved, self._has_saved = time.monotonic(), True
+        is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
         cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)
@@ -485,7 +500,8 @@ class Learner:
         own = self._collector.metric_fields() if self._collector is not None else {}
         # Together: a segment that arrived in between would be in the accounts but not in the env steps.
         env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
-        figures = {**counts, **own, **self._usage.report()}
+        # Apart: env steps never fall, and after a restart the networks may have learned from fewer.
+        figures = {"learned_env_steps": env_steps, **counts, **own, **self._usage.report()}
         last = self._metrics.evaluation
         self._watch.update(
             env_steps, self._counters.updates, figures["mean_return"] if last is None else last.eval_return

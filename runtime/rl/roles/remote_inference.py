@@ -37,7 +37,7 @@ def remote_inference(
         precision=settings.precision,
         captures=settings.cuda_graphs,
         threads=context.threads,
-        max_rows=settings.copies,
+        max_rows=settings.num_envs,
     )
     address_of(endpoint)  # raises an address error here and not in the process
     try:
@@ -54,7 +54,7 @@ def remote_inference(
 
 def remote_policy(context: Context, plan: Plan, name: bytes) -> RemotePolicy:
     """Return a worker's connection to its learner's policy; `name` is the same as in the exchange."""
-    shapes = shapes_of(plan.shape, context.settings.copies)
+    shapes = shapes_of(plan.shape, context.settings.num_envs)
     channel = QuestionChannel(context.endpoint, name, shapes.answer_bytes, curve_keys.peer_keys(context))
     return RemotePolicy(channel, shapes, _proof(context))
 

@@ -1,7 +1,7 @@
 """Checks training settings before a launch: finds errors that a learner would report, without starting one.
 
-It opens no socket, starts no simulator and creates no Gymnasium environment: ids are only looked up. A user-defined
-class is created, as its learner would do.
+`check_settings` opens no socket, starts no simulator and makes no environment of Gymnasium: an id is looked up.
+A class of one's own is made, as its learner would make it. `try_environment` makes the environment once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from runtime.base import environments
 from runtime.base.errors import SetupError
+from runtime.rl.envs.base import HoldsProcesses
 from runtime.rl.roles.launch_context import network_of
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -44,11 +47,38 @@ def check_settings(training: Settings) -> None:
         raise SetupError(str(error)) from error
 
 
+def try_environment(training: Settings) -> None:
+    """Make one copy of the environment, reset it and take a step. SetupError says what failed.
+
+    Simulators are not started, and weights of an encoder may be readable in the workers alone.
+    """
+    from runtime.rl.roles.launch_context import environment_plan, make_environment
+
+    name, options = training.environment, dict(training.environment_options)
+    # A process for each copy would only hide the error of the one that is made here.
+    options.pop(environments.PROCESSES, None)
+    if environments.has_processes(name, options) and not name.startswith(environments.ENVPOOL):
+        return
+    plain = replace(training, environment_options=options, encoder=None, num_envs=1, collect="workers")
+    env = make_environment(plain, 1, {})
+    try:
+        env.reset(0)
+        env.step(env.action_space.at_random(1, np.random.default_rng(0)))
+    # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
+    except Exception as error:
+        raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
+    finally:
+        if isinstance(env, HoldsProcesses):
+            env.close()
+    if training.encoder is None and training.collect != "dataset":
+        environment_plan(training, env)
+
+
 def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
     """Return the spaces of the environment; None if only the environment itself knows them."""
     name, options = training.environment, training.environment_options
     if not environments.is_possible(name):
-        raise ValueError(f"there is no environment {name!r}. {environments.suggestion(name)}")
+        raise ValueError(f"unknown environment {name!r}. {environments.suggestion(name)}")
     if name == "l2r":
         from runtime.rl.envs.l2r_options import L2ROptions
         from runtime.rl.envs.racing_rules import RacingRules

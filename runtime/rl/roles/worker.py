@@ -23,17 +23,17 @@ from runtime.base.signals import Stop
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.learner_client import LearnerClient
 from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
+from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.plan import Plan
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
-from runtime.rl.roles.copies import with_measured_copies
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
-from runtime.rl.roles.worker_gradients import ExampleGradients, HasExamples, RolloutGradients
+from runtime.rl.roles.step_watch import StepWatch
+from runtime.rl.roles.worker_gradients import RolloutGradients
 
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
@@ -47,15 +47,17 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     settings = context.settings
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
-    if settings.measures_copies:
-        context = with_measured_copies(context, console)
-        settings = context.settings
-    env = make_environment(settings, settings.copies, {})
+    env = make_environment(settings, settings.num_envs, {})
+    with closing_env(env, stop.is_set):
+        _collect(context, env, stop, console)
+
+
+def _collect(context: Context, env: VectorEnv, stop: Stop, console: Console) -> None:
+    settings = context.settings
     plan = environment_plan(settings, env)
     folder = settings.record_experience
     actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference
     with (
-        closing_env(env, stop.is_set),
         LearnerClient(
             context, actor, plan.layout, plan.segment_transitions, console, wants_weights=wants_weights
         ) as peer,
@@ -96,16 +98,25 @@ class RolloutWorker:
         self._rollout: Rollout | None = None
         self._clip_rewards = context.settings.clip_rewards
         self._recorder = recorder
-        self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
+        self._segment_steps, self._seed = context.settings.segment_steps, int(seeds[1])
         self._console = console
         self._gpu = GpuMeter(*own_devices(os.environ))
         self._recorded = time.monotonic()
         self._episodes = 0
         self._returns: deque[tuple[int, float]] = deque(maxlen=16)
+        self._watch = StepWatch(
+            context.settings.environment, lambda: peer.exchange(0.0), self._record_within_step, console
+        )
 
     def loop(self, stop: Stop) -> None:
         """Collect until the run is done or `stop` is set."""
+        with self._watch:
+            self._loop(stop)
+
+    def _loop(self, stop: Stop) -> None:
         peer = self._peer
+        with self._watch.foreign():  # the first reset may take as long as any step
+            self._collect = self._collector(self._segment_steps, self._seed)
         while not stop.is_set() and peer.session.done is None:
             is_too_old = self._remote is None and peer.is_too_old
             # Without credit the worker waits instead of stepping: a waiting segment would only become stale.
@@ -128,7 +139,8 @@ class RolloutWorker:
                 return
             self._remote_outputs, self._peer.policy_version = answer
         try:
-            finished = self._collect(self._peer.policy_version)
+            with self._watch.foreign():
+                finished = self._collect(self._peer.policy_version)
         except _OvertakenError:
             return  # not stepped; the loop fetches the newest weights and tries again
         self._peer.env_steps += self._steps_each
@@ -142,12 +154,6 @@ class RolloutWorker:
         """Return a function that takes one step with the policy of a version, and returns full segments."""
         plan, env = self._plan, self._env
         self._steps_each = env.num_envs
-        if isinstance(plan.config, SGDConfig):
-            if not isinstance(env, HasExamples):
-                raise SetupError("sgd learns from examples, and this environment has none; digits has")
-            examples = ExampleGradients(env, plan.config.batch_size, seed)
-            self._steps_each = plan.config.batch_size
-            return lambda version: examples.step(self._peer.actor, version)
         if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
             from runtime.rl.algos.impala import Impala  # imports torch, which no other worker needs
 
@@ -198,6 +204,11 @@ class RolloutWorker:
             return self._peer.actor.draw_with_log_prob(outputs, self._rng)
         return self._peer.actor.draw(outputs, self._rng), None
 
+    def _record_within_step(self) -> None:
+        """Write a record from the watch's thread, while the environment is at work."""
+        if not isinstance(self._env, HoldsProcesses):  # its report is not made for two threads
+            self._record()
+
     def _record(self) -> None:
         self._recorded = time.monotonic()
         count = sum(episodes for episodes, _ in self._returns)
@@ -210,5 +221,6 @@ class RolloutWorker:
             "policy_version": self._peer.policy_version,
             **(self._env.report() if isinstance(self._env, HoldsProcesses) else {}),
             **self._gpu.report(),
+            **self._watch.fields(),
         }
         self._console.record(record("worker", fields))

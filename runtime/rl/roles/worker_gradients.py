@@ -1,12 +1,11 @@
-"""Worker's half of a distributed update: gradients on examples, or on rollouts of an environment.
+"""Worker's half of a distributed update: IMPALA's gradients on rollouts, and a cross entropy for parameter servers.
 
-Example gradients are computed in NumPy. Rollout gradients import torch, so such a worker needs as much memory as a
-learner.
+Gradients on rollouts import torch, so such a worker needs as much memory as a learner; a cross entropy is NumPy.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,30 +21,6 @@ from runtime.rl.roles.rollout import Act, FinishedSegment, Rollout
 
 if TYPE_CHECKING:
     from runtime.rl.algos.impala import Impala
-
-
-@runtime_checkable
-class HasExamples(Protocol):
-    """Environment with labelled examples, for supervised learning."""
-
-    def examples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Draw `count` training observations, (count, width), and their labels."""
-
-
-class ExampleGradients:
-    """Computes gradients of the cross entropy on examples, in NumPy."""
-
-    def __init__(self, env: HasExamples, batch_size: int, seed: int) -> None:
-        self._env = env
-        self._count = batch_size
-        self._rng = np.random.default_rng(seed)
-
-    def step(self, actor: NumpyActor, version: int) -> FinishedSegment:
-        """Compute one gradient with the weights of `version`."""
-        obs, labels = self._env.examples(self._count, self._rng)
-        gradient, num_correct, _ = cross_entropy_gradient(actor, obs, labels)
-        # Each example counts as an episode and its correctness as the return, so the mean return is the accuracy.
-        return gradient_segment(_finite(gradient), version, self._count, float(num_correct))
 
 
 class RolloutGradients:

@@ -31,7 +31,7 @@ def add_parser(roles: Any) -> None:
     parser = roles.add_parser("simulators", help="see to the simulators of this pod's worker")
     what = parser.add_subparsers(dest="what", required=True, metavar="status|restart|signal|frame")
     what.add_parser("status", help="how each of them is, as JSON")
-    restart = what.add_parser("restart", help="end one; the worker starts it anew for the next episode")
+    restart = what.add_parser("restart", help="end one; the worker restarts it for the next episode")
     signal = what.add_parser("signal", help="send one a signal")
     signal.add_argument("signal", help="its name or number, such as USR1")
     image = what.add_parser("frame", help="one camera image as a binary PPM")
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from runtime.sim.wire.errors import SimulatorError
 
     if not (pod_id := os.environ.get(contract.ENV_POD_ID, "")):
-        print(f"l2r-runtime: this is no pod: {contract.ENV_POD_ID} is not set", file=sys.stderr)
+        print(f"l2r-runtime: this process is not in a pod: {contract.ENV_POD_ID} is not set", file=sys.stderr)
         return contract.EXIT_USAGE
     try:
         if options.what == "frame":
@@ -69,7 +69,7 @@ def frame(pod_id: str, index: int, camera: str, width: int) -> None:
     simulators = send_request({"do": "status"}, pod_id)["simulators"]
     facts = next((simulator for simulator in simulators if simulator["index"] == index), None)
     if facts is None:
-        raise ControlSocketError(f"there is no simulator {index}: there are {len(simulators)}, numbered from 0")
+        raise ControlSocketError(f"simulator {index} does not exist: there are {len(simulators)}, numbered from 0")
     if "host" not in facts:
         raise ControlSocketError(f"simulator {index} is {facts['state']}: there is nothing to see")
     sys.stdout.buffer.write(ppm(smaller(picture(facts, camera), width)))

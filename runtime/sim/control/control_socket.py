@@ -152,7 +152,7 @@ class _ControlSocketServer:
         # JSON's true is an int in Python: it would select simulator 1.
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(sessions):
             last = len(sessions) - 1
-            raise ControlSocketError(f"there is no simulator {number!r}: they are numbered from 0 to {last}")
+            raise ControlSocketError(f"simulator {number!r} does not exist: they are numbered from 0 to {last}")
         return sessions[number]
 
     def _status(self) -> list[dict[str, Any]]:
@@ -209,7 +209,7 @@ class _Handler(socketserver.StreamRequestHandler):
         except (ControlSocketError, SimulatorError) as error:
             answer = {"error": str(error)}
         except ValueError:
-            answer = {"error": "that is no question in JSON"}
+            answer = {"error": "the request is not valid JSON"}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
@@ -221,7 +221,7 @@ def _signal_number(value: object) -> int:
             return signal.Signals(int(name))
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except (ValueError, KeyError) as error:
-        raise ControlSocketError(f"there is no signal {value!r}") from error
+        raise ControlSocketError(f"unknown signal {value!r}") from error
 
 
 def _make_private(path: Path) -> None:

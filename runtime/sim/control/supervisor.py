@@ -161,7 +161,7 @@ class SimulatorSupervisor:
         until = time.monotonic() + delay
         while (left := until - time.monotonic()) > 0:
             if not is_wanted():
-                raise StartError("the simulator is not wanted any more")
+                raise StartError("the simulator is no longer needed")
             time.sleep(min(left, POLL_SECONDS))
 
     def _try_start(self, is_wanted: Callable[[], bool]) -> Failure | None:
@@ -194,13 +194,13 @@ class SimulatorSupervisor:
         with Controller(handle.addresses.host, handle.addresses.control) as controller:
             while (left := deadline - time.monotonic()) > 0:
                 if not is_wanted():
-                    raise StartError("the simulator is not wanted any more")
+                    raise StartError("the simulator is no longer needed")
                 if (failure := handle.ended()) is not None:
                     return failure
                 try:
                     controller.call(rpc_methods.get_level(), timeout_seconds=min(left, patience))
                 except (CallRefusedError, BadReplyError) as error:
-                    return Failure(Cause.NOT_READY, f"the simulator is no simulator: {error}")
+                    return Failure(Cause.NOT_READY, f"the process does not answer like a simulator: {error}")
                 except CallTimeoutError as error:
                     problem, patience = str(error), 2 * patience  # responses are slow while a level loads
                 except CallError as error:

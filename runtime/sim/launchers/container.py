@@ -85,7 +85,9 @@ class SimulatorContainer(SimulatorHandle):
                 state = self._inspect()["State"]
             except EngineError as error:
                 if error.status == 404:
-                    self._failure = Failure(Cause.KILLED, "the simulator's container was removed by somebody else")
+                    self._failure = Failure(
+                        Cause.KILLED, "the simulator's container was removed by another program"
+                    )
                 return self._failure
             if state["Status"] in ("exited", "dead"):
                 self._last_words = self._read_tail(20)

@@ -221,7 +221,7 @@ class Shim:
         try:
             user = pwd.getpwnam(settings["user"]) if settings["user"] else None
         except KeyError:
-            return f"there is no user {settings['user']!r} here"
+            return f"the user {settings['user']!r} does not exist here"
         read_output, write_output = os.pipe()
         # Closed by a successful exec (pipes are not inheritable): end of file without a text means that it runs.
         read_error, write_error = os.pipe()
@@ -260,7 +260,7 @@ class Shim:
         # A change of user clears the death signal, so it is set last; our parent may have ended before that.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            raise OSError(errno.ESRCH, "the supervisor is gone")
+            raise OSError(errno.ESRCH, "the supervisor has ended")
         if settings["cwd"]:
             os.chdir(settings["cwd"])
         for source, descriptor in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):

@@ -52,7 +52,7 @@ class SimulatorSidecar(SimulatorHandle):
         named = folder or os.environ.get(contract.ENV_SIDECAR)
         if not named:
             raise StartError(
-                "no simulator stands beside this process: kind sidecar is for pods of Kubernetes; "
+                "this pod has no simulator container: kind sidecar is for Kubernetes pods; "
                 "elsewhere choose reference, command or container"
             )
         self.addresses = Addresses.of(None)
@@ -76,7 +76,7 @@ class SimulatorSidecar(SimulatorHandle):
     def _ended(self) -> Failure | None:
         state = self._state()
         if state.number > self._number:
-            return Failure(Cause.KILLED, "the simulator's container was started anew")
+            return Failure(Cause.KILLED, "the simulator's container was restarted")
         if state.number == self._number and state.code is not None:
             return ProcessEnd.of_code(state.code).failure()
         return None

@@ -13,14 +13,14 @@ from typing import Final
 KINDS: Final = {
     "hang": "stops doing anything, and ignores SIGTERM as a hung process does",
     "deaf": "stops answering on the control port, poses go on",
-    "freeze": "stops sending poses, the control port goes on answering",
+    "freeze": "stops sending poses, the control port still answers",
     "crash": "dies of SIGSEGV",
-    "killed": "dies of SIGKILL, as if by somebody else",
+    "killed": "dies of SIGKILL, as if sent by another program",
     "exit": "ends with code 3",
     "slow": "answers control calls after 3 s",
     "refuse": "never listens on the control port",
-    "garbage": "answers, poses and frames that are none",
-    "ignore-sigterm": "goes on at SIGTERM, from the start on",
+    "garbage": "malformed answers, poses and frames",
+    "ignore-sigterm": "ignores SIGTERM, from the start",
     "grandchild": "leaves behind a process in a session of its own that ignores SIGTERM, from the start on",
 }
 """Description of each kind. Unless it says "from the start on", a fault begins some seconds after a level was
@@ -44,13 +44,13 @@ class Fault:
         """Parse ``KIND`` or ``KIND@SECONDS``. Raises ValueError with the allowed kinds."""
         kind, at, after = text.partition("@")
         if kind not in KINDS:
-            raise ValueError(f"there is no fault {kind!r}; known are {', '.join(KINDS)}")
+            raise ValueError(f"unknown fault {kind!r}; the faults are {', '.join(KINDS)}")
         try:
             seconds = float(after) if at else DEFAULT_SECONDS
         except ValueError:
             seconds = -1.0
         if not 0 <= seconds < 1e6:
-            raise ValueError(f"fault {kind}: {after!r} is no number of seconds")
+            raise ValueError(f"fault {kind}: {after!r} is not a number of seconds")
         return cls(kind, seconds)
 
 

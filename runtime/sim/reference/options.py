@@ -41,7 +41,9 @@ def add_parser(roles: Commands) -> None:
     add("--vehicles", type=int, default=1, help="cars, each with ports 10 further on")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--realtime", dest="fast", action="store_false", help="100 poses a second (the default)")
-    pace.add_argument("--fast", action="store_true", help="a tenth of a second for each action, at once")
+    pace.add_argument(
+        "--fast", action="store_true", help="simulate each action (a tenth of a second) without waiting"
+    )
     parser.set_defaults(fast=False)
     add("--fps", type=float, default=30.0, help="frames of each camera in a simulated second (%(default)s)")
     add("--seed", type=int, default=0, help="of sensor noise and the ground's texture")

@@ -74,7 +74,7 @@ class ControlMethods:
 
     def _call(self, method: str, params: Any) -> Any:
         if (handler := self._methods.get(method)) is None:
-            raise RpcRefusal(NO_METHOD, f"there is no method {method[:100]!r}")
+            raise RpcRefusal(NO_METHOD, f"unknown method {method[:100]!r}")
         if not isinstance(params, dict | None):
             raise RpcRefusal(INVALID_PARAMS, "params must be an object")
         try:
@@ -85,7 +85,7 @@ class ControlMethods:
     def _vehicle(self, params: Mapping[str, Any]) -> int:
         number = params.get("veh_id", 0)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.world.cars):
-            raise ParameterError(f"there is no vehicle {number!r}")
+            raise ParameterError(f"unknown vehicle {number!r}")
         return number
 
     def _car(self, params: Mapping[str, Any]) -> Car:
@@ -94,7 +94,7 @@ class ControlMethods:
     def _sensor(self, params: Mapping[str, Any]) -> Sensor:
         sensors, name = self.sensors[self._vehicle(params)], params.get("sensor_name")
         if not isinstance(name, str) or name not in sensors:
-            raise ParameterError(f"there is no sensor {name!r}; there are {', '.join(sensors)}")
+            raise ParameterError(f"unknown sensor {name!r}; the sensors are {', '.join(sensors)}")
         return sensors[name]
 
     def _open_level(self, params: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class ControlMethods:
             self.world.open(level if isinstance(level, str) else "")
         except KeyError as error:
             levels = ", ".join(self.world.levels())
-            raise ParameterError(f"there is no level {level!r}; there are {levels}") from error
+            raise ParameterError(f"unknown level {level!r}; the levels are {levels}") from error
         self._apply()
 
     def _reset_level(self, _: Mapping[str, Any]) -> None:

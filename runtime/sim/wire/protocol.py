@@ -71,11 +71,11 @@ class Action:
         """Return the datagram. Raises WireError for values outside the protocol's bounds."""
         if not (-1.0 <= self.steering <= 1.0 and MIN_ACCELERATION <= self.acceleration <= MAX_ACCELERATION):
             raise WireError(
-                f"steering {self.steering} and acceleration {self.acceleration} must lie within [-1, 1] and "
+                f"steering {self.steering} and acceleration {self.acceleration} must be within [-1, 1] and "
                 f"[{MIN_ACCELERATION:g}, {MAX_ACCELERATION:g}] m/s^2"
             )
         if self.gear not in (NEUTRAL, DRIVE, REVERSE, PARK):
-            raise WireError(f"gear {self.gear} is none of 0 (neutral), 1 (drive), 2 (reverse) and 3 (park)")
+            raise WireError(f"gear {self.gear} is not one of 0 (neutral), 1 (drive), 2 (reverse) and 3 (park)")
         return _ACTION.pack(self.steering, self.acceleration, self.gear)
 
     @classmethod
@@ -189,7 +189,7 @@ def reply_of(text: str | bytes) -> RpcReply:
     except ValueError as error:
         raise WireError("an answer that is not JSON") from error
     if not isinstance(document, dict):
-        raise WireError("an answer that is no JSON object")
+        raise WireError("the answer is not a JSON object")
     number = document.get("id")
     if type(number) is not int:  # not isinstance: true is an int in Python
         raise WireError("an answer without the id of a request")

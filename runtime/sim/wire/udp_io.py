@@ -144,7 +144,7 @@ class Receiver:
         except Exception as error:  # noqa: BLE001  (the owners of the sources raise it)
             reason = unexpected_reason(error)
             with self._lock:
-                self._problem = f"poses and images cannot be received any more ({reason}); start this process again"
+                self._problem = f"poses and images can no longer be received ({reason}); restart this process"
                 for fileno in [*self._on_error]:
                     self._fail(fileno, error)
 
@@ -176,7 +176,7 @@ class ActionBounds:
             and 0.0 <= self.max_acceleration <= protocol.MAX_ACCELERATION
         ):
             raise SimulatorSpecError(
-                f"action bounds {self} must lie within steering [-1, 1] and acceleration "
+                f"action bounds {self} must be within steering [-1, 1] and acceleration "
                 f"[{protocol.MIN_ACCELERATION:g}, {protocol.MAX_ACCELERATION:g}] m/s^2, and contain 0"
             )
 
@@ -328,9 +328,7 @@ class Observations:
 
     def _note(self, source: str, error: Exception) -> None:
         """Record that a source can no longer be read: its newest value would never change again."""
-        self.problem = (
-            self.problem or f"the simulator's {source} cannot be read any more: {unexpected_reason(error)}"
-        )
+        self.problem = self.problem or f"the simulator's {source} can no longer be read: {unexpected_reason(error)}"
 
     def _read_frame(self, camera: CameraReceiver) -> None:
         if camera.receive():

@@ -80,6 +80,7 @@ class Cli:
             "XDG_CONFIG_HOME": str(home / "config"),
             "TERM": "xterm-256color",
             "PYTHONWARNINGS": "error",
+            "L2RTUI_READY_SECONDS": "0.5",
         }
         self._terminals: list[Terminal] = []
 

@@ -235,7 +235,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
             "racing-sac-s0 has no pod nothing: its sets are learner, w, eval",
         ),
         (("logs", "nothing"), 1, "Nothing is named 'nothing'"),
-        (("logs", "lidar-ppo", "--grep", "("), 2, "--grep '(' is no regular expression"),
+        (("logs", "lidar-ppo", "--grep", "("), 2, "--grep '(' is not a regular expression"),
         (("logs", "lidar-ppo", "--since", "soon"), 2, "--since 'soon' is no time."),
         (("metrics", "nothing"), 1, "There is no run 'nothing': the runs are lidar-ppo"),
         (("metrics", "nothing", "-w"), 1, "There is no run 'nothing'"),
@@ -379,7 +379,7 @@ def test_yes_goes_ahead_with_a_live_line(cli):
 def test_force_wants_its_word_in_full(cli):
     for typed, code in (("y\r", 1), ("force\r", 0)):
         terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--force", "--backend", "demo")
-        assert "Their processes may live on" in terminal.read_until("[type force to go ahead]")
+        assert "without waiting for their processes" in terminal.read_until("[type force to go ahead]")
         terminal.type(typed)
         assert terminal.finish() == code
 

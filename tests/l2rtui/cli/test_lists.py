@@ -117,7 +117,7 @@ def test_a_pod_that_does_not_fit_its_place_is_named_with_a_sentence(capsys, monk
         (("slots", "--run", "x*"), "None of 96 slots matches by run: the runs are lidar-ppo, racing-sac-s0,"),
         (("nodes", "x*"), "None of 3 nodes matches by name: the names are phortx1, phortx2, phortx3."),
         (("nodes", "-l", "zone=b"), "None of 3 nodes matches by label."),
-        (("pods", "--node", "phortx3", "--run", "lidar-ppo"), "None of 24 pods matches all of that at once."),
+        (("pods", "--node", "phortx3", "--run", "lidar-ppo"), "None of 24 pods matches all of these arguments."),
         (("metrics", "--owner", "nobody"), "None of 3 runs matches by owner"),
     ],
 )
@@ -228,7 +228,7 @@ def test_trouble_is_said_once_and_so_is_its_end():
         writer.show(documents, trouble)
     assert talk.getvalue().splitlines() == [
         "warning: nothing answers",
-        "What is listed is of this moment again.",
+        "The list is up to date again.",
     ]
     assert len(stream.getvalue().splitlines()) == 2
 
@@ -320,10 +320,10 @@ async def test_a_watch_that_is_lost_is_said_and_goes_on(monkeypatch):
     await until(lambda: stream.getvalue().count("added") == 3)
     backend.outage = "the cable is out"
     backend.advance(1)
-    await until(lambda: "the watch is lost, what is listed is old: the cable is out" in talk.getvalue())
+    await until(lambda: "the watch is lost, the list is out of date: the cable is out" in talk.getvalue())
     backend.outage = ""
     backend.put_node(Node("phortx9"))
-    await until(lambda: "What is listed is of this moment again." in talk.getvalue())
+    await until(lambda: "The list is up to date again." in talk.getvalue())
     await until(lambda: stream.getvalue().count("added") == 4)
     assert "gone" not in stream.getvalue()  # an outage removes nothing
     following.cancel()

@@ -278,7 +278,7 @@ def test_ctrl_c_during_a_launch_takes_everything_back(local, spec):
     launching.read_until("[1/4] create Run t")
     os.killpg(launching.process.pid, signal.SIGINT)  # the effect of Ctrl-C in a terminal
     assert launching.finish() == 130
-    assert "What was started was taken back; nothing is left." in launching.text
+    assert "The launch was rolled back; nothing is left." in launching.text
     assert processes_of(local.home) == []
     assert local.json("runs") == []
 
@@ -332,7 +332,7 @@ def test_a_second_ctrl_c_is_told_to_wait(local):
         out = launching.stdout.read()
     assert (launching.returncode, out) == (130, "")
     assert "Still clearing up, one moment." in said
-    assert "What was started was taken back; nothing is left." in said
+    assert "The launch was rolled back; nothing is left." in said
     assert processes_of(local.home) == []
     assert local.json("runs") == []
 

@@ -70,7 +70,7 @@ def test_damaged_reservations_are_said_and_kept_aside(command, tmp_path, text):
         (("reserve", "nowhere", "--for", "1h"), EXIT_USAGE, "There is no slot nowhere"),
         (("reserve", "nowhere/0"), EXIT_USAGE, "reserve needs a time. Add --for 4h"),
         (("reserve", "--for", "1h"), EXIT_USAGE, "reserve needs the slots"),
-        (("reserve", "nowhere", "--for", "soon"), EXIT_USAGE, "'soon' is no duration"),
+        (("reserve", "nowhere", "--for", "soon"), EXIT_USAGE, "'soon' is not a duration"),
         (("unreserve", "--yes"), EXIT_USAGE, "unreserve needs the slots, or --mine"),
         (("unreserve", "--mine", "--yes"), EXIT_FAILED, "None of these slots is reserved"),
         (("reserve", "nowhere", "--for", "1h", "--readonly"), EXIT_REFUSED, "is read-only here"),

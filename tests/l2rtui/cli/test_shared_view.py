@@ -39,7 +39,7 @@ def test_the_command_line_wins_over_the_place_of_the_view():
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "is no file, and no link of a view"),
+        (None, "is neither a file nor a link of a view"),
         (b"", "no link of a view"),
         (b"\xff\xfe", "holds no link of a view"),
         (b"x" * (MAX_CHARS + 100), "4096 at most"),
@@ -59,5 +59,5 @@ def test_files_that_hold_no_view_are_refused_in_a_sentence(tmp_path, capsys, con
 def test_a_pipe_is_not_waited_for(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     assert main(["--view", str(tmp_path / "pipe")]) == 2
-    assert "is no file" in capsys.readouterr().err
+    assert "is neither a file" in capsys.readouterr().err
     assert main(["--view", "l2rtui:erase?all=1"]) == 2

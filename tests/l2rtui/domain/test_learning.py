@@ -20,7 +20,7 @@ from l2rtui.domain.metrics import (
     RunMetrics,
 )
 from l2rtui.domain.queue.tickets import QUEUED
-from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state
+from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state, lost_pod
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Phase
 from l2rtui.domain.workload import Kind, Role
@@ -82,7 +82,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
             (replace(LEARNER, reason=CRASH_LOOP, exit_code=65),),
             NO_REPORTS,
             Learning.DIVERGED,
-            "its numbers are not finite any more: lower the learning rate, or bound the rewards; r-l fails again",
+            "its numbers are no longer finite: lower the learning rate, or bound the rewards; r-l fails again",
         ),
         (
             RUN,
@@ -185,7 +185,7 @@ def test_a_learner_that_ended_with_numbers_that_are_not_finite_runs_again_and_is
         state = learning_state(RUN, pods, reports, NOW)
         assert state.state is Learning.DIVERGED
         assert state.reason == (
-            "its numbers are not finite any more: lower the learning rate, or bound the rewards; "
+            "its numbers are no longer finite: lower the learning rate, or bound the rewards; "
             "r-l runs, 1 restart, last ended with exit 65: see `l2rtui logs r-l`"
         )
     assert of(STEADY, pods=(again, W0, W1)).reason == "learns"
@@ -622,3 +622,74 @@ def test_a_worker_that_works_but_is_not_connected_is_named(peers, started, is_na
     state = learning_state(RUN, pods, RunReports(metrics, 0.0, {"w0": UP}, {"w0": 0.0}), NOW)
     assert state.state is Learning.LIVE
     assert ("1 of 1 worker sends nothing (r-w-0 is not connected to its learner" in state.reason) is is_named
+
+
+FAULTY = replace(W0, reason=CRASH_LOOP, ready=False, restarts=1, exit_code=66, message="X-v0: info is None")
+YOUNG = {"pods": (replace(LEARNER, started=NOW - 20), replace(W0, started=NOW - 15)), "now": NOW}
+
+
+@pytest.mark.parametrize(
+    "pod", [FAULTY, replace(FAULTY, reason="", ready=True), replace(FAULTY, role=Role.EVALUATOR)]
+)
+def test_an_environment_that_breaks_its_interface_fails_the_run_with_its_sentence(pod):
+    learning = of(pods=(LEARNER, pod, W1))
+    assert learning.state is Learning.FAILED
+    assert learning.reason.startswith("its environment is at fault: r-w-0 ")
+    assert "X-v0: info is None" in learning.reason
+    assert lost_pod(RUN, (LEARNER, pod, W1)) is pod
+    assert lost_pod(RUN, (LEARNER, replace(pod, is_terminating=True), W1)) is None
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_sole_worker_that_fails_again_and_again_is_named_before_the_first_update(is_running):
+    learner, worker = YOUNG["pods"]
+    failed = replace(worker, restarts=1, exit_code=1, message="TypeError: no wheels", started=NOW - 1)
+    if not is_running:
+        failed = replace(failed, reason=CRASH_LOOP, ready=False)
+    learning = of(NEVER, pods=(learner, failed), now=NOW)
+    assert learning.state is Learning.STARVED
+    assert learning.reason.startswith("gets no data: r-w-0 ")
+    assert "last ended with exit 1: TypeError: no wheels; see `l2rtui logs r/w`" in learning.reason
+    # One that works again, and one beside others that do, is a start as any other.
+    again = {failed.uid: replace(UP, time=NOW - 0.5)}
+    assert not is_running or of(NEVER, pods=(learner, failed), records=again, now=NOW).state is Learning.STARTING
+    both = (learner, failed, replace(W1, started=NOW - 15))
+    assert of(NEVER, pods=both, now=NOW).state is Learning.STARTING
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "reason"),
+    [
+        (
+            replace(UP, rate=0.0, step_seconds=45, longest_step_seconds=45),
+            Learning.SLOW,
+            "slow: last step took 45 s",
+        ),
+        (replace(UP, rate=0.0, stepping_seconds=30), Learning.SLOW, "slow: its present step has taken 31 s"),
+        (
+            replace(UP, rate=0.0, stepping_seconds=200, step_seconds=45, longest_step_seconds=45),
+            Learning.SLOW,
+            "slow: last step took 45 s",
+        ),
+        (
+            replace(UP, rate=0.0, stepping_seconds=300, step_seconds=45, longest_step_seconds=45),
+            Learning.STARVED,
+            "hangs: the present step of its environment has taken 5m, the longest before 45 s",
+        ),
+        (
+            replace(UP, rate=0.0, stepping_seconds=70),
+            Learning.STARVED,
+            "hangs: the present step of its environment",
+        ),
+    ],
+)
+def test_a_slow_environment_is_slow_and_hangs_only_by_its_own_past(record, state, reason):
+    pods = (LEARNER, W0)
+    learning = of(WAITS, pods=pods, records={"w0": record}, ages={"w0": 1.0})
+    assert learning.state is state
+    assert reason in learning.reason
+    if state is Learning.SLOW:
+        learner, worker = YOUNG["pods"]
+        started = of(NEVER, pods=(learner, worker), records={"w0": record}, ages={"w0": 1.0}, now=NOW)
+        assert started.state is Learning.STARTING
+        assert reason in started.reason

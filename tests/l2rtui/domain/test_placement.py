@@ -196,7 +196,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("text", GARBAGE)
 def test_pins_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match=r"names no slot|is no range|limit"):
+    with pytest.raises(ValueError, match=r"names no slot|is not a range|limit"):
         parse_pins(text)
 
 
@@ -228,7 +228,7 @@ def test_seeds_are_read(text, seeds):
     ["", ",", "a", "-1", "1-", "3-1", "1;2", "1.5", "0-5000", "\u0663", "1 2", "9" * 5000, "2147483647-2147483648"],
 )
 def test_seeds_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match=r"is no seed|is no range|limit"):
+    with pytest.raises(ValueError, match=r"is not a seed|is not a range|limit"):
         parse_seeds(text)
 
 

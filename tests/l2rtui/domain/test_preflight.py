@@ -43,7 +43,7 @@ def sentences(findings, weight):
 def test_a_plan_in_order_is_said_to_be():
     findings = judge([spec()], cluster())
     assert {finding.severity for finding in findings} == {Severity.OK}
-    assert sentences(findings, Severity.OK) == ["the name is free", "n: every slot that is asked for is free"]
+    assert sentences(findings, Severity.OK) == ["the name is free", "n: every requested slot is free"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_taken_names_are_told_from_other_refusals():
         (
             Binding.ENV,
             4,
-            "each worker has a slot of its own, and workers_per_pod counts with binding device-plugin alone",
+            "each worker has its own slot: workers_per_pod only applies with binding device-plugin",
         ),
     ],
 )
@@ -108,12 +108,16 @@ def test_a_node_whose_use_is_unknown_is_a_warning():
 @pytest.mark.parametrize(
     ("asked", "there", "words"),
     [
-        ({"cpu_cores": 1.5}, {"cpu_cores": 2.0}, "3 CPU cores are asked of n, which has 2"),
-        ({"memory_bytes": 5 * GIB}, {"memory_bytes": 8 * GIB}, "10Gi of memory are asked of n, which has 8Gi left"),
+        ({"cpu_cores": 1.5}, {"cpu_cores": 2.0}, "3 CPU cores are requested on n, which has 2"),
+        (
+            {"memory_bytes": 5 * GIB},
+            {"memory_bytes": 8 * GIB},
+            "10Gi of memory are requested on n, which has 8Gi left",
+        ),
         (
             {"memory_bytes": GIB},
             {"memory_bytes": 8 * GIB, "memory_used_bytes": 7 * GIB},
-            "2Gi of memory are asked of n, which has 1Gi left",
+            "2Gi of memory are requested on n, which has 1Gi left",
         ),
     ],
 )

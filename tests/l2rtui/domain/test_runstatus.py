@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.domain.queue.tickets import QUEUED
-from l2rtui.domain.runstatus import lost_pod, replicas_of_run, run_status
+from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, Level, Phase
+from l2rtui.domain.status import CRASH_LOOP, Level, Phase, Status
 from l2rtui.domain.workload import Role
 
 RUN = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
@@ -82,3 +82,25 @@ CRASHING = replace(LEARNER, ready=False, reason=CRASH_LOOP, restarts=3)
 def test_a_run_is_lost_with_a_pod_that_learns_and_has_no_successor(kind, pods, name):
     lost = lost_pod(replace(RUN, kind=kind), pods)
     assert (lost.name if lost else "") == name
+
+
+def test_an_evicted_pod_that_was_replaced_does_not_degrade_its_run():
+    run = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 1),))
+    evicted = PodView("a", "a", run="r", set_name="w", role=Role.WORKER, phase=Phase.FAILED, reason="Evicted")
+    successor = PodView("b", "b", run="r", set_name="w", role=Role.WORKER, phase=Phase.RUNNING, ready=True)
+    assert run_status(run, [evicted]).word == "Degraded"
+    assert run_status(run, [evicted, successor]).word == "Running"
+
+
+def test_a_run_with_pods_of_which_nothing_is_known_is_unknown():
+    run = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
+    pods = [PodView(str(n), f"p{n}", run="r", set_name="w", index=n, phase=Phase.UNKNOWN) for n in range(2)]
+    status = run_status(run, pods)
+    assert (status.word, status.level) == ("Unknown", Level.WARN)
+    assert status.sentence == "p0 is in an unknown state, and 1 more"
+
+
+def test_a_run_that_was_taken_apart_is_lost():
+    run = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),), reason="Lost", message="its Job is gone")
+    assert run_status(run, []) == Status("Lost", Level.BAD, "its Job is gone")
+    assert learning_state(run, [], NO_REPORTS, 1.0).state is Learning.FAILED

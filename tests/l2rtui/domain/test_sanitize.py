@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.log import visible_state
+from l2rtui.domain.log import last_words, visible_state
 from l2rtui.domain.sanitize import MAX_LINE, sanitize
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -156,3 +156,10 @@ def test_of_the_states_of_a_progress_bar_the_last_one_is_seen():
     assert visible_state("10 %\r20 %\r") == "20 %\r"
     assert visible_state("a line of Windows\r") == "a line of Windows\r"
     assert visible_state("plain") == "plain"
+
+
+def test_last_words_are_the_last_line_that_is_no_record():
+    lines = ["Traceback", "l2r-runtime: environment Foo-v0 is unknown", '{"l2r":"worker","time":1.5}', "  "]
+    assert last_words(lines) == "environment Foo-v0 is unknown"
+    assert last_words([]) == ""
+    assert len(last_words(["x" * 10_000])) < 1_000

@@ -47,7 +47,7 @@ def test_a_selector_means_what_it_means_to_kubectl(selector, is_match):
     "selector", ["", "=a", "gpu=a b", "gpu in a", "gpu>3", "a,,b", "!", "gpu=!x", "zone in (a"]
 )
 def test_what_is_no_selector_is_named(selector):
-    with pytest.raises(ValueError, match="is no label selector: write KEY=VALUE"):
+    with pytest.raises(ValueError, match="is not a label selector: write KEY=VALUE"):
         compile_selector(selector)
 
 

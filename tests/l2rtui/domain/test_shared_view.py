@@ -45,7 +45,7 @@ def test_any_other_text_is_a_view_or_a_sentence(text):
 @pytest.mark.parametrize(
     ("link", "sentence"),
     [
-        ("https://example.org", "no link of a view"),
+        ("https://example.org", "not a link of a view"),
         (f"{SCHEME}pane", "damaged"),
         (f"{SCHEME}run=%ff", "damaged"),
         (SCHEME + "&".join(["run=x"] * 40), "damaged"),

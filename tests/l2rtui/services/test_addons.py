@@ -1,4 +1,6 @@
-"""Add-ons: images by the digest of a registry, what stays where none answers, and a file system as a volume."""
+"""Add-ons: images by the digest of a registry, unchanged images without an answer, and a file system as a
+volume.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def manifest(image, name="plugin"):
 
 @pytest.fixture
 async def registry():
-    """A registry on this machine with one image; its address."""
+    """A registry on this machine with one image; yields its address."""
     asked = []
 
     async def answer(request):

@@ -1,4 +1,4 @@
-"""Checkpoints that learners left elsewhere: listed, fetched, compared, and what is wrong with them said."""
+"""Checkpoints that learners stored elsewhere: listed, fetched, compared, and their problems reported."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_a_run_trains_on_with_the_spec_of_who_made_the_checkpoint_also_whe
 
 
 async def test_places_that_are_none_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gs://x/y is no place for checkpoints"):
+    with pytest.raises(UsageError, match=r"gs://x/y is not a place for checkpoints"):
         Artifacts("gs://x/y")
     with pytest.raises(UsageError, match=r"s3://B_ names no bucket"):
         Artifacts("s3://B_")

@@ -1,4 +1,4 @@
-"""Curves are read back from what a learner has really written: rotated files, long files, logs of two processes."""
+"""Curves are read back from real files of a learner: rotated files, long files, logs of two processes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_without_a_file_the_log_is_read_from_its_beginning(backend, tmp_pa
 
 
 class Restarted(Folder):
-    """A learner that was restarted: its first process has a log of its own."""
+    """A learner that was restarted: its first process has a separate log."""
 
     async def logs(self, pod, query):
         if query.previous:
@@ -175,7 +175,7 @@ def test_the_store_is_bounded_and_keeps_what_is_looked_at():
         store.add(f"run{number}", json.loads(line(0)))
     assert store.of("run0").num_records == 1
     late = f"run{curves.MAX_RUNS + 1}"
-    assert store.of(late).num_records == 0  # looked at only now: it has a place, and another one lost it
+    assert store.of(late).num_records == 0  # viewed only now: it gets a place, and another one has lost it
     store.add(late, json.loads(line(1)))
     assert store.of(late).num_records == 1
     assert store.of("run0").num_records == 1

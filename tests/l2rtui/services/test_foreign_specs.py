@@ -1,4 +1,4 @@
-"""Files of other tools by every way in which kubectl reads them, jobs of operators, and both charts."""
+"""Files of other tools in every form that kubectl reads, jobs of operators, and both charts."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_job_that_cannot_be_read_says_why(load, text, words):
         load(text)
 
 
-# --- charts: Dysproz/distributed-tensorflow-helm beside helm/charts ----------------------------------------------
+# --- charts: Dysproz/distributed-tensorflow-helm and helm/charts -------------------------------------------------
 def test_the_chart_with_limits_passes_its_steps_and_folders(load):
     image = "image: {{repository: lab/tf, tag: 1.7.0}}"
     side = f"{{{{number: 2, {image}, port: {{port}}, limit: {{{{memory: 125Mi, cpu: 200m}}}}}}}}"

@@ -1,4 +1,4 @@
-"""Builds on a fake Engine: the labels that say on which image, by name and digest, an image was built."""
+"""Builds on a fake Engine: the labels with name and digest of the image on which an image was built."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(tmp_path):
 
 
 async def labels(fake, monkeypatch, source, base=""):
-    """Build both stages; return the labels of the last, after comparing those of the first."""
+    """Build both stages; return the labels of the last, after comparing them with the first stage's."""
 
     async def has_buildx():
         return False
@@ -71,7 +71,7 @@ async def test_the_engine_s_own_image_comes_before_its_registry(fake, monkeypatc
 async def test_a_base_that_was_built_here_has_a_name_and_no_digest(fake, monkeypatch, source):
     name = "registry.example/sim:5"
     fake.images[name] = {"Id": "x", "RepoDigests": [], "Config": {}}
-    fake.registry_digests[name] = DIGEST  # of an older image, perhaps
+    fake.registry_digests[name] = DIGEST  # possibly of an older image
     assert await labels(fake, monkeypatch, source, name) == (name, None)
 
 

@@ -1,4 +1,4 @@
-"""Records of runs without a learner: what several pods say becomes one picture, and nonsense becomes nothing."""
+"""Records of runs without a learner: the records of several pods are merged, and nonsense is ignored."""
 
 from __future__ import annotations
 

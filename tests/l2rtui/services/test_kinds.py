@@ -1,4 +1,4 @@
-"""Elastic jobs, parameter servers, steps and old charts in spec files: what they become, what is wrong there."""
+"""Elastic jobs, parameter servers, steps and old charts in spec files: the resulting specs, and their errors."""
 
 from __future__ import annotations
 
@@ -200,11 +200,11 @@ def test_a_program_comes_from_beside_the_spec_or_from_s3(load, tmp_path):
     [
         ("gone.py", None, "cannot be read: No such file"),
         ("t.py", b"#" * (script_source.MAX_BYTES + 1), "is larger than the 256Ki that travel with a run"),
-        ("t.py", b"\xff\xfe", "is no text in UTF-8"),
+        ("t.py", b"\xff\xfe", "is not UTF-8 text"),
         ("t.py", b"\n", "is empty"),
-        ("'a b.py'", b"x", "is no plain name of a file"),
-        ("s3://bucket", None, "is no s3://BUCKET/KEY"),
-        ("https://example.org/t.py", None, "is no s3://BUCKET/KEY"),
+        ("'a b.py'", b"x", "is not a plain file name"),
+        ("s3://bucket", None, "is not s3://BUCKET/KEY"),
+        ("https://example.org/t.py", None, "is not s3://BUCKET/KEY"),
         ("t.py, command: [python, t.py]", b"x", "write {program} where its path belongs"),
     ],
 )

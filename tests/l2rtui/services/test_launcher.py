@@ -1,6 +1,6 @@
-"""Launch, scale, kill, destroy over the in-memory cluster: refusals, taking back, and what is recorded.
+"""Launch, scale, kill, destroy over the in-memory cluster: refusals, roll-back, and records.
 
-That these work on real processes is shown by the contract suite and the command line's tests.
+The contract suite and the command line's tests show that these work on real processes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ async def test_a_failing_step_takes_the_launch_back(backend):
     prepared = await launcher.prepare(backend, wish())
 
     async with ticking(backend):
-        with pytest.raises(LaunchError, match=r"Pod r-w-2 was not started: no such command\. What was started was"):
+        with pytest.raises(
+            LaunchError, match=r"Pod r-w-2 was not started: no such command\. The launch was rolled back"
+        ):
             [step async for step in launcher.launch(backend, prepared)]
 
     snapshot = await backend.snapshot()
@@ -308,6 +310,22 @@ async def test_a_process_that_came_back_meanwhile_does_not_count_as_running_befo
     crashing = asyncio.create_task(crash())
     snapshot = await launcher.wait_running(backend, ["r"], 5)
     await crashing
+    assert snapshot.pods_of("r", "w")[0].restarts == 1
+
+
+async def test_a_pod_that_dies_later_than_a_moment_is_found_by_those_who_wait_longer(backend):
+    prepared = await launcher.prepare(backend, wish(workers=1))
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    async def crash():
+        await asyncio.sleep(3 * launcher.SETTLE_SECONDS)
+        pod = (await backend.snapshot()).pods_of("r", "w")[0]
+        backend.put_pod(replace(pod, restarts=pod.restarts + 1))
+
+    crashing = asyncio.create_task(crash())
+    snapshot = await launcher.wait_running(backend, ["r"], 20, settle_seconds=5 * launcher.SETTLE_SECONDS)
+    assert crashing.done()
     assert snapshot.pods_of("r", "w")[0].restarts == 1
 
 

@@ -1,4 +1,4 @@
-"""State of learning from one look at the logs: of learners first, of workers where they explain it."""
+"""State of learning from one look at the logs: the learners' first, the workers' if they explain it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_logs_that_cannot_be_read_in_time_or_at_all_are_no_error(backend, 
     assert {state.state for state in (await look(backend)).values()} == {Learning.UNKNOWN}
 
     async def silent(pod, query):
-        await asyncio.Event().wait()  # as a node that does not answer
+        await asyncio.Event().wait()  # like a node that does not answer
         yield
 
     backend.logs = silent
@@ -73,7 +73,7 @@ async def test_a_log_is_read_once_a_period_and_then_only_what_is_new(backend, mo
             yield log_line
 
     backend.logs = counted
-    monkeypatch.setattr(learning, "REREAD_SECONDS", 1e9)  # longer than any machine has been up: one period
+    monkeypatch.setattr(learning, "REREAD_SECONDS", 1e9)  # longer than any machine's uptime: one period
     reader = learning.LearningReader(backend)
     snapshot = await backend.snapshot()
     runs = sorted(snapshot.runs.values(), key=lambda run: run.name)

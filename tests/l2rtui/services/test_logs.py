@@ -1,4 +1,4 @@
-"""Merged logs: the order of time, filters that never hide a restart, an end when all pods are gone."""
+"""Merged logs: order of time, filters that never hide a restart, and an end once all pods are deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2rtui.services import logs
 
 
 class Scripted:
-    """The logs of a backend, written by the test: kept lines, then live ones."""
+    """The logs of a backend, written by the test: stored lines, then live ones."""
 
     def __init__(
         self, kept: dict[str, Sequence[LogLine]], live: dict[str, Sequence[LogLine | Exception]] | None = None
@@ -103,7 +103,7 @@ async def test_a_broken_stream_is_told():
 
 
 async def test_a_wrong_pattern_gets_a_sentence():
-    with pytest.raises(UsageError, match=r"--grep '\(' is no regular expression"):
+    with pytest.raises(UsageError, match=r"--grep '\(' is not a regular expression"):
         await collect(Scripted({}), LogQuery(), include="(")
 
 
@@ -122,7 +122,7 @@ async def test_streams_that_never_wait_take_turns_and_leave_time_to_others():
 
     readers = [asyncio.create_task(count(number)) for number in range(len(read))]
     while min(read) < 1_000:
-        await asyncio.sleep(0)  # would never come back from a reader that takes all it can get
+        await asyncio.sleep(0)  # would never return from a reader that takes every available line
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)

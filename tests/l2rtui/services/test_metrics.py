@@ -1,4 +1,4 @@
-"""Metric records: read what was agreed, pass over everything else."""
+"""Metric records: expected fields are read, everything else is ignored."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_learner_that_floods_its_log_without_a_record_stops_nobody(monke
     stream = metrics.follow(backend, run, metrics.learner_of(snapshot, run.name))
     first = asyncio.ensure_future(anext(stream))
     for _ in range(10):
-        await asyncio.sleep(0)  # would never come back
+        await asyncio.sleep(0)  # would never return
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first

@@ -1,4 +1,4 @@
-"""The monitor: newest wins, nothing is lost, and no outage ends it."""
+"""The monitor: the newest snapshot wins, no change is lost, and no outage ends it."""
 
 from __future__ import annotations
 

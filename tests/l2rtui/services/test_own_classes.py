@@ -1,4 +1,4 @@
-"""A method of one's own is judged by the text of its file: a class or a method that is missing, no more."""
+"""A user-defined method is checked from the text of its file: only for a missing class or a missing method."""
 
 from __future__ import annotations
 

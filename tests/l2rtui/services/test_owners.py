@@ -69,8 +69,8 @@ def test_gpu_hours_are_those_of_the_gpus_of_recorded_runs():
         record("a", "ada", 2.0, "n/0.0", "n/0.1", "n/cpu.0", "n/1.0"),  # two GPUs
         record("b", "ada", 1.0, "n/0.0", "no slot"),
         record("c", "bob", 3.0, "n/cpu.0"),
-        record("r", "eve", 0.0, "n/0.0", ended=False),  # it is there: until now
-        record("d", "eve", 0.0, "n/0.0", ended=False),  # nobody saw its end
+        record("r", "eve", 0.0, "n/0.0", ended=False),  # it exists: until now
+        record("d", "eve", 0.0, "n/0.0", ended=False),  # its end is unknown
         record("e", "ada", 5.0, "n/0.0", days=DAYS + 1.0),
         record("f", "ada", 5.0, "n/0.0", backend="docker"),
     ]

@@ -1,4 +1,4 @@
-"""What pods say of themselves: read by the kind of the record, and nothing believed but its form."""
+"""Records of pods: read by the kind of the record, and only their form is trusted."""
 
 from __future__ import annotations
 

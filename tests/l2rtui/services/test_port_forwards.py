@@ -1,4 +1,4 @@
-"""Ports that are forwarded: listed while they are open, also those of other processes, and not of dead ones."""
+"""Forwarded ports: listed while they are open, including other processes', but not dead ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POD = PodView("u", "run-w-0", run="run")
 
 
 class Inspector:
-    """Forwards to nowhere, until it is closed."""
+    """Accepts forwards without forwarding, until it is closed."""
 
     def __init__(self, *sentences: str) -> None:
         self.sentences = sentences

@@ -1,4 +1,4 @@
-"""What was destroyed can be launched again: by run, by experiment, or whatever was last."""
+"""Destroyed runs can be launched again: by run, by experiment, or the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a worker's simulators, and that an answer from a pod is believed in nothing but its form."""
+"""Requests to a worker's simulators; of an answer from a pod only the form is trusted."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ async def test_fields_of_other_types_are_passed_over(monkeypatch):
     "data", [b"", b"P6 2 2 255\n123", b"P6 99999 99999 255\n", b"P5 1 1 255\n1", b"P6 0 0 255\n"]
 )
 def test_what_is_no_image_is_refused(data):
-    with pytest.raises(BackendError, match="no image"):
+    with pytest.raises(BackendError, match="not an image"):
         decode_ppm(data)

@@ -1,4 +1,4 @@
-"""Spec files: what is right comes through whole, what is wrong gets a sentence with file, line and field."""
+"""Spec files: valid ones are read completely, errors give a sentence with file, line and field."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_a_mistake_in_pods_is_named(write, pod, sentence):
         ("workers: []\ntrain: {environment: CartPole-v1}\n", ["learner"], "device"),
         ("train: {collect: device}\n", ["learner"], "device"),
         ("workers: []\ntrain: {collect: workers}\n", ["learner"], "workers"),
-        ("workers: []\ntrain: {environment: digits}\n", ["learner"], None),
+        ("workers: []\ntrain: {environment: Acrobot-v1}\n", ["learner"], None),
         ("workers: []\nlearner: {command: [mine]}\n", ["learner"], None),
     ],
 )
@@ -335,7 +335,7 @@ def test_without_workers_a_learner_collects_by_itself_where_it_can(write, lines,
 
 def test_workers_of_a_learner_that_collects_by_itself_are_refused(write):
     text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {collect: device}\n"
-    with pytest.raises(SpecError, match="collects by itself; leave workers out"):
+    with pytest.raises(SpecError, match="the learner itself collects; leave workers out"):
         spec_file.load(write(text))
 
 
@@ -428,7 +428,7 @@ def test_patches_of_scheduling_change_which_nodes_a_set_may_have(tmp_path):
     net = LabelRule("net", "In", ("ib",))
     assert spec.sets[0].pod.scheduling == Scheduling(
         ((net, LabelRule("zone", "In", ("a", "b"))), (net, LabelRule("metadata.name", "In", ("n7",)))),
-        (Toleration("team"),),  # a list without a merge key replaces that of the run
+        (Toleration("team"),),  # a list without a merge key replaces the run's
     )
     path.write_text(yaml.safe_dump(encode.to_document(spec)))
     assert spec_file.load(str(path)).spec == spec
@@ -475,15 +475,15 @@ def test_limits_of_the_context_hold_where_the_spec_names_none(tmp_path):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("limits.wall=soon", "limits.wall: 'soon' is no duration"),
-        ("limits.gpu_hours=-1", "limits.gpu_hours: -1 is no number of hours"),
+        ("limits.wall=soon", "limits.wall: 'soon' is not a duration"),
+        ("limits.gpu_hours=-1", "limits.gpu_hours: -1 is not a number of hours"),
         ("limits.wal=1h", "there is no field limits.wal. Did you mean wall?"),
-        ("alerts.0.when=[broken]", "spec.yaml:5: alerts[0]: when: 'broken' is no state"),
+        ("alerts.0.when=[broken]", "spec.yaml:5: alerts[0]: when: 'broken' is not a state"),
         ("alerts.0.to=fax", "alerts[0].to is 'fax'"),
         ("alerts.0.url_from=https://chat.lab/T0K", "alerts[0]: url_from names a variable of a secret"),
         ("alerts.0.url_from=https://hooks.slack.com/services/T0K", "looks like an address of a Slack webhook"),
-        ("alerts.1.address=nobody", "alerts[1]: address is no address of a mail"),
-        ("alerts.1.after=never", "alerts[1].after: 'never' is no duration"),
+        ("alerts.1.address=nobody", "alerts[1]: address is not an e-mail address"),
+        ("alerts.1.after=never", "alerts[1].after: 'never' is not a duration"),
     ],
 )
 def test_wrong_limits_and_alerts_are_named_and_no_secret_shown(tmp_path, override, sentence):

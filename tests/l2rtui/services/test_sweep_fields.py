@@ -1,4 +1,4 @@
-"""Sweep of a spec file: trials and their runs, and sentences for mistakes."""
+"""Sweep of a spec file: trials and their runs, and sentences for errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_random_trials(load):
         ("3", "sweep is no mapping"),
         ("{}", "sweep names no field"),
         ("{seeds: 0-3}", "sweep names no field"),
-        ("{seeds: x, train.a: [1]}", "sweep.seeds cannot be read: 'x' is no seed"),
+        ("{seeds: x, train.a: [1]}", "sweep.seeds cannot be read: 'x' is not a seed"),
         ("{seed: [1, 2]}", "sweep.seed cannot be swept: write seeds: 0-4"),
         ("{a..b: [1]}", "sweep.a..b is no path"),
         ("{train.a: 3}", "sweep.train.a is neither a list"),

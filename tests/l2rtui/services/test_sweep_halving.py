@@ -1,4 +1,4 @@
-"""Halving of sweeps: the decisions of Optuna, and where a sweep cannot be halved."""
+"""Halving of sweeps: the decisions of Optuna, and cases in which a sweep cannot be halved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates: specs of one's own, by name."""
+"""Templates: the user's specs, by name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_spec_with_a_mistake_becomes_no_template(folder, tmp_path):
 
 
 def test_a_spec_that_names_a_file_beside_itself_becomes_no_template(folder):
-    with pytest.raises(SpecError, match="names files or folders beside itself"):
+    with pytest.raises(SpecError, match="names files or folders next to it"):
         templates.save("night", str(SPEC.with_name("ps-tensorflow.yaml")))
     assert templates.templates() == ()
     assert not list(folder.iterdir())
@@ -74,7 +74,7 @@ def test_a_name_that_is_not_there_is_answered_by_those_that_are(folder):
     templates.save("night", str(SPEC))
     with pytest.raises(NotFoundError, match="Did you mean night"):
         templates.template_path("nigt")
-    assert templates.template_named("night.yaml") is None  # a path, whether it is there or not
+    assert templates.template_named("night.yaml") is None  # a path, whether it exists or not
     assert templates.template_named("./night") is None
 
 
@@ -112,4 +112,4 @@ def test_each_mistake_is_a_sentence(folder, capsys, words, sentence):
 def test_a_shell_completes_names_of_templates(folder, capsys):
     templates.save("night", str(SPEC))
     assert main(["__complete", "--", "launch", "-t", ""]) == 0
-    assert capsys.readouterr().out == "night\n"
+    assert capsys.readouterr().out.splitlines() == ["night", *templates.examples()]

@@ -107,7 +107,7 @@ async def test_what_cannot_be_had_is_said(desk, place, tmp_path):
     next(iter(sorted(place.rglob("*.json")))).write_text("{}")
     async with desk() as one:
         await to_place(one, "ftp://nowhere")
-        await one.until(lambda: "ftp://nowhere is no place for checkpoints" in one.words())
+        await one.until(lambda: "ftp://nowhere is not a place for checkpoints" in one.words())
         await to_place_again(one, tmp_path / "empty")
         await one.until(lambda: "There is no folder" in one.words())
         await to_place_again(one, place)

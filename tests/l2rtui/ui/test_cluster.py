@@ -20,7 +20,7 @@ SPEC = """kind: learner-workers
 name: drive
 learner: {}
 workers: [{name: w, replicas: 2}]
-train: {env: racing}
+train: {environment: racing}
 """
 
 
@@ -123,7 +123,7 @@ async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, 
         await one.until(lambda: one.top == "LaunchScreen")
         for field, value, sentence in (
             ("spec", str(tmp_path / "no-such-file"), "no-such-file"),
-            ("seeds", "one", "is no seed"),
+            ("seeds", "one", "is not a seed"),
             ("policy", "heap", "is no policy"),
             ("on", "here", "names no slot"),
             ("spec", "", "No spec file is named"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
@@ -61,6 +63,26 @@ def test_the_cursor_goes_from_a_gpu_down_to_the_cpu():
     grid = lay_out(ClusterSnapshot({"box": workstation()}), 78)
     assert grid.shape.neighbour(SlotId("box", 0, 0), 0, 1).gpu == CPU
     assert grid.shape.neighbour(SlotId("box", 0, 3), 1, 0) == SlotId("box", CPU, 0)
+
+
+def test_steps_up_and_down_keep_the_column_and_enter_the_cpu_from_its_side_alone():
+    nodes = {name: replace(workstation(), name=name) for name in ("box", "cab")}
+    nodes = {name: moved(node, name) for name, node in nodes.items()}
+    shape = lay_out(ClusterSnapshot(nodes), 78).shape
+    start = SlotId("box", 0, 0)
+    column = shape.slots[start].x
+    assert shape.neighbour(start, 0, 1, column, skips_cpu=True) == SlotId("cab", 0, 0)
+    assert shape.neighbour(SlotId("cab", 0, 0), 0, -1, column, skips_cpu=True) == start
+    assert shape.neighbour(SlotId("box", 0, 3), 1, 0, skips_cpu=True) == SlotId("box", CPU, 0)
+    cpu = shape.neighbour(start, 0, 1, column)
+    assert cpu.gpu == CPU
+    assert shape.neighbour(cpu, 0, 1, column) == SlotId("cab", 0, 0), "not the slot nearest to the CPU's own column"
+
+
+def moved(node, name):
+    """A node under another name, with its devices."""
+    gpus = tuple(replace(gpu, node=name) for gpu in node.gpus)
+    return replace(node, gpus=gpus, cpu=replace(node.cpu, node=name))
 
 
 def test_counts_of_gpus_stay_what_they_are():

@@ -221,14 +221,14 @@ def test_seats_go_back_with_the_reason():
         nodes = {"n": Node("n", (Gpu("n", 0),))} if has_node else {}
         return loss_of(seats, ClusterSnapshot(nodes, {pod.uid: pod for pod in pods}, {}).ledger, "me")
 
-    def pod(name: str, owner: str, slot: int) -> PodView:
-        return PodView(
-            f"u{slot}", name, owner=owner, node="n", devices=(DeviceUsage(0, slot),), phase=Phase.RUNNING
-        )
+    def pod(run: str, owner: str, slot: int) -> PodView:
+        # A cluster's name for it, which no plan knows.
+        name, devices = f"{run}-w-hf2b{slot}", (DeviceUsage(0, slot),)
+        return PodView(f"u{slot}", name, "n", owner, run, "w", devices=devices, phase=Phase.RUNNING)
 
-    own = [pod(seat.pod, "me", number) for number, seat in enumerate(seats)]
+    own = [pod("r", "me", number) for number in range(len(seats))]
     assert reason(*own) == ""
-    assert reason(own[0], pod(seats[1].pod, "you", 1)) == "Somebody else took slots: 1 staged replica went back."
+    assert reason(own[0], pod("r", "you", 1)) == "Somebody else took slots: 1 staged replica went back."
     assert reason(own[0], pod("other", "me", 1)) == "Slots are no longer free: 1 staged replica went back."
     assert reason(has_node=False) == "Slots are no longer free: 2 staged replicas went back."
 
@@ -243,7 +243,7 @@ async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):
         await one.until(lambda: any("still without a slot" in sentence for sentence in one.says()))
         assert one.top == "PlaceScreen"
         await one.press("s", *"x", "enter")
-        await one.until(lambda: any("is no seed" in sentence for sentence in one.says()))
+        await one.until(lambda: any("is not a seed" in sentence for sentence in one.says()))
         await one.press("escape", "n", *"other", "enter")
         await one.until(lambda: one.app.screen.draft.specs[0].name == "other-s0")
         await one.press("escape")

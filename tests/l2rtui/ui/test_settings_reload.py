@@ -58,7 +58,7 @@ async def test_what_is_read_again_counts_at_once(desk, opener):
         ('theme = "l2r-drak"', "There is no theme 'l2r-drak'. The settings stay as they are."),
         ('[keys]\n"run.destroy" = "K"', "K would be both pod.kill and run.destroy"),
         ('[filters]\nx = "podz"', "it begins with a view"),
-        ('[limits]\nwall = "12q"', "'12q' is no duration"),
+        ('[limits]\nwall = "12q"', "'12q' is not a duration"),
     ],
 )
 async def test_a_broken_file_is_a_sentence_and_changes_nothing(desk, opener, text, sentence):

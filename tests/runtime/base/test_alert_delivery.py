@@ -109,7 +109,7 @@ def test_a_mail_goes_to_the_hosts_sendmail(mail_file, monkeypatch):
     assert "To: ada@lab.org" in text
     assert "Subject: [l2r] cartpole: failed: exit code 1" in text
     monkeypatch.setattr(alert_delivery, "_SENDMAIL", ())
-    with pytest.raises(DeliveryError, match="there is no sendmail here"):
+    with pytest.raises(DeliveryError, match="sendmail is not installed here"):
         deliver(message(to="mail", url_from="", address="ada@lab.org"), RUN, {}, 0.0)
 
 

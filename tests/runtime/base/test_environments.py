@@ -29,7 +29,6 @@ def test_the_names_are_those_that_the_registry_makes():
     [
         ("racing", {}),
         ("racing", {"observation": "view"}),
-        ("digits", {}),
         ("CartPole-v1", {}),
         ("CartPole-v1", {"frame_stack": 4}),
         ("Pendulum-v1", {}),
@@ -114,7 +113,7 @@ def test_what_only_the_environment_knows_is_unknown(name, options):
         ("module:Task", ""),
         ("racin", "Did you mean racing?"),
         ("Racing", "Did you mean racing?"),
-        ("quake", "There are racing, l2r, digits, and ids such as CartPole-v1."),
+        ("quake", "There are racing, l2r, and ids such as CartPole-v1."),
     ],
 )
 def test_a_name_that_is_no_environment_has_a_suggestion(name, meant):

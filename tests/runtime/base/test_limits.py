@@ -31,7 +31,7 @@ WRONG = ["", "12x", "h", "-3m", 0, -1, True, None, "inf", float("nan"), "9999999
 
 @pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_duration_is_refused_with_a_sentence(text):
-    with pytest.raises(ValueError, match="is no duration: write seconds"):
+    with pytest.raises(ValueError, match="is not a duration: write seconds"):
         parse_duration(text)
 
 
@@ -43,11 +43,11 @@ def test_durations_are_written_without_empty_parts():
 @pytest.mark.parametrize(
     ("written", "sentence"),
     [
-        ({"wal": "1h"}, "there is no limit wal; the limits are wall, idle, no_progress, gpu_hours"),
-        ({"idle": "soon"}, "idle: 'soon' is no duration"),
-        ({"gpu_hours": "many"}, "gpu_hours: 'many' is no number of hours"),
-        ({"gpu_hours": 0}, "gpu_hours: 0 is no number of hours"),
-        ({"gpu_hours": True}, "gpu_hours: True is no number of hours"),
+        ({"wal": "1h"}, "unknown limit wal; the limits are wall, idle, no_progress, gpu_hours"),
+        ({"idle": "soon"}, "idle: 'soon' is not a duration"),
+        ({"gpu_hours": "many"}, "gpu_hours: 'many' is not a number of hours"),
+        ({"gpu_hours": 0}, "gpu_hours: 0 is not a number of hours"),
+        ({"gpu_hours": True}, "gpu_hours: True is not a number of hours"),
     ],
 )
 def test_a_wrong_limit_is_named(written, sentence):

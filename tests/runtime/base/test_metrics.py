@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import subprocess
@@ -36,6 +37,21 @@ def test_the_record_file_is_bounded(tmp_path: Path) -> None:
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert set(sizes) == {"metrics.jsonl", "metrics.jsonl.1"}
     assert max(sizes.values()) < 150
+
+
+def test_a_long_run_keeps_its_whole_curve_in_levels_that_grow_coarser_with_age(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "metrics.jsonl", limit_bytes=2_000)
+    for number in range(5_000):
+        file.append(f"{number:020d}")
+    file.close()
+    parts = [tmp_path / name for name in ("metrics.jsonl.1", "metrics.jsonl")]
+    assert max(path.stat().st_size for path in parts) < 2_200
+    numbers = [int(line) for path in parts for line in path.read_text().split()]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (0, 4_999)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
+    assert gaps[-1] == 1
+    assert gaps[0] > gaps[len(gaps) // 2] > 1
 
 
 def test_records_go_on_in_the_old_file_where_there_can_be_no_new_one(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_ring_that_is_not_what_was_told_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SharedMemoryError, match=sentence):
             RingReader(lie)
     pipe_read, pipe_write = os.pipe()
-    with pytest.raises(SharedMemoryError, match="no memory file"):
+    with pytest.raises(SharedMemoryError, match="not a memory file"):
         RingReader(replace(offer, descriptor=pipe_read))
     loose = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
     os.ftruncate(loose, HEAD_BYTES + 32)

@@ -237,7 +237,7 @@ def test_a_segment_with_numbers_that_are_not_finite_is_counted_and_not_stored() 
     assert [
         instruction
         for instruction in done
-        if isinstance(instruction, Note) and "or not finite; they are not used" in instruction.text
+        if isinstance(instruction, Note) and "not finite or not as declared; they are not used" in instruction.text
     ]
     assert membership.accounts.totals.misfit == 1
     assert stored(arrive(membership, segment(2)))

@@ -50,7 +50,7 @@ def test_settings_survive_json() -> None:
     [
         ({"num_env": 4}, "did you mean 'num_envs'"),
         ({"zzz": 1}, "known are environment"),
-        ({"num_envs": "4"}, "'4'; it must be a whole number or auto"),
+        ({"num_envs": "4"}, "'4'; it must be a whole number"),
         ({"num_envs": True}, "must be a whole number"),
         ({"num_envs": 0}, "at least 1"),
         ({"num_envs": 2.5}, "must be a whole number"),

@@ -98,9 +98,9 @@ def test_state_restart_signal_and_image_from_another_process(pod):
 
 def test_wrong_questions_get_a_sentence(pod):
     for words, said in (
-        (("restart", "--index", "7"), "no simulator 7"),
-        (("signal", "NONSENSE"), "no signal"),
-        (("frame", "--index", "9"), "no simulator 9"),
+        (("restart", "--index", "7"), "simulator 7 does not exist"),
+        (("signal", "NONSENSE"), "unknown signal"),
+        (("frame", "--index", "9"), "simulator 9 does not exist"),
     ):
         done = pod.run(*words)
         assert done.returncode == 1

@@ -134,7 +134,7 @@ def test_an_error_of_reading_poses_costs_the_episode_and_is_named(make, monkeypa
     assert not env.step(steer(result.obs)).is_lost, "the next episode runs"
     report = env.report()
     assert report["simulator_restarts"] == 1
-    sentence = "the simulator's poses cannot be read any more: KeyError: 'steering', test_l2r_env.py line "
+    sentence = "the simulator's poses can no longer be read: KeyError: 'steering', test_l2r_env.py line "
     assert report["simulator_error"].startswith(sentence)
 
 
@@ -152,7 +152,7 @@ def test_a_receiver_that_fails_ends_the_worker_with_its_error_and_not_with_that_
     env = make(simulator=PATIENT)
     obs = env.reset(0)
     FailingSelector.has_failed = True
-    sentence = r"poses and images cannot be received any more \(OSError: \[Errno 5\]"
+    sentence = r"poses and images can no longer be received \(OSError: \[Errno 5\]"
     with pytest.raises(SimulatorError, match=sentence):
         env.step(steer(obs))
     assert env.report()["simulator_restarts"] == 1

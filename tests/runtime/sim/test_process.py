@@ -134,7 +134,7 @@ def test_one_that_is_slow_is_not_taken_for_one_that_hangs(tmp_path):
 
 def test_a_garbled_control_port_is_no_simulator(tmp_path):
     watched = Watched(tmp_path, **a_fault("garbage@0"), restarts=0)
-    with pytest.raises(BudgetError, match="no simulator"):
+    with pytest.raises(BudgetError, match="does not answer like a simulator"):
         watched.supervisor.start()
     assert watched.survivors() == []
 
@@ -145,7 +145,10 @@ def test_a_garbled_control_port_is_no_simulator(tmp_path):
         ({"command": ["MISSING/ArrivalSim.sh", "-OpenGL"]}, "No such file or directory: MISSING/ArrivalSim.sh"),
         ({"command": ["true"]}, "exited with code 0"),
         ({"command": ["sh", "-c", "kill -ABRT $$"]}, "crashed with SIGABRT"),
-        ({"command": ["true"], "user": "nobody-of-that-name"}, "there is no user 'nobody-of-that-name'"),
+        (
+            {"command": ["true"], "user": "nobody-of-that-name"},
+            "the user 'nobody-of-that-name' does not exist here",
+        ),
     ],
     ids=["missing", "ends", "aborts", "no user"],
 )
@@ -225,7 +228,7 @@ def test_its_log_is_bounded_and_its_last_lines_are_at_hand(tmp_path):
 def test_a_start_is_given_up_when_nobody_wants_it_any_more(tmp_path):
     watched = Watched(tmp_path, arguments=["--fault", "refuse"])
     answers = iter([True] * 5)
-    with pytest.raises(StartError, match="not wanted"):
+    with pytest.raises(StartError, match="no longer needed"):
         watched.supervisor.start(lambda: next(answers, False))
     assert watched.survivors() == []
 

@@ -104,11 +104,9 @@ def test_an_error_of_the_thread_is_told_to_all_and_to_whoever_comes_later(
     with closing(Observations(receiver, pose_port=port)) as observations:
         selector.problem = OSError(5, "Input/output error")
         send(port)
-        sentence = "the simulator's poses cannot be read any more: OSError: [Errno 5] Input/output error"
+        sentence = "the simulator's poses can no longer be read: OSError: [Errno 5] Input/output error"
         eventually(lambda: observations.problem.startswith(sentence), "the error")
-    with pytest.raises(
-        SimulatorError, match=r"cannot be received any more \(OSError.*\); start this process again"
-    ):
+    with pytest.raises(SimulatorError, match=r"can no longer be received \(OSError.*\); restart this process"):
         Observations(receiver, pose_port=port)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -80,7 +80,9 @@ async def destroy(
         NotFoundError: No object of this run exists.
         ApiError: The server does not respond.
     """
-    work = _Destroy(context, run, grace_seconds, overtime_seconds, purge=purge, force=force)
+    namespaces = await context.lease_namespaces_of(run.namespace or context.namespace)
+    leases = [SlotLeases(context.api, namespace) for namespace in namespaces]
+    work = _Destroy(context, run, leases, grace_seconds, overtime_seconds, purge=purge, force=force)
     began = time.monotonic()
     last: Numbers = ()
     async with aclosing(work.rounds()) as rounds:
@@ -99,6 +101,7 @@ class _Destroy:
         self,
         context: ClusterContext,
         run: RunView,
+        leases: Sequence[SlotLeases],
         grace_seconds: float | None,
         overtime_seconds: float,
         *,
@@ -115,7 +118,6 @@ class _Destroy:
         self._is_purging = purge
         self._is_forcing = force
         self._inventory = Inventory(context.api, self._namespace, run.name, run.uid)
-        leases = SlotLeases(context.api, context.lease_namespace_of(self._namespace))
         self._claims = RunClaims(leases, run.uid)
         self._refusals: dict[tuple[str, str], str] = {}
         self._forced: set[str] = set()

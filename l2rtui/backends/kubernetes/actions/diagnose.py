@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import slot_races
 from l2rtui.backends.kubernetes.actions.capacity_checks import quota_usage
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
-from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -41,20 +41,14 @@ _OWN_FINDING: Final = ("Lease",)
 
 
 async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
-    """Return findings on working and broken parts of this cluster, with remedies; ApiError if the server does not
-    respond.
-    """
-    api, namespace, leases = context.api, context.namespace, context.lease_namespace
+    """Return what works in this cluster, what does not, and what to do; ApiError when the server is silent."""
+    api, namespace = context.api, context.namespace
     nodes = (await context.snapshot()).nodes.values()
     major, minor = api.server_version
     server = f"Kubernetes {major}.{minor} at {api.server}, context {api.context or 'none'}"
     findings = [Finding(Severity.OK, "server", server)]
     findings += await _rights(api, namespace)
-    if await SlotLeases(api, leases).is_permitted():
-        findings.append(Finding(Severity.OK, "claims", f"slots are claimed through Leases in {leases}"))
-    else:
-        sentence = f"you may not use Leases in {leases}: slots are not claimed before a launch"
-        findings.append(Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")])))
+    findings.append(await slot_races.protection(context))
     findings += await quota_usage(api, namespace)
     findings.append(await _binding(api, namespace, tuple(nodes), context.settings.image))
     return tuple(findings)

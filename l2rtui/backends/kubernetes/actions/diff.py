@@ -40,7 +40,7 @@ async def cluster_manifests(context: ClusterContext, plan: LaunchPlan) -> tuple[
     """
     runs = await network_policies.runs_with_policy(context, plan)
     policies = {run.uid: network_policies.policy_of(context, run) for run in runs}
-    server = await context.server_facts()
+    server = await context.server_facts([run.spec for run in plan.runs])
     return plan_manifests(plan, namespace=context.namespace, server=server, policies=policies)
 
 

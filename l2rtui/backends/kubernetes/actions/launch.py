@@ -17,7 +17,7 @@ from typing import Any, Final
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import network_policies, waves
+from l2rtui.backends.kubernetes.actions import network_policies, slot_races, waves
 from l2rtui.backends.kubernetes.actions.object_creation import ObjectCreator
 from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, slots_by_device
@@ -41,7 +41,7 @@ Key = tuple[str, str]
 async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
     """Return the plan with the objects that launch() will create, in its order."""
     names = []
-    if await SlotLeases(context.api, context.lease_namespace).is_permitted():
+    if await SlotLeases(context.api, await context.lease_namespace()).is_permitted():
         names = [labels.slot_lease(*device) for device in _claims(plan, "")]
     return await network_policies.with_steps(context, render.with_objects(plan, names))
 
@@ -50,18 +50,22 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
     """Execute a plan; yield one StepDone for each of its steps.
 
     Raises:
-        RefusedError: A name or slot is taken, or a run is being destroyed meanwhile; nothing of it is left.
-        ApiError: Slots could not be claimed. Created objects stay, for destroy().
+        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
+        SlotTakenError: also when all was created, and pods of another namespace were first; what was created stays,
+            for destroy().
+        ApiError: slots could not be claimed. What was created stays, for destroy().
     """
-    work = _Launch(context, plan)
+    work = _Launch(context, plan, SlotLeases(context.api, await context.lease_namespace()))
     task = asyncio.ensure_future(work.run())
     try:
-        for step in plan.steps():
+        steps = plan.steps()
+        for step in steps:
             outcome = work.outcome(step)
             either: set[asyncio.Future[Any]] = {task, outcome}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not outcome.done():
-                await task  # raises: otherwise every step would have its outcome
+            if not outcome.done() or step is steps[-1]:
+                # It raises where a step has no outcome, and where the second look finds a slot lost.
+                await task
             yield StepDone(step, outcome.result())
         await task
     finally:
@@ -84,10 +88,10 @@ def _claims(plan: LaunchPlan, namespace: str) -> dict[Device, dict[int, Claimant
 class _Launch:
     """One launch in progress."""
 
-    def __init__(self, context: ClusterContext, plan: LaunchPlan) -> None:
+    def __init__(self, context: ClusterContext, plan: LaunchPlan, leases: SlotLeases) -> None:
         self._context, self._plan = context, plan
         self._api, self._namespace = context.api, context.namespace
-        self._leases = SlotLeases(context.api, context.lease_namespace)
+        self._leases = leases
         self._creator = ObjectCreator(context.api, context.namespace)
         self._outcomes: dict[Key, asyncio.Future[str]] = {}
         self._owners: dict[str, Manifest] = {}
@@ -105,8 +109,8 @@ class _Launch:
         return self._future(self._controller_of_pod[step.name] if step.kind == "Pod" else (step.kind, step.name))
 
     async def run(self) -> None:
-        """Execute the plan; the outcomes show its progress."""
-        server = await self._context.server_facts()
+        """Carry out the plan; progress shows in the outcomes."""
+        server = await self._context.server_facts([run.spec for run in self._plan.runs])
         rendered = [
             render.sent_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
             for run in self._plan.runs
@@ -116,7 +120,9 @@ class _Launch:
             if run in policed:
                 objects.append(network_policies.policy_of(self._context, run))
         try:
-            # Names first, slots second: a refused name costs one object, and a refused slot no running object.
+            for objects in rendered:
+                objects[0]["metadata"]["annotations"] |= self._annotations()
+            # Names first, slots second: a refused name costs one object, a refused slot none that runs.
             await self._create_runs([objects[0] for objects in rendered])
             await self._claim()
         except RefusedError:
@@ -135,6 +141,13 @@ class _Launch:
             await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in controllers))
         # Checked again at the end: a destroy that counted before the last objects were created would miss them.
         await self._refuse_destroyed()
+        if not any(future.result() for future in self._outcomes.values() if future.done()):
+            await self._refuse_lost_slots()
+
+    async def _refuse_lost_slots(self) -> None:
+        """Look once more at the pods of all namespaces; those of a queue come when it admits them."""
+        runs = [run for run in self._plan.runs if run.spec.queue is None]
+        await slot_races.refuse_lost_slots(self._context, runs, set(self._plan.overcommitted))
 
     async def stop(self, task: asyncio.Future[None]) -> None:
         """Stop the work; return when no request is in flight, so that the created objects can be counted."""
@@ -142,6 +155,13 @@ class _Launch:
         with suppress(BaseException):
             await task
         await self._creator.wait_idle()
+
+    def _annotations(self) -> dict[str, str]:
+        """Return what each run's ConfigMap says of its launch, for whoever looks later."""
+        pins = ",".join(map(str, self._plan.pins))
+        return ({labels.WAVE: str(self._plan.wave)} if self._plan.wave else {}) | (
+            {labels.PINS: pins} if pins else {}
+        )
 
     # --- phases ---------------------------------------------------------------------------------------------
     async def _create_runs(self, config_maps: Sequence[Manifest]) -> None:

@@ -8,7 +8,6 @@ as the lab's ``worker-pods``) have no run label and are left out: they may be in
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +41,13 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
     Raises:
         ApiError: Pods or runs cannot be listed, so that an empty result would mean nothing.
     """
-    api, shared = context.api, context.settings.claims_namespace
-    # Only namespaces where runs can be listed: permission to list all pods would otherwise lead to lists of every
-    # namespace.
+    api, shared = context.api, await context.shared_namespace()
+    # Where runs can be listed: a ledger's right to all pods would else lead to lists of all that lies beside them.
     namespaces = await api.visible_namespaces("ConfigMap")
     objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
-    claims = await _claims(api, (shared,) if shared else namespaces)
-    # Listed after the objects: a run that was launched in between has its ConfigMap in this list.
+    # A user with all namespaces has the shared one among them.
+    claims = await _claims(api, namespaces if None in namespaces or not shared else (*namespaces, shared))
+    # After the objects: a run that is launched in between has its ConfigMap in this list.
     runs = [item for namespace in namespaces for item in await _list(api, "ConfigMap", namespace)]
     live = {item.labels.get(labels.RUN_ID, "") for item in runs}
     uids = {item.meta["uid"] for item in objects}
@@ -60,7 +59,7 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
         for (item, reason), there in zip(suspects, exist, strict=True)
         if there
     ]
-    return (*leaks, *_dead_claims(claims, live, namespaces))
+    return (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
 
 
 def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
@@ -80,13 +79,15 @@ def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
     return ""
 
 
-def _dead_claims(claims: Iterable[_Listed], live: set[str], namespaces: tuple[str | None, ...]) -> Iterable[Leak]:
-    """Yield expired claims on slots of deleted runs."""
+def _dead_claims(
+    claims: Iterable[_Listed], live: set[str], namespaces: tuple[str | None, ...], now: float
+) -> Iterable[Leak]:
+    """Yield claims on slots of deleted runs whose own time is over too."""
     for lease in claims:
         for slot, claim in slot_leases.claims_of({"metadata": lease.meta}).items():
             until = claim.get("until")
-            is_over = not isinstance(until, int | float) or until < time.time()
-            # The run of a claim may be in a namespace that was not listed; then its state is unknown.
+            is_over = not isinstance(until, int | float) or until < now
+            # The run of a claim may live in a namespace that was not listed; nothing is known of it then.
             is_visible = None in namespaces or claim.get("namespace") in namespaces
             if is_over and is_visible and claim.get("run_id") not in live:
                 where = f"{lease.meta.get('annotations', {}).get(labels.HOST, lease.meta['name'])}.{slot}"

@@ -116,6 +116,30 @@ def explain_host_folders(plan: LaunchPlan) -> Iterable[Finding]:
         yield Finding(Severity.WARNING, name, sentence)
 
 
+def explain_claims(plan: LaunchPlan, *, admits_root: bool) -> Iterable[Finding]:
+    """Say what is done with new volumes of claims, or what keeps the pods' user from writing there."""
+    users: dict[tuple[str, str, int], None] = {}
+    for run in plan.runs:
+        for part in run.spec.sets:
+            if not part.template:
+                mounts = host_folders.new_claims(part.pod)
+                users |= dict.fromkeys((mount.claim, mount.path, part.pod.user) for mount in mounts)
+    for claim, path, user in users:
+        if admits_root:
+            sentence = (
+                f"where its volume is empty and belongs to root, an init container gives {path} to user {user}; "
+                "another one stays as it is, and that user must be able to write there"
+            )
+            yield Finding(Severity.OK, f"claim {claim}", sentence)
+        else:
+            sentence = (
+                f"its volume must let user {user} write to {path}: this namespace admits no init container of root "
+                "that could give a new one to that user, and fsGroup does not apply to NFS, EFS and hostPath"
+            )
+            hint = f"As root on the volume: chown {user}:{user}, or set pod.user to its owner."
+            yield Finding(Severity.WARNING, f"claim {claim}", sentence, hint)
+
+
 def check_dropped(subject: str, sent: Manifest, created: Mapping[str, Any]) -> Finding | None:
     """Return a warning if the server dropped fields of a pod that was sent as a dry run."""
     if sent["kind"] != "Pod":

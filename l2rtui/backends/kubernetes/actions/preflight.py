@@ -13,9 +13,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import capacity_checks, gang_checks, network_policies, pod_checks
+from l2rtui.backends.kubernetes.actions import (
+    capacity_checks,
+    gang_checks,
+    network_policies,
+    pod_checks,
+    slot_races,
+)
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
-from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
@@ -53,7 +58,8 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         ApiError: The server does not respond.
     """
     api, namespace = context.api, context.namespace
-    snapshot, server = await context.recent_snapshot(), await context.server_facts()
+    snapshot = await context.recent_snapshot()
+    server = await context.server_facts([run.spec for run in plan.runs])
     findings = [finding for run in plan.runs for finding in gpu_binding.explain(run, server.cuda)]
     findings += _images(plan)
     findings += _security(plan)
@@ -73,6 +79,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     findings += pod_checks.check_host_ports(plan, objects)
     findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
     findings += pod_checks.explain_host_folders(plan)
+    findings += pod_checks.explain_claims(plan, admits_root=server.admits_root)
     parts: list[Awaitable[Iterable[Finding]]] = [
         _rights(api, sent, namespace),
         _dry_run(api, sent, list(_pods(objects)), namespace, snapshot),
@@ -284,14 +291,7 @@ def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:
 async def _claims(context: ClusterContext, plan: LaunchPlan) -> Iterable[Finding]:
     if not any(pod.seat.slots for run in plan.runs for pod in run.pods):
         return []
-    namespace = context.lease_namespace
-    if await SlotLeases(context.api, namespace).is_permitted():
-        return [Finding(Severity.OK, "claims", f"slots are claimed through Leases in {namespace}")]
-    sentence = (
-        f"you may not use Leases in {namespace}: slots are not claimed, and somebody who launches at the "
-        "same moment may get the same ones"
-    )
-    return [Finding(Severity.WARNING, "claims", sentence, role_hint([Right("create", "Lease")]))]
+    return [await slot_races.protection(context)]
 
 
 async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:

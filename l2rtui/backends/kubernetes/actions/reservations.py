@@ -82,10 +82,10 @@ class KubernetesReservations:
     async def _refuse_claimed(self, context: ClusterContext, slots: Sequence[SlotId]) -> None:
         """Refuse slots that another user's launch has just claimed; it may not have created its pods yet."""
         owners = {run.name: run.owner for run in (await context.recent_snapshot()).runs.values()}
-        leases = SlotLeases(context.api, context.lease_namespace)
+        leases = SlotLeases(context.api, await context.lease_namespace())
         for node, gpu in dict.fromkeys((slot.node, slot.gpu) for slot in slots):
             try:
-                lease = await context.api.find("Lease", context.lease_namespace, labels.slot_lease(node, gpu))
+                lease = await context.api.find("Lease", leases.namespace, labels.slot_lease(node, gpu))
             except ApiError as error:
                 if error.is_forbidden:
                     return  # then this user's launches claim nothing either
@@ -93,7 +93,7 @@ class KubernetesReservations:
             numbers = {slot.slot for slot in slots if (slot.node, slot.gpu) == (node, gpu)}
             for number, claim in claims_of(lease or {}).items():
                 run, until = str(claim.get("run", "")), claim.get("until")
-                is_young = isinstance(until, int | float) and time.time() < until
+                is_young = isinstance(until, int | float) and context.api.now() < until
                 is_concerned = int(number) in numbers and is_young and owners.get(run) != self._owner
                 if is_concerned and await leases.is_valid((node, gpu), number, claim):
                     sentence = f"Slot {SlotId(node, gpu, int(number))} was claimed by {run} just now"
@@ -106,8 +106,8 @@ class KubernetesReservations:
         raise BackendError(f"The reservations of {node} change all the time.", "Try again.")
 
     async def _swap(self, context: ClusterContext, node: str, edit: Callable[[Present], Present]) -> bool:
-        """Read, edit and write one ConfigMap; return False if it was written by someone else in between."""
-        api, namespace, name = context.api, context.lease_namespace, labels.reservations_object(node)
+        """Read, edit and write one ConfigMap; return False when somebody else has written it in between."""
+        api, namespace, name = context.api, await context.lease_namespace(), labels.reservations_object(node)
         existing = await api.find("ConfigMap", namespace, name)
         text = ((existing or {}).get("data") or {}).get(labels.RESERVATIONS_KEY, "")
         after = reservations_text(edit(read_reservations(text, time.time(), self._owner)))

@@ -7,8 +7,12 @@ from typing import Any
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.placement import parse_pins
+from l2rtui.domain.plan import NO_PLACES, PlannedPlaces
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, NotFoundError
+from runtime.base import bounded_json
 
 Manifest = dict[str, Any]
 
@@ -39,6 +43,18 @@ def spec_text(config_map: Manifest) -> str:
     data = config_map.get("data")
     text = data.get(labels.SPEC_KEY, "") if isinstance(data, dict) else ""
     return text if isinstance(text, str) else ""
+
+
+def planned_places(config_map: Manifest) -> PlannedPlaces:
+    """Return the places in the plan of a run's ConfigMap; none where they cannot be read."""
+    text = (config_map.get("data") or {}).get(labels.PLAN_KEY, "")
+    pins = ((config_map.get("metadata") or {}).get("annotations") or {}).get(labels.PINS, "")
+    try:
+        rows = bounded_json.loads(text) if text else []
+        slots = {str(row["pod"]): tuple(map(SlotId.parse, row["slots"])) for row in rows}
+        return PlannedPlaces(slots, parse_pins(pins) if pins else ())
+    except (ValueError, TypeError, KeyError):  # edited by somebody, or of a version to come
+        return NO_PLACES
 
 
 def is_being_destroyed(meta: Manifest) -> bool:

@@ -62,6 +62,16 @@ class KubernetesRecords:
             raise
         return True
 
+    async def is_gone(self, place: RunPlace) -> bool:
+        """Return True if the server says that a run's ConfigMap is not there, or that of another launch is."""
+        api = await self._api()
+        namespace = place.namespace or api.namespace
+        try:
+            config_map = await api.read("ConfigMap", namespace, labels.run_object(place.run))
+        except ApiError as error:
+            return error.reason == "NotFound"  # a proxy's own 404 has no reason of Kubernetes
+        return _place(config_map).run_id != place.run_id
+
 
 def _place(config_map: Mapping[str, Any]) -> RunPlace:
     meta = config_map.get("metadata") or {}

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from l2rtui.backends.common.refusals import pod_exists
+from l2rtui.backends.common.refusals import SlotTakenError, pod_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import slot_races
 from l2rtui.backends.kubernetes.actions.run_object import decode_spec, owner_reference, read_run
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, seats_of, slots_by_device
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -41,16 +42,17 @@ async def scale(context: ClusterContext, plan: ScalePlan, *, grace_seconds: floa
         ApiError: The server refused or did not respond; repeating the call does the missing steps.
     """
     owner = await read_run(context.api, context.namespace, plan.run)
-    await _Scale(context, plan, owner).run(grace_seconds)
+    leases = SlotLeases(context.api, await context.lease_namespace())
+    await _Scale(context, plan, owner, leases).run(grace_seconds)
 
 
 class _Scale:
     """One change of one set; ``owner`` is the run's ConfigMap."""
 
-    def __init__(self, context: ClusterContext, plan: ScalePlan, owner: Manifest) -> None:
+    def __init__(self, context: ClusterContext, plan: ScalePlan, owner: Manifest, leases: SlotLeases) -> None:
         self._context, self._plan, self._owner = context, plan, owner
         self._api, self._namespace = context.api, context.namespace
-        self._leases = SlotLeases(context.api, context.lease_namespace)
+        self._leases = leases
         spec = decode_spec(owner)
         set_spec = spec.set_named(plan.set_name)
         if set_spec is None:
@@ -76,11 +78,24 @@ class _Scale:
         removed = {index for index in seated if index >= plan.replicas // self._set_spec.workers_in_pod}
         freed = await self._shrink(controllers, removed, grace_seconds)
         await self._grow(controllers)
-        # The spec is written last: if a step above failed, the same scale can be requested again.
+        try:
+            await slot_races.refuse_lost_slots(self._context, [self._run], set(plan.overcommitted))
+        except SlotTakenError:
+            await self._take_back(kind, selector)
+            raise
+        # The spec is written last: where something above failed, the same scale can be asked for again.
         await self._record()
         if freed and await self._leases.is_permitted():
             devices = {(slot.node, slot.gpu) for slot in freed}
             await self._leases.release([self._run.uid], devices, only=freed)
+
+    async def _take_back(self, kind: str, selector: str) -> None:
+        """Stop the replicas that were added, and give up their claims."""
+        items = await self._api.list(kind, self._namespace, labels=selector)
+        controllers = [{**item, "kind": kind} for item in items]
+        freed = await self._shrink(controllers, {pod.index for pod in self._plan.added}, None)
+        if freed and await self._leases.is_permitted():
+            await self._leases.release([self._run.uid], {(slot.node, slot.gpu) for slot in freed}, only=freed)
 
     async def _claim(self) -> None:
         shared = set(self._plan.overcommitted)
@@ -179,7 +194,7 @@ class _Scale:
         # Numbers of deleted controllers are not reused, so a name never refers to two controllers.
         run, set_name = self._plan.run, self._plan.set_name
         first = 1 + max((_number(controller, run, set_name) for controller in controllers), default=-1)
-        server = await self._context.server_facts()
+        server = await self._context.server_facts([self._run.spec])
         for group in render.groups_of(missing, first):
             manifest = render.controller(self._run, group, server)
             owners = [owner_reference(self._owner)]
@@ -188,11 +203,12 @@ class _Scale:
 
     async def _resize(self, controller: Manifest, seats: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         text = json.dumps([[index, list(slots)] for index, slots in seats], separators=(",", ":"))
-        # One patch, so that the seats always match the number of pods.
-        body = {
-            "metadata": {"annotations": {labels.SEATS: text}},
-            "spec": {render.replicas_field(controller["kind"]): len(seats)},
-        }
+        # One patch, so that nobody reads seats that do not match the number of pods.
+        annotations = {"annotations": {labels.SEATS: text}}
+        spec: Manifest = {render.replicas_field(controller["kind"]): len(seats)}
+        if controller["kind"] == "ReplicaSet":  # whoever sees the pods alone reads it there; a Job's cannot change
+            spec["template"] = {"metadata": annotations}
+        body = {"metadata": annotations, "spec": spec}
         await self._api.patch(controller["kind"], self._namespace, controller["metadata"]["name"], body)
 
     async def _record(self) -> None:

@@ -5,8 +5,9 @@ to claims, ``{run, run_id, namespace, until}``. A claim is written by compare an
 replaced only if its ``resourceVersion`` is unchanged (Kubernetes API concepts, "Updates to existing resources").
 
 A claim is valid as long as a controller of its run would start a pod on the slot. Before the run has a controller
-there, the claim is valid until its time limit, so the claims of a crashed launch expire automatically. A claim ends
-when its Job ends, even before the time limit, as a launch creates no other controller for the slot. A scale does.
+there, it is valid until its time is over by the server's clock, so the claims of a launch that died expire without
+anybody's help. It
+ends with a Job that has ended, however young it is: a launch makes no other controller for the slot. A scale does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
+from l2rtui.backends.kubernetes.state.visibility import may_claim
 from l2rtui.domain.node import SlotId, device_index, device_name
 from l2rtui.errors import BackendError, RefusedError
 from runtime.base import bounded_json
@@ -83,13 +84,11 @@ class SlotLeases:
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
-        self._namespace = namespace
+        self.namespace = namespace
 
     async def is_permitted(self) -> bool:
         """Return whether the user may claim slots here."""
-        # A user who could claim but not release would leave claims behind: then nothing is claimed.
-        verbs = ("get", "create", "update", "delete")
-        return all(await asyncio.gather(*(self._api.can(verb, "Lease", self._namespace) for verb in verbs)))
+        return await may_claim(self._api, self.namespace)
 
     async def claim(self, slots: SlotsByDevice, *, seconds: float = CLAIM_SECONDS) -> None:
         """Claim all slots, or none of them.
@@ -153,7 +152,7 @@ class SlotLeases:
             ApiError: The Leases cannot be listed or changed.
         """
         count = 0
-        for lease in await self._api.list("Lease", self._namespace, labels=_SELECTOR):
+        for lease in await self._api.list("Lease", self.namespace, labels=_SELECTOR):
             device = device_of(lease)
             if device is None:
                 continue
@@ -172,7 +171,7 @@ class SlotLeases:
     async def counts_of(self, run_id: str) -> dict[Device, int]:
         """Return the number of claims of a launch per device, without zeros; ApiError if unknown."""
         counts: dict[Device, int] = {}
-        for lease in await self._api.list("Lease", self._namespace, labels=labels.MANAGED):
+        for lease in await self._api.list("Lease", self.namespace, labels=labels.MANAGED):
             number = sum(claim.get("run_id") == run_id for claim in claims_of(lease).values())
             if number and (device := device_of(lease)) is not None:
                 counts[device] = number
@@ -203,7 +202,7 @@ class SlotLeases:
 
     # --- one device -----------------------------------------------------------------------------------------
     async def _claim_device(self, device: Device, claimants: Mapping[int, Claimant], seconds: float) -> None:
-        until = time.time() + seconds
+        until = self._api.now() + seconds
         added: Claims = {
             str(slot): {"run": holder.run, "run_id": holder.run_id, "namespace": holder.namespace, "until": until}
             | ({_SCALING: True} if holder.is_scaling else {})
@@ -238,7 +237,7 @@ class SlotLeases:
     async def is_valid(self, device: Device, slot: str, claim: Mapping[str, Any]) -> bool:
         """Return whether a claim still reserves its slot."""
         until = claim.get("until")
-        is_in_time = isinstance(until, int | float) and time.time() < until
+        is_in_time = isinstance(until, int | float) and self._api.now() < until
         run, run_id, namespace = (str(claim.get(key, "")) for key in ("run", "run_id", "namespace"))
         selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={labels.label_value(device[0])}"
         try:
@@ -286,7 +285,7 @@ class SlotLeases:
     async def _swap(self, device: Device, edit: Edit, *, is_creating: bool = False) -> bool:
         """Read, edit and write one Lease; return False if it was written by someone else in between."""
         name = labels.slot_lease(*device)
-        lease = await self._api.find("Lease", self._namespace, name) or {}
+        lease = await self._api.find("Lease", self.namespace, name) or {}
         if not lease and not is_creating:
             return True
         before, meta = claims_of(lease), lease.get("metadata") or {}
@@ -297,7 +296,7 @@ class SlotLeases:
             elif not after:
                 # Both preconditions: without them a Lease that got a new claim meanwhile would be deleted too.
                 uid, version = meta["uid"], meta["resourceVersion"]
-                await self._api.delete("Lease", self._namespace, name, uid=uid, resource_version=version)
+                await self._api.delete("Lease", self.namespace, name, uid=uid, resource_version=version)
             elif after != before:
                 meta["annotations"] = {**(meta.get("annotations") or {}), labels.CLAIMS: _json(after)}
                 lease["spec"] = {**(lease.get("spec") or {}), "renewTime": _now()}
@@ -310,7 +309,7 @@ class SlotLeases:
 
     def _lease(self, device: Device, claims: Claims) -> dict[str, Any]:
         meta = {
-            "namespace": self._namespace,
+            "namespace": self.namespace,
             "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.APP_COMPONENT: "slot-claims"},
             "annotations": {labels.CLAIMS: _json(claims), labels.HOST: _written(device)},
         }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from l2rtui.backends.kubernetes.actions.slot_leases import Device, SlotLeases
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -16,11 +19,12 @@ class RunClaims:
     ``refusal`` is the reason why this user can never remove them; otherwise empty.
     """
 
-    def __init__(self, leases: SlotLeases, run_id: str) -> None:
+    def __init__(self, leases: Sequence[SlotLeases], run_id: str) -> None:
         self.number = 0
         self.trouble = self.refusal = ""
         self._leases = leases
         self._run_id = run_id
+        self._counted: set[SlotLeases] = set()
 
     async def count(self) -> dict[Device, int]:
         """Return the number of claims on each device; sets ``trouble`` if it is unknown."""
@@ -36,13 +40,14 @@ class RunClaims:
         pauses = RetryPauses(0.1)
         for _ in range(_TRIES):
             try:
-                counts = await self._leases.counts_of(self._run_id)
-                self.number = max(self.number, sum(counts.values()))
-                if is_releasing and counts:
-                    await self._leases.release([self._run_id], counts)
+                counts: Counter[Device] = Counter()
+                for leases in self._leases:
+                    own = await self._counts_of(leases)
+                    counts.update(own)
+                    if is_releasing and own:
+                        await leases.release([self._run_id], own)
+                self.number = max(self.number, counts.total())
             except BackendError as error:
-                if isinstance(error, ApiError) and error.is_forbidden and not self.number:
-                    return {}  # a user who may not read Leases cannot have claimed slots
                 cause = error.reason_left if isinstance(error, ApiError) else error.message
                 self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {cause}"
                 if isinstance(error, ApiError) and error.is_final:
@@ -53,3 +58,14 @@ class RunClaims:
                 self.trouble = ""
                 return counts
         return {}
+
+    async def _counts_of(self, leases: SlotLeases) -> dict[Device, int]:
+        try:
+            counts = await leases.counts_of(self._run_id)
+        except ApiError as error:
+            if error.is_forbidden and leases not in self._counted:
+                return {}  # a user who may not read Leases cannot have claimed through them
+            raise
+        if counts:
+            self._counted.add(leases)
+        return counts

@@ -35,8 +35,8 @@ class Api(Connection):
         namespaces: Namespaces that the caller restricts itself to; empty for no restriction.
         server_version: (major, minor).
         has_streamed_lists: False once this server has refused to stream a list; shared by all its watches.
-        has_exporters: False once no GPU metrics exporter has responded, so that later snapshots do not wait for
-            one.
+        has_exporters: False once no GPU metrics exporter has answered, so that later snapshots do not wait for one.
+        has_shared_claims: The user may claim slots in the namespace that all users share, as far as was asked.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Api(Connection):
         self.server_version = (1, 20)
         self.has_streamed_lists = True
         self.has_exporters = True
+        self.has_shared_claims = False
         self._permissions: dict[tuple[str, str, str, str], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
 
@@ -180,6 +181,7 @@ class Api(Connection):
     def forget_permissions(self) -> None:
         """Drop cached permissions, so that can() asks again."""
         self._permissions.clear()
+        self.has_shared_claims = False
 
     async def group_versions(self, group: str) -> tuple[str, ...]:
         """Return the versions of an API group that this server serves, the preferred one first; empty if

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -82,6 +83,11 @@ class Connection:
         self._sockets = OpenSockets()
         self._encoding = "gzip"
         self._is_closed = False
+        self._ahead_seconds = 0.0
+
+    def now(self) -> float:
+        """Return the time by the server's clock, in seconds since the epoch, exact to a second."""
+        return time.time() + self._ahead_seconds
 
     async def request(
         self,
@@ -247,6 +253,7 @@ class Connection:
             with counted_sendings() as sendings:
                 sent = await self._sent(request, signed, timeout)
             async with sent as response:
+                self._read_clock(response.headers.get("Date", ""))
                 if response.status < 300:
                     self._reading[response] = signed.client
                     try:
@@ -264,6 +271,11 @@ class Connection:
                     if error.missing is not None and self.advise is not None:
                         error.hint = self.advise(error.missing)
                     raise error
+
+    def _read_clock(self, date: str) -> None:
+        """Compare the clocks by the Date header of a response (RFC 9110, 6.6.1), which each of Kubernetes' has."""
+        with contextlib.suppress(ValueError):
+            self._ahead_seconds = parsedate_to_datetime(date).timestamp() - time.time()
 
     async def _signed(
         self,

@@ -349,7 +349,9 @@ def _impersonation(user: _Entry) -> tuple[tuple[str, str], ...]:
         return ()  # groups without a user are ignored, as in client-go
     groups, extra = user.body.get("as-groups") or [], user.body.get("as-user-extra") or {}
     if not isinstance(groups, list) or not isinstance(extra, dict):
-        raise ConfigError(f"In the kubeconfig {user.source}, as-groups is no list or as-user-extra no mapping.")
+        raise ConfigError(
+            f"In the kubeconfig {user.source}, as-groups is not a list or as-user-extra is not a mapping."
+        )
     pairs = [(_AS_USER, name), *((_AS_GROUP, str(group)) for group in groups)]
     pairs += [(_AS_UID, uid)] if (uid := user.text("as-uid")) else []
     for key, values in extra.items():

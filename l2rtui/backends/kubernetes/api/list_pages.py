@@ -162,7 +162,7 @@ class _PageRequests(Generic[T]):
             page = self._decoder.page(await self._pending[0])
         except UNDECODABLE as error:
             raise status_error(
-                RequestInfo("GET", self._scope.path), 502, "", f"the answer is no list ({error})"
+                RequestInfo("GET", self._scope.path), 502, "", f"the response is not a list ({error})"
             ) from error
         finally:
             self._pending.popleft()

@@ -74,7 +74,7 @@ class OidcSource:
         oidc = self._oidc
         if not oidc.refresh_token:
             raise login_error(
-                "The login has run out, and there is no refresh token.", "Log in to the cluster again."
+                "The login has expired, and there is no refresh token.", "Log in to the cluster again."
             )
         status, answer = await self._exchange()
         token = _field(answer, "id_token") if status < 300 else ""

@@ -119,9 +119,29 @@ class EnvFrom(KubeStruct, frozen=True):
 
 
 class VolumeMount(KubeStruct, frozen=True):
-    """Mount of a container; only its path is read."""
+    """Mount of a container."""
 
+    name: str = ""
     mount_path: str = ""
+
+
+class ClaimSource(KubeStruct, frozen=True):
+    """Claim of a volume."""
+
+    claim_name: str = ""
+
+
+class PodVolume(KubeStruct, frozen=True):
+    """Volume of a pod, as far as it is that of a claim."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+
+
+class PodSecurityContext(KubeStruct, frozen=True):
+    """User of a pod's processes."""
+
+    run_as_user: int | None = None
 
 
 Quantities = dict[str, str | int | float]
@@ -174,6 +194,8 @@ class PodSpec(KubeStruct, frozen=True):
     resource_claims: list[PodResourceClaim] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
     scheduler_name: str | None = None
+    volumes: list[PodVolume] | None = None
+    security_context: PodSecurityContext | None = None
     priority_class_name: str | None = None
     priority: int | None = None
 

@@ -79,7 +79,7 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
         )
     if gpu.resource:
         raise RefusedError(
-            f"{gpu.node}/{gpu.index} is of {gpu.resource}, which its device plugin alone hands out ({pod.name}).",
+            f"{gpu.node}/{gpu.index} is of {gpu.resource}, which only its device plugin allocates ({pod.name}).",
             f"Write `device: {gpu.resource}` under pod, or choose --binding device-plugin.",
         )
     if mode is Binding.SHARED:
@@ -184,7 +184,7 @@ def _resources(pods: list[PodPlan], otherwise: str) -> str:
 def _uuid(gpu: Gpu, mode: Binding, pod: PodPlan) -> str:
     if not gpu.uuid:
         raise RefusedError(
-            f"Binding mode {mode} names a GPU by its UUID, and that of {gpu.node}/{gpu.index} is not known "
+            f"Binding mode {mode} names a GPU by its UUID, and the UUID of {gpu.node}/{gpu.index} is not known "
             f"({pod.name}).",
             "Choose --binding env.",
         )

@@ -1,12 +1,13 @@
-"""Node folders that do not exist yet: given to the user of the pod before its processes start.
+"""Folders of nodes and claims that are new: given to the user of the pod before its processes start.
 
 A container runtime creates a missing folder of a hostPath volume as root, with mode 0755, and ``fsGroup`` does not
 apply to such volumes: a pod of an ordinary user could never write there, and would restart forever. An init
 container therefore gives the folder to the pod's user, with only the capability that this needs. It only changes a
 folder that is empty and belongs to root: older content is left alone.
 
-This needs no further permissions: only a namespace that admits root containers admits hostPath volumes at all (Pod
-Security Standards, baseline).
+Nobody needs more rights for it: only a namespace that admits containers of root admits hostPath volumes at all (Pod
+Security Standards, baseline). Nor does ``fsGroup`` apply to the volumes of many claims: NFS, EFS, hostPath. Their
+folders are prepared in the same way where the namespace admits it; elsewhere the volume must let the user write.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ user=$1; shift
 for folder; do
   [ -d "$folder" ] || continue
   [ "$(stat -c %u "$folder")" = 0 ] || continue
-  [ -z "$(ls -A "$folder")" ] || continue
+  [ -z "$(ls -A "$folder" | grep -vx lost+found)" ] || continue
   chown "$user:$user" "$folder" && echo "$folder is new: it belongs to user $user now"
 done
 exit 0
@@ -40,13 +41,22 @@ def new_folders(settings: PodSettings) -> tuple[Mount, ...]:
     return tuple(mount for mount in settings.mounts if mount.host_path and not mount.read_only)
 
 
-def preparing(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the init container that prepares node folders; empty if the set mounts none for writing.
+def new_claims(settings: PodSettings) -> tuple[Mount, ...]:
+    """Return the mounts of claims that a plain user is to write to."""
+    if settings.security is not Security.RESTRICTED:
+        return ()
+    return tuple(mount for mount in settings.mounts if mount.claim and not mount.read_only)
+
+
+def preparing(set_spec: SetSpec, container: dict[str, Any], *, admits_root: bool) -> list[dict[str, Any]]:
+    """Return the init container that prepares folders; none where a set mounts none for writing.
 
     Args:
-        container: The set's own container, whose image and folder mounts are used.
+        container: The set's own container, of which it has the image and the mounts of those folders.
+        admits_root: The namespace admits it for claims, too.
     """
-    paths = [mount.path for mount in new_folders(set_spec.pod)]
+    mounts = (*new_folders(set_spec.pod), *(new_claims(set_spec.pod) if admits_root else ()))
+    paths = [mount.path for mount in mounts]
     if not paths:
         return []
     init: dict[str, Any] = {
@@ -55,16 +65,21 @@ def preparing(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, An
         "command": ["/bin/sh", "-c", SCRIPT, "l2r-prepare", str(set_spec.pod.user), *paths],
         "volumeMounts": [mount for mount in container["volumeMounts"] if mount["mountPath"] in paths],
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "runAsUser": 0,
-            "runAsGroup": 0,
-            "runAsNonRoot": False,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            # DAC_READ_SEARCH and the like are not needed: root owns the only folders that it touches.
-            "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
-        },
+        "securityContext": security(),
     }
     if policy := container.get("imagePullPolicy"):
         init["imagePullPolicy"] = policy
     return [init]
+
+
+def security() -> dict[str, Any]:
+    """Return the security context of the init container: root with the capability to give folders away, alone."""
+    return {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "runAsNonRoot": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        # DAC_READ_SEARCH or the like is not needed: root owns the only folders that it touches.
+        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    }

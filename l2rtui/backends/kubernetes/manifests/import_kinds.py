@@ -27,7 +27,7 @@ _REPLACED: Final = {
     "DaemonSet": "write `replicas` and `--on NODE/GPU,…` (docs/kubernetes.md)",
     "PersistentVolumeClaim": "make it with `l2rtui volume create` (docs/storage.md)",
     "Secret": "make it with `l2rtui secret create` (docs/secrets.md)",
-    "ConfigMap": "apply it with kubectl first; a program can stand in the spec (docs/kinds.md)",
+    "ConfigMap": "apply it with kubectl first; the spec can contain a program (docs/kinds.md)",
     "PodGroup": "write `queue: {by: volcano}` or `--queue` (docs/kubernetes.md)",
     "MPIJob": "write `kind: elastic` for torchrun, or `kind: job` with `replicas` (docs/kinds.md)",
     "XGBoostJob": "write `kind: job` with `replicas` (docs/kinds.md)",
@@ -35,7 +35,7 @@ _REPLACED: Final = {
     "MXJob": "write `kind: parameter-server` (docs/kinds.md)",
     "RayJob": "write `kind: learner-workers` or `kind: job` (README.md, docs/kinds.md)",
     "RayCluster": "write `kind: learner-workers` or `kind: job` (README.md, docs/kinds.md)",
-    "RayService": "a run serves nobody; keep it with kubectl",
+    "RayService": "a run does not serve requests; manage it with kubectl",
     "Workflow": "write `kind: job` with `steps` (docs/kinds.md)",
     "Queue": "name it with `queue: {by: volcano, name: NAME}` (docs/kubernetes.md)",
     "LocalQueue": "name it with `queue: {by: kueue, name: NAME}` (docs/kubernetes.md)",
@@ -55,7 +55,7 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
             continue
         where = f"{source}: document {number + 1}"
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-            raise SpecError(f"{where} is no Kubernetes object.", "Each has apiVersion, kind and metadata.")
+            raise SpecError(f"{where} is not a Kubernetes object.", "Each has apiVersion, kind and metadata.")
         kind, group = document["kind"], _group(document)
         if kind == "List" and not group:
             yield from objects(document.get("items") or (), source)

@@ -100,7 +100,7 @@ def read_kubernetes_yaml(
         jobs += _jobs_of(reading, job_set)
     workloads = [item for item in jobs if item["kind"] != "Service"]
     if not workloads:
-        raise SpecError(f"{source}: there is no workload in it.", "It needs a ReplicaSet, Deployment, Job or Pod.")
+        raise SpecError(f"{source}: it contains no workload.", "It needs a ReplicaSet, Deployment, Job or Pod.")
     reading.services = [item for item in jobs if item["kind"] == "Service"]
     learners = _learner_of(workloads, reading.services)
     for item in workloads:
@@ -511,7 +511,9 @@ def _replicas(reading: _Import, subject: str, kind: str, spec: Mapping[str, Any]
     key = "parallelism" if kind == "Job" else "replicas"
     # A set has one number of pods; a Job that works through a queue has two.
     if kind == "Job" and _number(spec.get("completions"), 1) > _number(spec.get(key), 1):
-        raise SpecError(f"{reading.source}: {subject} has more completions than pods at a time: that is no set.")
+        raise SpecError(
+            f"{reading.source}: {subject} has more completions than parallel pods: a set cannot express this."
+        )
     return _job_pods(reading, subject, spec) if kind == "Job" else _whole(reading, subject, key, spec.get(key, 1))
 
 
@@ -530,7 +532,7 @@ def _whole(reading: _Import, subject: str, key: str, value: Any) -> int:
     try:
         count = int(str(value))
     except ValueError:
-        raise SpecError(f"{reading.source}: {subject}: {key} is {value!r}, which is no whole number.") from None
+        raise SpecError(f"{reading.source}: {subject}: {key} is {value!r}, which is not a whole number.") from None
     if not 0 <= count <= 4096:
         raise SpecError(f"{reading.source}: {subject}: {key} is {count}: write 0 to 4096.")
     return count

@@ -60,16 +60,16 @@ def problem(patch: Mapping[str, Any]) -> str:
     except ValueError as error:
         return str(error)
     if odd := next((key for key in patch if key not in ("metadata", "spec")), ""):
-        return f"there is no field {odd} in a pod template: write metadata and spec"
+        return f"a pod template has no field {odd}: write metadata and spec"
     for part in patch:
         if not isinstance(patch[part], dict):
-            return f"{part} is no mapping of fields"
+            return f"{part} is not a mapping of fields"
     meta = merged.get("metadata", {})
     if odd := next((key for key in meta if key not in ("labels", "annotations")), ""):
         return f"metadata.{odd} cannot be set: a run chooses it; write labels and annotations"
     for part, pairs in meta.items():
         if not isinstance(pairs, dict):
-            return f"metadata.{part} is no mapping of names to text"
+            return f"metadata.{part} is not a mapping of names to text"
         # YAML reads ``team: 7`` as a number, for which the server's error is unclear.
         if odd := next((key for key, value in pairs.items() if not isinstance(value, str)), ""):
             return f"metadata.{part}.{odd} is {pairs[odd]!r}, and it must be text: put it in quotes"

@@ -56,15 +56,17 @@ class ServerFacts:
 
     Attributes:
         version: (major, minor) of the server.
-        cuda: Value of ``CUDA_VISIBLE_DEVICES`` if a GPU's UUID is unknown.
-        hostnames: ``kubernetes.io/hostname`` of nodes for which it differs from the node's name.
-        runtime_classes: RuntimeClass of pods with an NVIDIA GPU, by node; see ``runtime_class``.
+        cuda: Value of ``CUDA_VISIBLE_DEVICES`` where a GPU's UUID is not known.
+        hostnames: ``kubernetes.io/hostname`` of nodes where it is not the node's name.
+        runtime_classes: RuntimeClass of pods with a GPU of NVIDIA, by node; see ``runtime_class``.
+        admits_root: The namespace admits an init container of root, which gives new volumes to a plain user.
     """
 
     version: tuple[int, int] = (1, 20)
     cuda: CudaIndex = CudaIndex.SAME
     hostnames: Mapping[str, str] = field(default_factory=dict)
     runtime_classes: Mapping[str, str] = field(default_factory=dict)
+    admits_root: bool = False
 
     def hostname(self, node: str) -> str:
         """Value of the node's label ``kubernetes.io/hostname``."""
@@ -119,7 +121,8 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         **_pod_security(settings),
         **_runtime(pod, server),
     }
-    if init := [*host_folders.preparing(pod.set_spec, container), *programs.fetching(pod.set_spec, container)]:
+    prepare = host_folders.preparing(pod.set_spec, container, admits_root=server.admits_root)
+    if init := [*prepare, *programs.fetching(pod.set_spec, container)]:
         spec["initContainers"] = init
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.resources import KINDS
-from l2rtui.backends.kubernetes.rights import RightRow, RoleScope, rows_of
+from l2rtui.backends.kubernetes.rights import TABLE, RightRow, RoleScope, rows_of
 
 _WIDTH: Final = 112
 _HEAD: Final = """\
@@ -29,10 +30,17 @@ _VIEWER: Final = """\
 """
 _RESEARCHER: Final = """\
 # 2. A researcher launches, scales, kills and destroys runs in one namespace. Secrets are read by name, not listed.
-#    The rules of leases and configmaps belong in the namespace of the setting claims_namespace as well, if any.
+"""
+_CLAIMS: Final = f"""\
+# 3. The namespace in which all users claim and reserve slots: launches from two namespaces never get the same one.
+#    `l2rtui cluster prepare` makes the same. Without it a launch looks at all pods once more after it has made
+#    its own, which needs the ledger. Where the setting claims_namespace names another, the Role belongs there.
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {labels.CLAIMS_NAMESPACE}}}
 """
 _CLUSTER: Final = """\
-# 3. Optional, and what makes the slot ledger whole: reading nodes, and the pods of all namespaces. Without it a
+# 4. Optional, and what makes the slot ledger whole: reading nodes, and the pods of all namespaces. Without it a
 #    slot that the researcher cannot see reads unknown, never free.
 """
 _REACH: Final = (
@@ -67,27 +75,49 @@ def manifest() -> str:
         _HEAD + _VIEWER + _role("Role", "l2rtui-viewer", viewer),
         _RESEARCHER + _role("Role", "l2rtui-researcher", researcher),
         _binding("Role", "l2rtui-researcher", "l2rtui-researcher"),
+        claims_manifest(),
         _CLUSTER + _role("ClusterRole", "l2rtui-ledger", rows_of(RoleScope.CLUSTER)),
         _binding("ClusterRole", "l2rtui-ledger", "l2rtui-ledger-USER"),
     )
     return "---\n".join(parts)
 
 
-def _role(kind: str, name: str, rows: Iterable[RightRow]) -> str:
-    text = f"apiVersion: {_GROUP}/v1\nkind: {kind}\nmetadata: {_metadata(kind, name)}\nrules:\n"
+def claims_manifest(subject: str = "USER", kind: str = "User") -> str:
+    """Return the text of the shared namespace of claims, and the rights of a user or group there."""
+    namespace, name = labels.CLAIMS_NAMESPACE, "l2rtui-claims"
+    rows = [row for row in TABLE if _concerns_claims(row)]
+    parts = (
+        _CLAIMS,
+        _role("Role", name, rows, namespace),
+        _binding("Role", name, f"{name}-{subject.replace(':', '-')}", namespace, f"{kind}, name: '{subject}'"),
+    )
+    return "---\n".join(parts)
+
+
+def _concerns_claims(row: RightRow) -> bool:
+    is_reservation = (
+        row.right.kind == "ConfigMap" and not row.right.subresource and {"view", "reserve"} & {*row.uses}
+    )
+    return row.right.kind in ("Lease", "Namespace") or bool(is_reservation)
+
+
+def _role(kind: str, name: str, rows: Iterable[RightRow], namespace: str = "NAMESPACE") -> str:
+    text = f"apiVersion: {_GROUP}/v1\nkind: {kind}\nmetadata: {_metadata(kind, name, namespace)}\nrules:\n"
     return text + "".join(_rules(_grants(rows)))
 
 
-def _binding(kind: str, role: str, name: str) -> str:
+def _binding(
+    kind: str, role: str, name: str, namespace: str = "NAMESPACE", subject: str = "User, name: USER"
+) -> str:
     return (
-        f"apiVersion: {_GROUP}/v1\nkind: {kind}Binding\nmetadata: {_metadata(kind, name)}\n"
+        f"apiVersion: {_GROUP}/v1\nkind: {kind}Binding\nmetadata: {_metadata(kind, name, namespace)}\n"
         f"roleRef: {{apiGroup: {_GROUP}, kind: {kind}, name: {role}}}\n"
-        f"subjects: [{{apiGroup: {_GROUP}, kind: User, name: USER}}]\n"
+        f"subjects: [{{apiGroup: {_GROUP}, kind: {subject}}}]\n"
     )
 
 
-def _metadata(kind: str, name: str) -> str:
-    return f"{{name: {name}, namespace: NAMESPACE}}" if kind == "Role" else f"{{name: {name}}}"
+def _metadata(kind: str, name: str, namespace: str) -> str:
+    return f"{{name: {name}, namespace: {namespace}}}" if kind == "Role" else f"{{name: {name}}}"
 
 
 def _grants(rows: Iterable[RightRow]) -> Iterator[_Grant]:

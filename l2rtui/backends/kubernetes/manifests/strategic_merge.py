@@ -94,7 +94,7 @@ def _merge_lists(original: list[Any], patch: list[Any], path: str) -> list[Any]:
         return list(dict.fromkeys([*original, *_scalars(patch, path)]))
     for element in patch:
         if not isinstance(element, dict):
-            raise ValueError(f"{path}: {element!r} is no mapping, and its elements have a {key}")  # noqa: TRY004
+            raise ValueError(f"{path}: {element!r} is not a mapping, and its elements have a {key}")  # noqa: TRY004
     # ``- $patch: replace`` among the elements: elements without a directive form the whole list.
     if any(element.get(_DIRECTIVE) == "replace" for element in patch):
         original, patch = [], [element for element in patch if _DIRECTIVE not in element]
@@ -143,7 +143,7 @@ def _check_directives(patch: Document, path: str) -> None:
     for key in patch:
         if key.startswith("$") and key not in (_DIRECTIVE, _RETAIN) and not key.startswith(_DELETE_SCALARS):
             # kubectl generates $setElementOrder for itself; it is not needed in hand-written patches.
-            raise ValueError(f"{_joined(path, key)} is no directive that is known here")
+            raise ValueError(f"{_joined(path, key)} is not a supported directive")
 
 
 def _scalars(value: Any, path: str) -> list[Any]:

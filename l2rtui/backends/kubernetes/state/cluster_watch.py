@@ -15,19 +15,20 @@ from l2rtui.backends.common.liveness import Liveness, LivenessTiming
 from l2rtui.backends.kubernetes.api.backoff import ServerGate, Timing
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
-from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.errors import NO_ANSWER, ApiError
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.reflector import Reflector, probe, responds
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import NodeMetricsStruct
 from l2rtui.backends.kubernetes.state import dcgm
 from l2rtui.backends.kubernetes.state.initial_list import STRUCTS, list_all, list_kind, put_method
-from l2rtui.backends.kubernetes.state.joiner import Joiner
+from l2rtui.backends.kubernetes.state.joiner import Joiner, Unseen
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.state.own_reports import read_reports
 from l2rtui.backends.kubernetes.state.visibility import (
     Visibility,
     find_visibility,
+    gone_namespaces,
     missing,
     scopes,
     undecoded_problems,
@@ -35,6 +36,7 @@ from l2rtui.backends.kubernetes.state.visibility import (
 )
 from l2rtui.domain.change import Change, ProblemsChanged, SilenceChanged, apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.domain.status import LOGIN_REFUSED
 
 _BATCH_SECONDS = 0.1
 """Shortest time between two batches: faster than people read, and long enough to collapse a burst."""
@@ -49,6 +51,10 @@ _SNAPSHOT_REPORTS_SECONDS = 2.0
 _AT_ONCE = 16
 _MOST_CONFIG_MAPS = 512
 _METRICS: Final = Scope("NodeMetrics")
+_SIGHT_SECONDS = 8.0
+"""Interval at which login and namespaces are checked: open watches go on after a login was revoked."""
+_UNSEEN_SECONDS = 10.0
+"""Time without a watch, though the server answers, after which rows are of the past."""
 
 
 class ClusterWatch:
@@ -69,16 +75,19 @@ class ClusterWatch:
         clock: Callable[[], float] = time.time,
         liveness: LivenessTiming | None = None,
         *,
-        shared_namespace: str = "",
+        claims_namespace: str = "",
     ) -> None:
         self._api = api
-        self._shared_namespace = shared_namespace
+        self._claims_namespace = claims_namespace
         self._rule = rule
         self._timing = timing or Timing()
         self._clock = clock
         self._liveness_timing = liveness or LivenessTiming()
         self._reflectors: list[Reflector[Any]] = []
         self._visibility: Visibility | None = None
+        self._refused_since: float | None = None
+        self._gone: tuple[str, ...] = ()
+        self._lost_sight: dict[Scope, float] = {}
 
     @property
     def stale_seconds(self) -> float:
@@ -86,14 +95,16 @@ class ClusterWatch:
         return max((reflector.stale_seconds for reflector in self._reflectors if reflector.is_listed), default=0.0)
 
     async def snapshot(self) -> ClusterSnapshot:
-        """List everything once, all kinds concurrently; ApiError if pods cannot be listed at all."""
-        visibility, verbs = await asyncio.gather(self._find_visibility(), self._node_metrics_verbs())
+        """List everything once, all kinds at the same time; ApiError if pods cannot be listed at all."""
+        visibility, verbs, gone = await asyncio.gather(
+            self._find_visibility(), self._node_metrics_verbs(), gone_namespaces(self._api)
+        )
         joiner = self._make_joiner(visibility)
         listed_scopes = scopes(visibility)
         if verbs & {"list", "watch"}:
             listed_scopes.append(_METRICS)
         lists = await list_all(self._api, listed_scopes, joiner, self._timing.page)
-        problems: list[str] = []
+        problems: list[str] = list(gone)
         undecoded: list[UndecodedObject] = []
         for scope in listed_scopes:
             if (error := lists.errors.get(scope)) is not None:
@@ -126,17 +137,18 @@ class ClusterWatch:
         Permissions are checked periodically. When they change, everything is listed again, and rows that may no
         longer be read are removed.
         """
+        self._gone = await gone_namespaces(self._api)
         self._visibility = await self._find_visibility()
         previous: Joiner | None = None
         while True:
-            joiner = self._make_joiner(self._visibility)
+            joiner = self._make_joiner(self._visibility, is_patient=True)
             async with contextlib.aclosing(self._watch(self._visibility, joiner, previous)) as batches:
                 async for batch in batches:
                     yield batch
             previous = joiner
 
     async def _find_visibility(self) -> Visibility:
-        return await find_visibility(self._api, self._shared_namespace)
+        return await find_visibility(self._api, self._claims_namespace)
 
     # --- inside ------------------------------------------------------------------------------------------------
     async def _watch(
@@ -150,7 +162,8 @@ class ClusterWatch:
         early = await self._begin(joiner)
         metrics, samples = self._follow_metrics(joiner, wake, gate, liveness), self._follow_samples(joiner, wake)
         config_maps, reports = self._follow_config_maps(joiner, wake), self._follow_reports(joiner, wake)
-        others = (metrics, samples, config_maps, reports, self._follow_permissions(visibility), liveness.run())
+        checks = self._follow_permissions(visibility), self._follow_sight(wake), liveness.run()
+        others = (metrics, samples, config_maps, reports, *checks)
         async with _running([*(reflector.run() for reflector in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
@@ -164,6 +177,10 @@ class ClusterWatch:
                 if began - ticked >= _RECHECK_SECONDS:
                     joiner.recheck_waiting_pods()
                     ticked = began
+                if (
+                    liveness.silent_since is None
+                ):  # while nothing answers, all is of the past, and that is said of all
+                    joiner.set_unseen(self._unseen("Pod"), self._unseen("ConfigMap"))
                 changes = self._changes(joiner, visibility)
                 if is_first:
                     gone = joiner.rows_missing_from(previous) if previous is not None else ()
@@ -182,8 +199,8 @@ class ClusterWatch:
                     async with asyncio.timeout(self._timing.tick):
                         await wake.wait()
 
-    def _make_joiner(self, visibility: Visibility) -> Joiner:
-        joiner = Joiner(self._rule, self._clock)
+    def _make_joiner(self, visibility: Visibility, *, is_patient: bool = False) -> Joiner:
+        joiner = Joiner(self._rule, self._clock, is_patient=is_patient)
         self._set_visibility(joiner, visibility)
         return joiner
 
@@ -257,6 +274,16 @@ class ClusterWatch:
     def _problems(self, visibility: Visibility) -> tuple[str, ...]:
         """Return one sentence for each part that cannot be read now; equal as long as nothing changes."""
         problems: dict[str, None] = {}
+        refused = [
+            self._clock() - reflector.stale_seconds
+            for reflector in self._reflectors
+            if reflector.error is not None and reflector.error.is_unauthorized
+        ]
+        if self._refused_since is not None or refused:
+            self._refused_since = min(filter(None, (self._refused_since, *refused)))
+            moment = time.strftime("%H:%M", time.localtime(self._refused_since))
+            problems[f"{LOGIN_REFUSED}{moment}: log in to the cluster again."] = None
+        problems.update(dict.fromkeys(self._gone))
         stale: dict[str, list[Reflector[Any]]] = {}
         for reflector in self._reflectors:
             error = reflector.error
@@ -288,6 +315,35 @@ class ClusterWatch:
             self._api.forget_permissions()
             with contextlib.suppress(ApiError):  # the watches report the problem
                 self._visibility = await self._find_visibility()
+
+    def _unseen(self, kind: str) -> dict[str | None, Unseen]:
+        """Return the namespaces in which a kind is not seen any more, though the server answers."""
+        result: dict[str | None, Unseen] = {}
+        for reflector in self._reflectors:
+            scope, error = reflector.scope, reflector.error
+            is_shut = error is None or error.status != NO_ANSWER
+            if scope.kind == kind and is_shut and reflector.is_listed and reflector.stale_seconds > _UNSEEN_SECONDS:
+                # To a tenth: it must not differ from one look to the next.
+                since = round(self._clock() - reflector.stale_seconds, 0)
+                since = self._lost_sight.setdefault(scope, since)
+                result[scope.namespace] = Unseen(since, _cause_of(error))
+            elif scope in self._lost_sight and reflector.stale_seconds == 0:
+                del self._lost_sight[scope]
+        return result
+
+    async def _follow_sight(self, wake: asyncio.Event) -> None:
+        """Check now and then that the login is still good, and that the namespaces of runs are there."""
+        while True:
+            await asyncio.sleep(_SIGHT_SECONDS)
+            before = self._refused_since, self._gone
+            try:
+                self._gone = await gone_namespaces(self._api)
+                self._refused_since = None
+            except ApiError as error:
+                if error.is_unauthorized and self._refused_since is None:
+                    self._refused_since = self._clock()
+            if before != (self._refused_since, self._gone):
+                wake.set()
 
     # --- CPU, GPUs and memory in use ----------------------------------------------------------------------------
     async def _node_metrics_verbs(self) -> frozenset[str]:
@@ -372,6 +428,14 @@ class ClusterWatch:
 
         await asyncio.gather(*(read_one(*key) for key in keys[:_MOST_CONFIG_MAPS]))
         return read
+
+
+def _cause_of(error: ApiError | None) -> str:
+    if error is None:
+        return "its watch brings nothing"
+    if error.is_unauthorized:
+        return "the login is refused. Log in to the cluster again"
+    return error.message.rstrip(".")
 
 
 @contextlib.asynccontextmanager

@@ -75,7 +75,7 @@ def _restarts(pod: PodStruct, status: ContainerStatus, ending: Terminated) -> bo
 def ending_text(ending: Terminated | None) -> str:
     """Describe the end of a process, for a mark in a log: ``killed by SIGKILL (exit 137), OOMKilled``."""
     if ending is None:
-        return "nobody knows how the last one ended"
+        return "the end of the last one is unknown"
     text = exit_text(ending.exit_code if ending.exit_code is not None else 0)
     return text if (ending.reason or "") in _PLAIN else f"{text}, {ending.reason}"
 

@@ -7,10 +7,11 @@ only those. No I/O: ``cluster_watch`` puts objects in and takes changes out a fe
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
@@ -49,7 +50,7 @@ from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
 from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.reservations.text import read_reservations
-from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.snapshot import LOST, UNSEEN, PodView, RunView
 from l2rtui.domain.status import Phase
 from runtime.base.contract import WORKER_NAME
 
@@ -62,11 +63,36 @@ _MOST_EVENTS = 20
 """Number of events stored per object: the latest explain why it does not run."""
 
 
-class Joiner:
-    """Rows of one cluster. It needs the clock (seconds since the epoch), as some reasons contain a duration."""
+_LOST_SECONDS = 4.0
+"""Time for which controllers must be missing."""
+_LAUNCH_SECONDS = 20.0
+"""Age from which a run without its controllers has lost them; a launch makes them within seconds."""
+_PATIENT_LAUNCH_SECONDS = 30.0
+"""The same for a watch, whose words scripts act on: a launch of hundreds of runs takes longer."""
 
-    def __init__(self, rule: SlotRule, clock: Callable[[], float]) -> None:
+
+class Unseen(NamedTuple):
+    """Loss of sight of a kind: since when, in seconds since the epoch, and why."""
+
+    since: float
+    cause: str
+
+    @property
+    def sentence(self) -> str:
+        """Sentence on a row."""
+        return f"not seen since {time.strftime('%H:%M:%S', time.localtime(self.since))}: {self.cause}"
+
+
+class Joiner:
+    """Rows of one cluster; the clock (seconds since the epoch) is read since some reasons contain a duration.
+
+    Args:
+        is_patient: Rows are made again and again, so that a loss is reported when it has lasted for a moment.
+    """
+
+    def __init__(self, rule: SlotRule, clock: Callable[[], float], *, is_patient: bool = False) -> None:
         self._rule = rule
+        self._is_patient = is_patient
         self._clock = clock
         self._nodes: dict[str, NodeStruct] = {}
         self._devices: dict[str, NodeDevices] = {}
@@ -95,7 +121,13 @@ class Joiner:
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
         self._waiting: set[str] = set()
-        # Pods that report facts unknown to the API, and their reports, by uid.
+        # Runs whose controllers were complete once, and those that lack some, by uid.
+        self._made: set[str] = set()
+        self._young_runs: set[str] = set()
+        self._unseen_pods: Mapping[str | None, Unseen] = {}
+        self._unseen_runs: Mapping[str | None, Unseen] = {}
+        self._lost_since: dict[str, float] = {}
+        # Pods that report what the API does not know, and their reports, by uid.
         self._reporting: dict[str, PodStruct] = {}
         self._reports: dict[str, PodReport] = {}
         self._tries: Counter[str] = Counter()
@@ -272,9 +304,22 @@ class Joiner:
             self._is_use_known, self._is_derived = is_use_known, is_derived
             self._dirty_nodes.update(self._nodes, self._on_node, self._node_rows)
 
+    def set_unseen(self, pods: Mapping[str | None, Unseen], runs: Mapping[str | None, Unseen]) -> None:
+        """Set which rows are of the past, by namespace (None for all): their watch is refused.
+
+        Their last state would look like the present, so it becomes unknown.
+        """
+        if pods != self._unseen_pods:
+            self._unseen_pods = dict(pods)
+            self._dirty_pods.update(self._pods)
+        if runs != self._unseen_runs:
+            self._unseen_runs = dict(runs)
+            self._dirty_runs.update(self._runs)
+
     def recheck_waiting_pods(self) -> None:
-        """Mark rows that may change with time: waiting or terminating pods, nodes with reservations."""
+        """Mark rows that may change by time alone: pods that wait or terminate, reserved nodes, new runs."""
         self._dirty_pods |= self._waiting
+        self._dirty_runs |= self._young_runs
         self._dirty_nodes.update(name for name, texts in self._reserved.items() if texts)
 
     def exporters(self) -> list[PodStruct]:
@@ -349,7 +394,7 @@ class Joiner:
         count = max((index for index in indices if index < MOST_GPUS), default=-1) + 1
         gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(count))
         cpu = Gpu(name, CPU, slots=self._rule.most_on_cpu, is_cpu=True) if CPU in indices else None
-        message = "known from its pods alone: nodes cannot be listed"
+        message = "known only from its pods: nodes cannot be listed"
         return Node(name, gpus, is_use_known=False, message=message, cpu=cpu)
 
     def _assign_replicas(self) -> None:
@@ -386,10 +431,7 @@ class Joiner:
                 replica = self._replicas.get(uid)
                 usage = self._usage(pod, devices, replica)
                 row = pod_view(pod, devices, replica, self._events_about(uid), now, node, usage)
-                # A run is identified by its name within one namespace: elsewhere it may be another run of that
-                # name.
-                if row.run and row.namespace not in self._run_namespaces:
-                    row = replace(row, run="", set_name="", role=None)
+                row = self._as_seen(row)
                 if replica is not None and row.run and self._make_workers(row, pod, made):
                     continue
             elif undecoded is not None:
@@ -460,14 +502,48 @@ class Joiner:
         for uid in dirty:
             run = self._runs.get(uid)
             if run is None:
+                self._young_runs.discard(uid)
+                self._made.discard(uid)
+                self._lost_since.pop(uid, None)
                 if self._run_rows.pop(uid, None) is not None:
                     made.append(RunGone(uid))
                 continue
             owned = sorted(self._of_run.get(uid, ()))
             row = run_view(run, [(self._controllers[key], self._events_about(key)) for key in owned])
+            row = self._with_patience(row)
+            unseen = self._unseen_runs.get(row.namespace)
+            if unseen is not None and not row.is_terminating:
+                row = replace(row, reason=UNSEEN, message=unseen.sentence, silent_since=unseen.since)
             if self._run_rows.get(uid) != row:
                 self._run_rows[uid] = row
                 made.append(RunChanged(row))
+
+    def _as_seen(self, row: PodView) -> PodView:
+        """Return a row as far as the user can see it now."""
+        # A run is known by its name within one namespace: elsewhere it may be another run of that name.
+        if row.run and row.namespace not in self._run_namespaces:
+            row = replace(row, run="", set_name="", role=None)
+        unseen = self._unseen_pods.get(None) or self._unseen_pods.get(row.namespace)
+        if unseen is None or row.phase.is_over:
+            return row
+        return replace(row, phase=Phase.UNKNOWN, reason=UNSEEN, message=unseen.sentence, ready=False)
+
+    def _with_patience(self, row: RunView) -> RunView:
+        """Return a run without a loss of controllers that its launch has yet to make, or that a scale replaces."""
+        now = self._clock()
+        self._young_runs.discard(row.uid)
+        if row.reason != LOST:
+            self._made.add(row.uid)
+            self._lost_since.pop(row.uid, None)
+            return row
+        since = self._lost_since.setdefault(row.uid, now)
+        limit = _PATIENT_LAUNCH_SECONDS if self._is_patient else _LAUNCH_SECONDS
+        is_launched = row.uid in self._made or now - row.created > limit
+        # A scale deletes a controller first, and writes the number of replicas last.
+        if is_launched and (not self._is_patient or now - since >= _LOST_SECONDS):
+            return row
+        self._young_runs.add(row.uid)
+        return replace(row, reason="", message="")
 
     def _events_about(self, uid: str) -> tuple[EventStruct, ...]:
         """Return the events about an object."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import (
@@ -63,6 +64,10 @@ _PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
+NODE_LOST: Final = "NodeLost"
+"""Reason of a pod whose node does not say any more how it is."""
+
+
 def explain(
     pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None
 ) -> PodReason:
@@ -73,6 +78,11 @@ def explain(
         now: Seconds since the epoch.
         node: The pod's node, if it is known.
     """
+    reason, message = _explain(pod, events, now, node)
+    return reason, message + _unwritable(pod, message) if "ermission denied" in message else message
+
+
+def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: NodeStruct | None) -> PodReason:
     trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
     if pod.status.phase != "Succeeded" and (evicted := _evicted(pod, events)) != NO_REASON:
         return evicted
@@ -84,7 +94,7 @@ def explain(
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        return "NodeLost", f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
+        return NODE_LOST, f"{trouble}; whether it runs is unknown. Wait for the node, or kill the pod."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
@@ -92,6 +102,38 @@ def explain(
     if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
     return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
+
+
+_PATH: Final = re.compile(r"/[\w./-]+")
+
+
+def _unwritable(pod: PodStruct, message: str) -> str:
+    """Return a sentence on the claim whose folder refuses a pod's user; empty for any other refusal."""
+    claims = {
+        volume.name: volume.persistent_volume_claim.claim_name
+        for volume in pod.spec.volumes or ()
+        if volume.persistent_volume_claim is not None
+    }
+    mounts = [
+        (mount.mount_path.rstrip("/"), claims[mount.name])
+        for container in pod.spec.containers or ()
+        for mount in container.volume_mounts or ()
+        if mount.name in claims
+    ]
+    paths = _PATH.findall(message)
+    refused = [
+        (path, claim)
+        for path, claim in mounts
+        if any(text == path or text.startswith(f"{path}/") for text in paths)
+    ]
+    if not refused:
+        return ""
+    path, claim = max(refused, key=lambda item: len(item[0]))
+    user = pod.spec.security_context.run_as_user if pod.spec.security_context is not None else None
+    whom = f"User {user}" if user is not None else "Its user"
+    owner = f"{user}:{user}" if user is not None else "that user"
+    remedy = f"as root on its volume, chown it to {owner}, or set pod.user"
+    return f" {whom} may not write to {path} of the claim {claim}: {remedy}."
 
 
 def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
@@ -166,7 +208,7 @@ def deletion_blocker(meta: ObjectMeta, trouble: str, now: float) -> str:
     if left > 0:
         return f"grace {left:.0f} s left"
     if "foregroundDeletion" in (meta.finalizers or ()):
-        return "waits for what it owns"
+        return "waits for the objects that it owns"
     grace = meta.deletion_grace_period_seconds
     return f"is still Terminating {-left:.0f} s after its grace" if grace else "is still Terminating"
 
@@ -194,7 +236,7 @@ def _gated(pod: PodStruct) -> str:
     names = [gate.name for gate in pod.spec.scheduling_gates or ()]
     if labels.KUEUE_GATE in names:
         queue = pod.metadata.label(labels.KUEUE_QUEUE)
-        return f"the queue {queue} of Kueue has not admitted its run yet. Its description says what is lacking."
+        return f"the queue {queue} of Kueue has not admitted its run yet. Its description says what is missing."
     by = f": {', '.join(filter(None, names))}" if any(names) else ""
     return f"something else must release it before it is scheduled{by}."
 
@@ -290,7 +332,7 @@ def _initializing(pod: PodStruct, now: float) -> str:
 def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[EventStruct], name: str) -> str:
     image = status.image or "its image"
     if reason == "InvalidImageName":
-        return f"{name}{image} is no name of an image. Correct `image` in the spec."
+        return f"{name}{image} is not an image name. Correct `image` in the spec."
     if reason == "ErrImageNeverPull":
         return f"{name}{image} is not on the node, and the spec forbids to pull it. Load it there, or allow that."
     failed = _newest(events, ("Failed",), "pull")
@@ -302,7 +344,7 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
     if any(word in low for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
         return f"{name}the registry does not give {image} to us. Name a pull secret in the spec (`pull_secrets`)."
     if any(word in low for word in ("not found", "manifest unknown", "does not exist")):
-        return f"{name}there is no image {image}. Correct its name or tag, or push it."
+        return f"{name}the image {image} does not exist. Correct its name or tag, or push it."
     if any(word in low for word in ("no such host", "connection refused", "timeout", "i/o", "dial tcp")):
         return f"{name}the node does not reach the registry of {image}: {_short(text)}."
     return f"{name}{image} cannot be pulled: {_short(text)}."
@@ -397,11 +439,11 @@ def _over(pod: PodStruct) -> PodReason:
         sentence = f"it went over its own limit of ephemeral storage ({limit['total']}). Raise that limit"
         return reason, f"{sentence}, or let it write less."
     if reason == "Evicted":
-        hint = "Ask for what it needs, or free some."
+        hint = "Request only what it needs, or free some."
         return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
     if reason == "DeadlineExceeded":
         return reason, "it ran longer than its activeDeadlineSeconds allows. Raise them, or let it do less."
-    if reason in ("NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
+    if reason in (NODE_LOST, "NodeShutdown", "Shutdown", "Terminated"):
         return reason, f"its node went away: {_short(message) or pod.spec.node_name or 'nobody knows which'}."
     for status in (*pod.init_statuses, *pod.statuses):
         ending = status.state.terminated if status.state else None
@@ -434,7 +476,7 @@ def _evicted(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
 
 def _next_of_stuck(why: str) -> str:
     if "finalizer" in why:
-        return ". Whoever set it must let go, or somebody removes it by `kubectl edit`."
+        return ". The program that set it must release it, or remove it with `kubectl edit`."
     if "node" in why:
         return ". Bring the node back, or destroy with --force: the process may live on."
     return ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -23,16 +23,16 @@ from l2rtui.backends.kubernetes.api.structs import (
 )
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
-from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_controller
-from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
+from l2rtui.backends.kubernetes.state.pod_reason import NODE_LOST, explain, explain_controller
+from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica, read_planned_replicas
 from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.quantity import whole_number
-from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.snapshot import LOST, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import Trial
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import RestartPolicy, Role
 from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"
@@ -123,10 +123,11 @@ def pod_view(
         _number(meta.label(labels.SEED)),
         # Its successor already has the slot: if both counted, the device would look overbooked until the pod ends.
         () if replica is not None and replica.has_successor else usage.devices,
-        _PHASES.get(status.phase or "Pending", Phase.UNKNOWN),
+        # The last report of a node that is silent: Running and ready, whatever has become of the pod.
+        Phase.UNKNOWN if reason == NODE_LOST else _PHASES.get(status.phase or "Pending", Phase.UNKNOWN),
         reason,
         message,
-        ready is not None and ready.status == "True",
+        ready is not None and ready.status == "True" and reason != NODE_LOST,
         sum([status_item.restart_count or 0 for status_item in statuses]),
         epoch(meta.creation_timestamp),
         _started(statuses),
@@ -165,15 +166,22 @@ def undecoded_pod_view(undecoded: UndecodedObject) -> PodView:
 
 
 def run_view(
-    run: ConfigMapStruct, controllers: Iterable[tuple[ControllerStruct, Sequence[EventStruct]]]
+    run: ConfigMapStruct, controllers: Sequence[tuple[ControllerStruct, Sequence[EventStruct]]]
 ) -> RunView:
-    """Make the row of a run from its ConfigMap and its controllers, each with its events."""
+    """Make the row of a run from its ConfigMap and its controllers, each with the events about it.
+
+    Its reason is ``LOST`` where controllers are missing, and also while its launch has yet to make them.
+    """
     meta = run.metadata
     text = (run.data or {}).get(labels.SPEC_KEY, "")
     spec = _spec(text)
     troubles = (_trouble(controller, events) for controller, events in controllers)
     # The first controller with a problem: one sentence fits into the row, and causes are mostly shared.
     reason, message = next((item for item in troubles if item[0]), ("", ""))
+    # Those of a run that starts in waves come one after the other, those of a queue when it admits them.
+    if spec is not None and spec.queue is None and not meta.annotation(labels.WAVE):
+        lost = _lost_controller(meta, spec, [controller for controller, _ in controllers])
+        reason, message = (LOST, lost) if lost else (reason, message)
     if spec is None:
         reason, message = UNREADABLE, f"its spec in the ConfigMap {meta.name} cannot be read"
     return RunView(
@@ -212,6 +220,8 @@ class _StoredSet(msgspec.Struct, frozen=True):
     name: str
     role: str = ""
     replicas: int = 1
+    restart: str = ""
+    stable: bool = False
 
 
 class _StoredSpec(msgspec.Struct, frozen=True):
@@ -220,6 +230,7 @@ class _StoredSpec(msgspec.Struct, frozen=True):
     seed: int = 0
     sets: tuple[_StoredSet, ...] = ()
     trial: Trial | None = None
+    queue: Any = None
 
 
 _decode_spec: Final = bounded_json.decoder(_StoredSpec)
@@ -232,6 +243,30 @@ def _spec(text: str) -> _StoredSpec | None:
     except bounded_json.UndecodableError:
         return None
     return spec if is_whole else None
+
+
+def _lost_controller(meta: ObjectMeta, spec: _StoredSpec, controllers: Sequence[ControllerStruct]) -> str:
+    """Return a sentence on a set whose controllers do not have all of its replicas; empty where none is missing.
+
+    They are compared by the seats of their annotations: `kubectl scale` changes the number of pods alone.
+    """
+    run = meta.label(labels.RUN)
+    for part in spec.sets:
+        own = [item.metadata for item in controllers if item.metadata.label(labels.SET) == part.name]
+        seats = sum(
+            len(read_planned_replicas(item)) * (whole_number(item.annotation(labels.WORKERS)) or 1) for item in own
+        )
+        # Annotations that somebody has broken say nothing.
+        if seats >= part.replicas or (own and not seats):
+            continue
+        is_job = part.restart != RestartPolicy.ALWAYS or part.role == Role.LEARNER or part.stable
+        kind, again = ("Job", "") if is_job else ("ReplicaSet", f"`l2rtui scale {run}/{part.name} {part.replicas}`")
+        what = (
+            f"one {kind} of its set {part.name}" if own else f"its {kind} {labels.controller_name(run, part.name)}"
+        )
+        hint = f"{again} makes it again" if again else f"`l2rtui destroy {run}`, and launch it again"
+        return f"{what} was deleted, by none of l2rtui's verbs: {hint}"
+    return ""
 
 
 def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:

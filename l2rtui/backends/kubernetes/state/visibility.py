@@ -53,18 +53,66 @@ class Visibility:
         return self.is_cluster_wide and self.has_nodes
 
 
-async def find_visibility(api: Api, shared_namespace: str = "") -> Visibility:
-    """Determine the user's list permissions, by access reviews or, if these are forbidden, by trying.
+async def find_visibility(api: Api, claims_namespace: str = "") -> Visibility:
+    """Determine what the user may list, by access reviews or, where these are forbidden, by trying it.
 
     Args:
-        shared_namespace: Namespace in which all users claim and reserve slots; empty for none.
+        claims_namespace: Namespace in which all users claim and reserve slots, as the settings name it.
     """
-    visibility = await _visibility_of_rows(api)
+    visibility, shared_namespace = await asyncio.gather(
+        _visibility_of_rows(api), shared_claims(api, claims_namespace)
+    )
     is_apart = shared_namespace and shared_namespace not in visibility.run_namespaces
     # Without the permission reservations are not shown, which is not worth a message on every screen.
     if is_apart and await _may_read(api, "ConfigMap", shared_namespace):
         return replace(visibility, reservation_namespace=shared_namespace)
     return visibility
+
+
+async def shared_claims(api: Api, setting: str = "") -> str:
+    """Return the namespace in which users of all namespaces claim and reserve slots; empty where there is none.
+
+    Args:
+        setting: The namespace that the settings name.
+    """
+    if setting or api.has_shared_claims:
+        return setting or labels.CLAIMS_NAMESPACE
+    # Asked again where there was none: an administrator may make it while the app is open.
+    try:
+        namespace = await api.find("Namespace", None, labels.CLAIMS_NAMESPACE)
+        is_there = namespace is not None and (namespace.get("status") or {}).get("phase") != "Terminating"
+        api.has_shared_claims = is_there and await may_claim(api, labels.CLAIMS_NAMESPACE)
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+    return labels.CLAIMS_NAMESPACE if api.has_shared_claims else ""
+
+
+async def gone_namespaces(api: Api) -> tuple[str, ...]:
+    """Return a sentence for each namespace of runs that does not exist, or is being deleted.
+
+    Raises:
+        ApiError: the login is refused. Whatever else keeps from asking says nothing about a namespace.
+    """
+
+    async def sentence(name: str) -> str:
+        try:
+            status = (await api.read("Namespace", None, name)).get("status")
+        except ApiError as error:
+            if error.is_unauthorized:
+                raise
+            return f"The namespace {name} does not exist." if error.reason == "NotFound" else ""
+        is_going = isinstance(status, dict) and status.get("phase") == "Terminating"
+        return f"The namespace {name} is being deleted, with all that is in it." if is_going else ""
+
+    return tuple(filter(None, await asyncio.gather(*map(sentence, api.namespaces or (api.namespace,)))))
+
+
+async def may_claim(api: Api, namespace: str) -> bool:
+    """Return whether the user may claim slots in a namespace."""
+    # A user who could claim and not give up would leave claims behind: then nothing is claimed.
+    verbs = ("get", "create", "update", "delete")
+    return all(await asyncio.gather(*(api.can(verb, "Lease", namespace) for verb in verbs)))
 
 
 async def _visibility_of_rows(api: Api) -> Visibility:
@@ -177,5 +225,5 @@ def visibility_problems(visibility: Visibility) -> list[str]:
             "(missing right: list and watch pods in all namespaces)."
         )
     if not visibility.has_nodes:
-        problems.append("Nodes are known from their pods alone (missing right: list and watch nodes).")
+        problems.append("Nodes are known only from their pods (missing right: list and watch nodes).")
     return problems

@@ -64,7 +64,7 @@ def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> list[str]:
                 part.replace(target)
                 missing.pop(member.name, None)
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise BackendError(f"What the volume's pod sends is no archive: {error}.", "Copy it again.") from error
+        raise BackendError(f"The volume's pod did not send an archive: {error}.", "Copy it again.") from error
     return list(missing)
 
 

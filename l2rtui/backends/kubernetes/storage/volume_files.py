@@ -309,9 +309,11 @@ def entry_of(line: bytes) -> FileEntry:
         entry_kind = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
         entry = FileEntry(name, entry_kind, int(size), float(changed))
     except ValueError as error:
-        raise BackendError("What the volume's pod lists cannot be read.", "Name another image: --image.") from error
+        raise BackendError(
+            "The file list of the volume's pod cannot be read.", "Name another image: --image."
+        ) from error
     if entry.size < 0 or not math.isfinite(entry.changed):
-        raise BackendError("What the volume's pod lists cannot be read.", "Name another image: --image.")
+        raise BackendError("The file list of the volume's pod cannot be read.", "Name another image: --image.")
     return entry
 
 

@@ -119,7 +119,7 @@ def _refuse_values(name: str, size: str, modes: tuple[str, ...]) -> None:
     if problem := name_problem(name, 253):
         raise UsageError(f"{problem}.")
     if unknown := [mode for mode in modes if mode not in MODES]:
-        raise UsageError(f"{unknown[0]} is no access mode.", f"They are {', '.join(MODES)}.")
+        raise UsageError(f"{unknown[0]} is not an access mode.", f"They are {', '.join(MODES)}.")
     try:
         parse_bytes(size)
     except ValueError as error:
@@ -132,7 +132,7 @@ def _volume(claim: dict[str, Any], mounted_by: tuple[str, ...]) -> Volume:
     size = (status.get("capacity") or {}).get("storage") or requests.get("storage")
     phase = str(status.get("phase", "Pending"))
     waits = "no volume fits it, or none is made before a pod mounts it" if phase == "Pending" else ""
-    lost = "the volume behind it is gone" if phase == "Lost" else ""
+    lost = "its volume no longer exists" if phase == "Lost" else ""
     return Volume(
         name=str(claim["metadata"]["name"]),
         size_bytes=int(parse_quantity(str(size))) if size else 0,

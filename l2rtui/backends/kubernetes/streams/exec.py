@@ -121,7 +121,7 @@ async def pipe(
             elif data[0] == websocket.STDERR:
                 complaint += data[1:]
                 del complaint[:-_MAX_COMPLAINT_BYTES]  # only its last line is shown
-    raise CutError(f"The connection to {pod} was cut.", "Try again: what has come over is kept.")
+    raise CutError(f"The connection to {pod} was cut.", "Try again: received data is kept.")
 
 
 @contextlib.asynccontextmanager
@@ -166,7 +166,7 @@ async def _in_background(sending: Awaitable[None]) -> AsyncIterator[None]:
 
 def _cut_error(command: str) -> BackendError:
     return BackendError(
-        f"The connection to {command} was cut; nobody can tell whether it still runs.", "Look at the pod again."
+        f"The connection to {command} was lost; whether it still runs is unknown.", "Look at the pod again."
     )
 
 

@@ -82,7 +82,9 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
     source = _Pod(api, pod_of(pod), timing, pod.worker)
     pod_struct = await source.read_pod()
     if pod_struct is None:
-        raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
+        raise NotFoundError(
+            f"The pod {pod.name} no longer exists, and neither does its log.", "Look at the pods again."
+        )
     names, is_only = _selected(pod_struct, query.container), len(container_names(pod_struct)) == 1
     is_shared = pod.worker is not None
     # The last lines of a pod include all its workers.

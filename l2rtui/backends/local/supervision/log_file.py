@@ -15,13 +15,16 @@ from datetime import datetime
 from pathlib import Path
 
 from l2rtui.backends.local.state_files import write_all
+from l2rtui.domain.log import last_words
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
 _STATE_SECONDS = 1.0
 """Time for which the states of a progress bar share a line; followers see the newest state at this interval."""
 MAX_LINE = 16 * 1024
-"""Bytes after which a line is split, as in container runtimes (the CRI log format of containerd and CRI-O)."""
+"""Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
+_TAIL_BYTES = 4096
+"""Bytes at the end of a log in which the last words of a process are searched."""
 KEPT_PROCESSES = 5
 """Number of processes of a pod whose logs are kept, including the current one."""
 
@@ -58,6 +61,18 @@ def log_path(folder: Path, serial: int) -> Path:
 def rotated_path(path: Path) -> Path:
     """Return the path of the earlier, rotated part of a log."""
     return path.with_name(f"{path.name}.1")
+
+
+def final_words(path: Path) -> str:
+    """Return the last words of a process in its log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).splitlines()
+    except OSError:
+        return ""
+    written = [line for line in lines if line[STAMP_LENGTH : STAMP_LENGTH + 1] in (TEXT, NEWER)]
+    return last_words(line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written)
 
 
 class LogWriter:

@@ -20,7 +20,7 @@ from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
 from l2rtui.backends.local.supervision import death_notice, kill_escalation, restart_policy
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, serials
+from l2rtui.backends.local.supervision.log_file import LogWriter, final_words, log_path, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -36,8 +36,8 @@ class SupervisionContext:
     Attributes:
         environ: The user's cleaned environment. cores: Number of cores of this node.
         changed: Called after each change of a pod's record.
-        report_problem: Called with a sentence if a log cannot be written.
-        now: Returns seconds since the epoch. monotonic: Returns seconds of a clock that date changes do not affect.
+        report_problem: Called with a sentence when a log cannot be written; withdraw_problem when it can again.
+        now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
         events: Journal of the run.
     """
 
@@ -49,6 +49,7 @@ class SupervisionContext:
     selector: selectors.BaseSelector
     changed: Callable[[], None]
     report_problem: Callable[[str], None]
+    withdraw_problem: Callable[[str], None] = lambda _: None
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     events: EventLog = field(init=False)
@@ -72,6 +73,7 @@ class SupervisedPod:
         self.process: SupervisedProcess | None = None
         self._is_finishing = False
         self._finish_reason = ""
+        self._problem = ""
 
     @classmethod
     def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
@@ -124,7 +126,8 @@ class SupervisedPod:
             self._handle_start_error(sentence)
             return
         record.proc, record.started = self.process.proc, self._context.now()
-        record.phase, record.reason, record.message = Phase.RUNNING, "", ""
+        # The last words of the process before stay until this one has run for a while: it may be about to fail too.
+        record.phase, record.reason = Phase.RUNNING, ""
         self._note(reason, f"{mark}, pid {record.proc.pid}" if mark else f"pid {record.proc.pid}")
         self._watch()
 
@@ -205,9 +208,12 @@ class SupervisedPod:
         try:
             has_more = process.copy_output()
         except OSError as error:
-            sentence = f"the log of {self.name} cannot be written: {error.strerror}; lines are lost"
-            self._context.report_problem(sentence)
+            self._problem = f"the log of {self.name} cannot be written: {error.strerror}; lines are lost"
+            self._context.report_problem(self._problem)
             return
+        if self._problem:
+            self._context.withdraw_problem(self._problem)
+            self._problem = ""
         if not has_more:
             self._context.selector.unregister(process.pipe)
             process.close_pipe()
@@ -235,7 +241,10 @@ class SupervisedPod:
             record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
             record.message = self._finish_reason or "it was ended with its run"
         elif not record.is_terminating:
-            self._apply_policy("" if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
+            words = (
+                final_words(log_path(self._context.folder.log_dir(self.name), record.serial)) if is_fault else ""
+            )
+            self._apply_policy(words if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
         self._context.changed()
 
     def replacement(self) -> SupervisedPod:

@@ -65,7 +65,15 @@ class Supervisor:
         cwd = record.cwd if os.access(record.cwd, os.X_OK) else str(folder.path)
         os.chdir(cwd)
         self._context = SupervisionContext(
-            folder, record, environ, usable_cores(), cwd, self._selector, self._note_change, self._report_problem
+            folder,
+            record,
+            environ,
+            usable_cores(),
+            cwd,
+            self._selector,
+            self._note_change,
+            self._report_problem,
+            self._withdraw_problem,
         )
         self.me = process_scan.identify(os.getpid())
         self._status = RunStatus(run=record.uid, supervisor=self.me)
@@ -168,7 +176,7 @@ class Supervisor:
             self._desired = {}
             if not self._status.is_destroying:
                 self._status.is_destroying = self._is_changed = True
-                self._context.note("", "Destroying", "every pod is stopped for good")
+                self._context.note("", "Destroying", "every pod is stopped permanently")
         for name, pod in self._pods.items():
             desired = self._desired.get(name)
             # By uid, not by name: a replica that was removed and added again is another pod.
@@ -364,6 +372,10 @@ class Supervisor:
 
     def _note_change(self) -> None:
         self._is_changed = True
+
+    def _withdraw_problem(self, sentence: str) -> None:
+        if sentence == self._status.problem:
+            self._report_problem("")
 
     def _report_problem(self, sentence: str) -> None:
         if sentence != self._status.problem:

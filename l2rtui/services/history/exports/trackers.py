@@ -70,7 +70,7 @@ def export_runs(
         package = import_module(tracker)
     except ImportError as error:
         _log.debug("export: %s", error)
-        sentence = f"{tracker} is not installed beside l2rtui, or cannot be imported: {error}."
+        sentence = f"{tracker} is not installed in l2rtui's environment, or cannot be imported: {error}."
         raise UsageError(sentence, f"`pip install {tracker}` in its environment, or use `-o csv`.") from error
     written: list[str] = []
     present: list[str] = []

@@ -143,8 +143,15 @@ class Shape:
             return None
         return SlotId(line.node, line.parts[number].gpu.index, line.parts[number].first)
 
-    def neighbour(self, slot: SlotId, right: int, down: int) -> SlotId:
-        """Return the next stop to the side, or the nearest on the line above or below; the same slot at an edge."""
+    def neighbour(
+        self, slot: SlotId, right: int, down: int, column: int | None = None, *, skips_cpu: bool = False
+    ) -> SlotId:
+        """Return the next stop to the side, or the nearest on the line above or below; the same slot at an edge.
+
+        Args:
+            column: Column that steps up and down keep to, over shorter lines; None for that of the slot.
+            skips_cpu: Steps up and down pass over the CPU beside GPUs, unless they begin or end there.
+        """
         here, stop = self.slots[slot], self.stop(slot)
         lines = list(self.by_line)
         number = lines.index(here.y)
@@ -158,9 +165,14 @@ class Shape:
                 return stop
             return self.by_line[lines[number]][0 if right > 0 else -1]
         number += down
+        if skips_cpu and slot.gpu != CPU:
+            beyond = range(number, len(lines) if down > 0 else -1, down)
+            # At the end of the grid the CPU is all that is left.
+            number = next((line for line in beyond if self.by_line[lines[line]][0].gpu != CPU), number)
         if not 0 <= number < len(lines):
             return stop
-        return min(self.by_line[lines[number]], key=lambda other: (abs(self.slots[other].x - here.x), other))
+        x = here.x if column is None else column
+        return min(self.by_line[lines[number]], key=lambda other: (abs(self.slots[other].x - x), other))
 
 
 NO_SHAPE: Final = Shape()

@@ -287,3 +287,16 @@ def test_an_engine_elsewhere_is_refused(monkeypatch, environ, sentence):
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=sentence):
         DockerBackend(Settings())
+
+
+async def test_a_container_that_fails_again_and_again_is_shown_with_its_last_words(backend, fake):
+    await launched(backend)
+    fake.write("run-w-0", "TypeError: no wheels\n")
+    fake.write("run-w-0", '{"l2r":"worker","time":1}\n')
+    fake.by_name("run-w-0")["RestartCount"] = 1
+    fake.end("run-w-0", 1, Status="restarting")
+    (pod,) = [pod for pod in (await backend.snapshot()).pods.values() if pod.name == "run-w-0"]
+    assert (pod.reason, pod.exit_code, pod.message) == ("CrashLoopBackOff", 1, "TypeError: no wheels")
+    fake.restart("run-w-0")
+    (pod,) = [pod for pod in (await backend.snapshot()).pods.values() if pod.name == "run-w-0"]
+    assert pod.status.sentence == "runs, 2 restarts, last ended with exit 1: TypeError: no wheels"

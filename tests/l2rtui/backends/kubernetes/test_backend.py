@@ -15,7 +15,7 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
-from l2rtui.domain.placement import place
+from l2rtui.domain.placement import parse_pins, place
 from l2rtui.domain.plan import ScalePlan, plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.receipt import Receipt
@@ -124,8 +124,36 @@ async def test_panes_that_ask_at_once_share_one_connection(backend):
 async def test_leases_are_in_the_shared_namespace_or_in_that_of_the_run(server):
     api = server.api()
     own, shared = ClusterContext(api), ClusterContext(api, Settings(claims_namespace="gpus"))
-    assert (own.lease_namespace, own.lease_namespace_of("other")) == ("ml", "other")
-    assert (shared.lease_namespace, shared.lease_namespace_of("other")) == ("gpus", "gpus")
+    assert (await own.lease_namespace(), await own.lease_namespaces_of("other")) == ("ml", ("other",))
+    assert await shared.lease_namespace() == "gpus"
+    assert await shared.lease_namespaces_of("other") == ("gpus", "other")
+    await api.close()
+
+
+async def test_leases_are_in_the_namespace_that_an_administrator_made_for_all(server):
+    server.put({"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}})
+    api = server.api()
+    context = ClusterContext(api)
+    assert await context.lease_namespace() == "l2rtui-claims"
+    assert await context.lease_namespaces_of("ml") == ("l2rtui-claims", "ml")
+    assert await ClusterContext(api, Settings(claims_namespace="gpus")).lease_namespace() == "gpus"
+    await api.close()
+
+
+@pytest.mark.parametrize("missing", [("get", "namespaces"), ("create", "leases"), ("delete", "leases")])
+async def test_who_may_not_claim_there_claims_in_the_own_namespace(server, missing):
+    server.put({"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}})
+    server.denied.add(missing)
+    api = server.api()
+    assert await ClusterContext(api).lease_namespace() == "ml"
+    await api.close()
+
+
+async def test_a_shared_namespace_that_is_being_deleted_is_none(server):
+    manifest = {"kind": "Namespace", "metadata": {"name": "l2rtui-claims"}, "status": {"phase": "Terminating"}}
+    server.put(manifest)
+    api = server.api()
+    assert await ClusterContext(api).lease_namespace() == "ml"
     await api.close()
 
 
@@ -140,11 +168,11 @@ async def test_a_recent_snapshot_is_used_again_and_an_old_one_is_not(server, mon
     context.list_cluster = listed
     await context.recent_snapshot()
     await context.recent_snapshot()
-    await context.server_facts()
+    await context.server_facts([])
     assert len(lists) == 1
     monkeypatch.setattr("l2rtui.backends.kubernetes.context._RECENT_SECONDS", -1.0)
     await context.recent_snapshot()
-    await context.server_facts()
+    await context.server_facts([])
     assert len(lists) == 2
     await api.close()
 
@@ -190,3 +218,55 @@ async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, serv
     again = await launcher.prepare_runs(backend, run_history.find("r"))
     assert [done.error async for done in launcher.launch(backend, again) if done.error] == []
     assert len(server.names("Pod")) == 3
+
+
+async def prepared(backend, pins="", replicas=2):
+    set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, restart=RestartPolicy.ALWAYS)
+    spec = RunSpec(Kind.JOB, "r", "r", (set_spec,))
+    return await launcher.prepare_runs(backend, [spec], pins=parse_pins(pins) if pins else ())
+
+
+def slots_of(plan):
+    return [str(slot) for pod in plan.added for slot in pod.seat.slots]
+
+
+async def test_replicas_that_come_back_take_the_places_of_the_plan(backend, server):
+    plan = (await prepared(backend, "n1/1.2,n1/1.3")).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    server.forget_controllers("r-w")
+    assert (await backend.snapshot()).pods_of("r") == ()
+    assert slots_of(await launcher.plan_scale(backend, "r", "w", 2)) == ["n1/1.2", "n1/1.3"]
+    assert slots_of(await launcher.scale(backend, "r", "w", 2)) == ["n1/1.2", "n1/1.3"]
+    assert {str(slot) for pod in (await backend.snapshot()).pods_of("r") for slot in pod.slots} == {
+        "n1/1.2",
+        "n1/1.3",
+    }
+
+
+async def test_more_replicas_stay_on_the_slots_that_a_person_named(backend, server):
+    plan = (await prepared(backend, "n1/1")).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    assert slots_of(await launcher.plan_scale(backend, "r", "w", 4)) == ["n1/1.2", "n1/1.3"]
+    with pytest.raises(RefusedError, match="it was launched on n1/1"):
+        await launcher.plan_scale(backend, "r", "w", 5)
+
+
+async def test_a_run_without_named_slots_grows_wherever_there_is_room(backend):
+    plan = (await prepared(backend)).plan
+    assert plan.pins == ()
+    assert all([not done.error async for done in backend.launch(plan)])
+    assert len(slots_of(await launcher.plan_scale(backend, "r", "w", 8))) == 6
+
+
+async def test_a_place_of_the_plan_that_is_taken_is_left_to_its_holder(backend, server):
+    plan = (await prepared(backend, "n1/1.2-3", replicas=1)).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    server.forget_controllers("r-w")
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}]
+    stranger = {"nodeName": "n1", "containers": [{"name": "c", "env": env}]}
+    server.put(
+        {"kind": "Pod", "metadata": {"name": "s"}, "spec": stranger, "status": {"phase": "Running"}}, "other"
+    )
+    taken = {str(slot) for pod in (await backend.snapshot()).pods.values() for slot in pod.slots}
+    added = slots_of(await launcher.plan_scale(backend, "r", "w", 1, overcommit=True))
+    assert not set(added) & taken

@@ -188,12 +188,12 @@ def test_other_workloads_become_what_is_nearest(load, text, restart, role, words
         (
             LEARNER_AND_WORKERS,
             ("NUM_WORKERS=lots", "WORKER_IMAGE=i"),
-            "replicas is 'lots', which is no whole number",
+            "replicas is 'lots', which is not a whole number",
         ),
         (LEARNER_AND_WORKERS, ("NUM_WORKERS=9999", "WORKER_IMAGE=i"), "write 0 to 4096"),
         ("apiVersion: v1\nkind: PersistentVolumeClaim\n", (), "is a PersistentVolumeClaim, which cannot be a part"),
-        ("apiVersion: v1\nkind: Service\nspec: {}\n", (), "there is no workload in it"),
-        ("apiVersion: v1\n", (), "document 1 is no Kubernetes object"),
+        ("apiVersion: v1\nkind: Service\nspec: {}\n", (), "it contains no workload"),
+        ("apiVersion: v1\n", (), "document 1 is not a Kubernetes object"),
         ("apiVersion: v1\nkind: Pod\nspec: {}\n", (), "Pod pod has no containers"),
         ("apiVersion: v1\nkind: [\n", (), ":3: not YAML"),
         ("apiVersion: v1\nx: \x00\n", (), "not YAML"),
@@ -201,7 +201,7 @@ def test_other_workloads_become_what_is_nearest(load, text, restart, role, words
         (
             WORKLOAD.format(kind="Job", spec=f"completions: 5, template: {{spec: {{{POD}}}}}"),
             (),
-            "more completions than pods at a time",
+            "more completions than parallel pods",
         ),
         (
             WORKLOAD.format(

@@ -216,10 +216,10 @@ def test_a_malformed_patch_is_refused_with_its_field() -> None:
 @pytest.mark.parametrize(
     ("patch", "sentence"),
     [
-        ("{kind: Pod}", "there is no field kind in a pod template"),
-        ("{spec: 7}", "spec is no mapping"),
+        ("{kind: Pod}", "a pod template has no field kind"),
+        ("{spec: 7}", "spec is not a mapping"),
         ("{metadata: {name: x}}", "metadata.name cannot be set"),
-        ("{metadata: {labels: 7}}", "metadata.labels is no mapping"),
+        ("{metadata: {labels: 7}}", "metadata.labels is not a mapping"),
         ("{metadata: {labels: {a: b}, annotations: {team: 7}}}", "metadata.annotations.team is 7, and it must be"),
         ("{spec: {containers: [{image: x}]}}", "spec.containers: an element has no name"),
     ],

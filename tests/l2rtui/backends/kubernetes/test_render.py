@@ -324,7 +324,7 @@ def test_a_device_of_a_plugin_is_requested_by_its_name():
 
 def test_variables_bind_no_device_of_a_plugin():
     card = {"n1": Node("n1", (Gpu("n1", 0, slots=1, resource="amd.com/gpu"),))}
-    with pytest.raises(RefusedError, match=r"n1/0 is of amd\.com/gpu, which its device plugin alone hands out"):
+    with pytest.raises(RefusedError, match=r"n1/0 is of amd\.com/gpu, which only its device plugin allocates"):
         objects(planned(workers(), card, "n1/0"))
 
 

@@ -247,7 +247,7 @@ def test_a_container_that_was_started_anew_counts_on(beside, tmp_path):
     item.wait()
     (tmp_path / "want").write_text("stop 2\n")  # not of a live worker: a new container ignores it
     beside("sleep", "600")
-    assert str(until(handle.ended)) == "the simulator's container was started anew"
+    assert str(until(handle.ended)) == "the simulator's container was restarted"
     assert SimulatorSidecar(tmp_path).ended() is None
 
 
@@ -291,5 +291,5 @@ def test_a_worker_that_is_asked_to_stop_ends_in_its_own_way(tmp_path):
 
 def test_without_a_pod_there_is_nothing_beside_it(monkeypatch):
     monkeypatch.delenv("L2R_SIDECAR", raising=False)
-    with pytest.raises(StartError, match="kind sidecar is for pods of Kubernetes"):
+    with pytest.raises(StartError, match="kind sidecar is for Kubernetes pods"):
         SimulatorSidecar()

@@ -171,6 +171,11 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
             "ok",
             "are read when there is such an environment",
         ),  # refused without the runtime
+        (
+            '{"environment":"no_such_module:Task-v0","algorithm":"ppo"}',
+            "refusal",
+            "No module named 'no_such_module'",
+        ),
         ('{"environment":"CartPole-v1","algorithm":"td3"}', "refusal", "takes choices and TD3 needs numbers"),
     ],
 )
@@ -190,7 +195,7 @@ async def test_the_doctor_looks_at_everything(lab, monkeypatch):
     lab.kill_supervisor()
     findings = {finding.subject: finding for finding in await lab.backend.doctor()}
     assert set(findings) == {"node", "state", "disk", "runtime", "gpu", "run"}
-    assert findings["run"].sentence.startswith("its supervisor is gone")
+    assert findings["run"].sentence.startswith("its supervisor has ended")
     assert findings["gpu"].severity == "ok"
 
 

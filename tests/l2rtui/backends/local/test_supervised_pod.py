@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -235,3 +237,33 @@ def test_a_pod_in_its_back_off_is_not_started_again_when_its_run_ends(world):
     pod.finish()
     world.advance(pod, 100 * BASE_SECONDS)
     assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, Phase.FAILED, 2)
+
+
+def test_the_last_words_of_a_process_stay_while_the_next_one_runs(world):
+    pod = world.pod()
+    pod.start()
+    log = log_path(world.folder.log_dir("run-w-0"), 0)
+    stamped = "2026-11-20T12:00:00.123456Z "
+    log.write_text(
+        f'{stamped}Traceback (most recent call last):\n{stamped}TypeError: no wheels\n{stamped}{{"l2r":"worker"}}\n'
+    )
+    world.end(pod, 1)
+    assert (pod.record.phase, pod.record.restarts, pod.record.exit_code) == (Phase.RUNNING, 1, 1)
+    assert pod.record.message == "TypeError: no wheels"
+    world.end(pod, 0)
+    assert pod.record.message == ""
+
+
+def test_a_log_that_cannot_be_written_is_a_problem_until_it_can_be_again(world):
+    pod = world.pod()
+    pod.start()
+    said: list[str] = []
+    pod._context.report_problem, pod._context.withdraw_problem = said.append, said.remove
+    process = world.processes[-1]
+    process.pipe = 1
+    process.copy_output = Mock(side_effect=[OSError(errno.ENOSPC, "No space left on device"), True, True])
+    pod.copy_output()
+    assert said == ["the log of run-w-0 cannot be written: No space left on device; lines are lost"]
+    pod.copy_output()
+    pod.copy_output()
+    assert said == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from l2rtui.backends.local import state_files
+from l2rtui.backends.local import run_store, state_files
 from l2rtui.backends.local.records import ProcessIdentity, RunRecord, RunStatus
 from l2rtui.config import user_name
 from l2rtui.domain.log import LogQuery
@@ -56,6 +57,34 @@ async def test_a_supervisor_that_is_stopped_is_reported_until_it_goes_on(lab):
     supervisor.resume()
     snapshot = await lab.until(lambda snapshot: not snapshot.run_named("run").reason)
     assert (snapshot.run_named("run").silent_since, snapshot.problems) == (None, ())
+
+
+async def test_a_process_that_is_stopped_or_dead_is_shown_as_such_also_under_a_stopped_supervisor(lab):
+    await lab.launch(lab.set("sleep"))
+    pod = await lab.pod(lambda pod: pod.ready)
+    os.kill(pod.pid, signal.SIGSTOP)
+    snapshot = await lab.until(lambda snapshot: snapshot.pods[pod.uid].reason == "Stopped")
+    assert not snapshot.pods[pod.uid].ready
+    assert f"`kill -CONT {pod.pid}` lets it go on" in snapshot.pods[pod.uid].message
+    os.kill(pod.pid, signal.SIGCONT)
+    await lab.until(lambda snapshot: snapshot.pods[pod.uid].ready)
+    lab.supervisor().suspend()
+    await lab.until(lambda snapshot: snapshot.run_named("run").reason == "Silent")
+    os.kill(pod.pid, signal.SIGKILL)
+    snapshot = await lab.until(lambda snapshot: not snapshot.pods[pod.uid].ready)
+    assert (snapshot.pods[pod.uid].phase, snapshot.pods[pod.uid].reason) == (Phase.UNKNOWN, "Silent")
+    lab.supervisor().resume()
+
+
+async def test_a_full_disk_is_said_by_those_who_look_and_is_over_when_there_is_room(lab, monkeypatch):
+    await lab.launch(lab.set("sleep"))
+    await lab.pod(lambda pod: pod.ready)
+    monkeypatch.setattr(run_store, "_LEAST_BYTES", 1 << 62)
+    run = (await lab.backend.snapshot()).run_named("run")
+    assert run.reason == "NoSpace"
+    assert run.message.startswith("no space is left on the disk of ")
+    monkeypatch.undo()
+    assert (await lab.backend.snapshot()).run_named("run").reason == ""
 
 
 async def test_no_line_is_lost_or_doubled_while_supervisors_die(lab):

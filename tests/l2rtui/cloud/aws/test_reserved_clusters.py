@@ -124,7 +124,7 @@ async def test_a_block_that_has_not_started_gives_a_group_without_nodes(account)
             "holds p4d.24xlarge, and the node group block wants p5",
         ),
         (reserved(TotalInstanceCount=1), UsageError, "holds 1 machines, and the node group wants 2"),
-        (reserved(ReservationType="default"), UsageError, "is no capacity block: leave instanceMarketOptions"),
+        (reserved(ReservationType="default"), UsageError, "is not a capacity block: leave instanceMarketOptions"),
         (reserved(AvailabilityZone=f"{REGION}c"), UsageError, "is in us-west-2c, and the cluster is in us-west-2a"),
     ],
 )
@@ -269,6 +269,8 @@ async def test_the_cluster_s_own_file_system_cannot_be_named_as_that_of_others(a
     await create(cloud, plain)
     (files,) = account.inventory()["files"]
     changes = len(cloud.changes)
-    with pytest.raises(RefusedError, match="is the file system that this cluster made, and would go with it"):
+    with pytest.raises(
+        RefusedError, match="is the file system that this cluster created, and would be deleted with it"
+    ):
         await create(cloud, replace(plain, file_system=files))
     assert len(cloud.changes) == changes

@@ -79,7 +79,7 @@ def test_a_helper_keeps_and_gives_logins(config, tmp_path):
     [
         ("{", "is not JSON"),
         ("[]", "holds no settings"),
-        ('{"credsStore": "../evil"}', "is no name of a program"),
+        ('{"credsStore": "../evil"}', "is not a program name"),
         ('{"auths": {"h.example": {"auth": "!"}}}', "cannot be read"),
     ],
 )

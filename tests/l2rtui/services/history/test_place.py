@@ -1,4 +1,6 @@
-"""Records in a folder or a bucket: there after the run is gone, for colleagues, and never in anybody's way."""
+"""Records in a folder or a bucket: available after the run is deleted, to other users, without delaying any
+command.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from l2rtui.services.spec.spec_file import LaunchRequest
 
 
 class Recorded(FakeBackend):
-    """In-memory cluster whose runs belong into the history."""
+    """In-memory cluster whose runs are recorded in the history."""
 
     name = "local"
 
@@ -45,7 +47,7 @@ def url(request, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(place, "PLACE_SECONDS", 20.0)  # boto3 is imported meanwhile, on a machine under load
+    monkeypatch.setattr(place, "PLACE_SECONDS", 20.0)  # boto3 is imported during this, on a machine under load
     client = boto3.client("s3")
     client.create_bucket(Bucket="lab")
     client.close()
@@ -114,7 +116,7 @@ async def test_a_place_that_hangs_or_fails_delays_and_breaks_nothing(tmp_path, u
     assert (await destroy(backend, run)).left == ()
     assert any("cannot be used" in text for text in recorder.take_warnings())
     assert only_record().ending is not None
-    # Once it answers, the next look brings what it lacks.
+    # Once it answers, the next look adds the missing records.
     monkeypatch.setattr(place, "PLACE_SECONDS", 20.0)
     backend.history_to = str(shared)
     await sharing.receive(backend)
@@ -130,7 +132,7 @@ async def test_what_is_no_record_of_its_name_is_left_out(tmp_path, user):
     (tmp_path / f"{'e' * 32}.ended.json.gz").write_bytes(b"x" * 200_000)
     assert await sharing.receive(backend) == 1
     assert replace(only_record().entry, context="") == other.entry
-    assert only_record().entry.context != ""  # of a machine, so nobody takes it for a run of their own
+    assert only_record().entry.context != ""  # has the machine's name, so that it is not mistaken
 
 
 async def until_forgotten(ends, store):
@@ -161,7 +163,7 @@ async def test_the_keeper_records_an_end_and_forgets_what_is_gone(tmp_path, user
     assert [path.name for path in shared.iterdir()] == [f"{run.uid}.ended.json.gz"]
     assert only_record().entry.state is RunOutcome.DONE
 
-    # Of a run that was destroyed the end is there already.
+    # The end of a destroyed run is already recorded.
     await destroy(backend, run)
     run = await launch(backend)
     store.change(lambda file: msgspec.structs.replace(file, unrecorded=(run.uid,)))

@@ -1,4 +1,4 @@
-"""What launches and destroys leave in the history, and that a history which fails stops neither."""
+"""History entries of launches and destroys, and that a failing history stops neither."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "abcDEF123456"
 
 
 class Recorded(FakeBackend):
-    """In-memory cluster whose runs belong into the history."""
+    """In-memory cluster whose runs are recorded in the history."""
 
     name = "local"
 

@@ -1,4 +1,6 @@
-"""Reports from the history, from what runs, and from both: curves, newest launches, backends that do not answer."""
+"""Reports from the history, from running runs, and from both: curves, newest launches, backends that do not
+answer.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ async def test_destroyed_runs_are_reported_from_the_history_alone(backend):
         ("old-s1", True),
         ("old-s1", False),
     ]
-    # Two specs: no mean of both.
+    # Two specs: no common mean.
     assert report.final_return is None
     assert [(each.mean, each.num) for each in report.final_returns] == [(2.0, 1), (4.0, 1)]
     assert all(each.variant.startswith("spec ") for each in report.final_returns)

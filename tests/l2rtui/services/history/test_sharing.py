@@ -1,4 +1,4 @@
-"""Records that travel with runs on a cluster: a colleague has them, bounded, and only for their own run."""
+"""Records attached to runs on a cluster: other users get them, bounded, and only for their own run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_colleague_has_the_record_of_a_run_and_its_end(backend, server, 
     assert (theirs.entry.owner, theirs.entry.context, theirs.entry.state) == (ours.entry.owner, "lab", "running")
     assert await sharing.receive(backend) == 0
 
-    # Whoever sees the end first records it for all.
+    # The first user who sees the end records it for all.
     for (kind, _, _), item in server.objects.items():
         if kind == "Pod":
             item["status"] = {**item.get("status", {}), "phase": "Succeeded"}
@@ -91,7 +91,7 @@ async def test_a_colleague_has_the_record_of_a_run_and_its_end(backend, server, 
     assert await sharing.receive(backend) == 1
     assert only_record().entry.state is RunOutcome.DONE
 
-    # What a destroy takes away is in both histories.
+    # Data that a destroy removes are in both histories.
     user("ada")
     items = [item async for item in launcher.destroy(backend, run, grace_seconds=0)]
     assert items[-1].left == ()

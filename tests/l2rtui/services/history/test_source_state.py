@@ -1,4 +1,4 @@
-"""Source trees as git knows them: commit, changes, limits, secrets, and no repository at all."""
+"""Source trees as seen by git: commit, changes, limits, secrets, and folders without a repository."""
 
 from __future__ import annotations
 

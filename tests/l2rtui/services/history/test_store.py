@@ -1,4 +1,4 @@
-"""The file of the history: what is put comes back, and no file is ever lost."""
+"""The file of the history: stored records are read back, and no file is ever lost."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_several_writers_at_once_lose_nothing(path):
             with HistoryStore(path) as history:
                 history.put([record(number)])
 
-    # All of them begin with no file: the first makes the tables, the others wait for it.
+    # All of them start without a file: the first makes the tables, the others wait for it.
     threads = [threading.Thread(target=write, args=(start,)) for start in (1, 101, 201, 301)]
     for thread in threads:
         thread.start()

@@ -167,7 +167,7 @@ def assert_alike(first: dict[str, Tensor], second: dict[str, Tensor], tolerance:
 
 
 def test_every_method_with_graphs_is_among_the_cases_with_step_sizes_that_change() -> None:
-    """The other one, `sgd_server`, applies gradients of workers by single launches."""
+    """The other one, `gradient_server`, applies gradients of workers by single launches."""
     names = [*configs.CLASSES.values(), *configs.RECURRENT.values(), configs.DISCRETE_SAC]
     known = {load_class(name) for name in (*names, configs.RECURRENT_DISCRETE_SAC)}
     makers = [case.make for case in CASES.values()]

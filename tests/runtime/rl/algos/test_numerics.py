@@ -43,5 +43,5 @@ def test_without_a_batch_the_tensors_alone_are_named() -> None:
     sentence = report(7, {}, ["policy", "policy.mean"], None)
     assert sentence == (
         "a weight not finite after update 7, nor are policy, policy.mean of the networks; lower the step sizes or "
-        "bound the rewards; a restart goes on from the newest checkpoint"
+        "bound the rewards; a restart continues from the newest checkpoint"
     )

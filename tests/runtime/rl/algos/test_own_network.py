@@ -203,7 +203,7 @@ def test_what_is_no_network_is_a_sentence(network: Any, sentence: str) -> None:
 
 
 def test_settings_that_do_not_go_with_it_are_refused() -> None:
-    with pytest.raises(SetupError, match="does not go with gradients of workers"):
+    with pytest.raises(SetupError, match="cannot be combined with gradients of workers"):
         check_settings(replace(view("impala"), impala={"batch_steps": 8, "sends_gradients": True}))
 
 

@@ -249,5 +249,5 @@ def test_a_damaged_state_of_the_generator_is_a_sentence() -> None:
     replay = make(8, Priority(0.6, 0.4))
     replay.put(numbered(0, 5))
     state = replay.state() | {"draw_generator": np.zeros(7, np.uint8)}
-    with pytest.raises(ValueError, match="the saved draw_generator is no state of a random number generator"):
+    with pytest.raises(ValueError, match="the saved draw_generator is not the state of a random number generator"):
         make(8, Priority(0.6, 0.4)).load_state(state)

@@ -12,7 +12,7 @@ from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.roles.worker_gradients import ExampleGradients, RolloutGradients, cross_entropy_gradient
+from runtime.rl.roles.worker_gradients import RolloutGradients, cross_entropy_gradient
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -56,30 +56,6 @@ def test_gradients_wait_in_order_until_there_are_enough() -> None:
         assert len(each) == 1
 
 
-@pytest.mark.parametrize("staleness", [0, 3])
-@pytest.mark.slow
-def test_descent_with_old_gradients_learns_to_tell_digits_apart(staleness: int) -> None:
-    settings = from_mapping(
-        {"environment": "digits", "algorithm": "sgd", "sgd": {"max_staleness": staleness, "lr": 0.4}}
-    )
-    env = make_vector_env("digits", 400, options={})
-    plan = make_plan(settings, env.obs_space, env.action_space)
-    server, store = build(plan, 0, "cpu"), Gradients(plan.layout, 1)
-    actor = NumpyActor(plan.shape)
-    work = ExampleGradients(env, plan.config.batch_size, 0)
-    given = [server.actor_arena()] * (staleness + 1)
-    for version in range(600):
-        actor.load(given[-1 - staleness])
-        found = work.step(actor, version)
-        store.put(plan.layout.columns(found.memory.view, 1))
-        server.update(store.take())
-        given.append(server.actor_arena())
-    actor.load(server.actor_arena())
-    obs = env.reset(0)
-    accuracy = env.step(actor.act(obs, None)).reward.mean()
-    assert accuracy > 0.6, "one in ten is chance"
-
-
 def test_a_gradient_on_rollouts_is_the_learners_own() -> None:
     given = {
         "environment": "CartPole-v1",
@@ -121,7 +97,6 @@ def test_a_gradient_on_rollouts_is_the_learners_own() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"environment": "Pendulum-v1", "algorithm": "sgd"}, "Pendulum-v1 has no examples; sgd learns from digits"),
         ({"algorithm": "impala", "impala": {"sends_gradients": True, "epochs": 2, "clip": 0.2}}, "applied once"),
     ],
 )

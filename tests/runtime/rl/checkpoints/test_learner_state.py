@@ -152,8 +152,8 @@ def test_a_state_that_is_not_finite_is_never_saved_and_ends_the_learner(tmp_path
     ("change", "complaint"),
     [
         ({"method.critic.square": None}, "no 'critic.square'"),
-        ({"method.noise_generator": np.zeros(17, dtype=np.uint8)}, "noise_generator is no state"),
-        ({"method.noise_generator": np.zeros(5056, dtype=np.float32)}, "noise_generator is no state"),
+        ({"method.noise_generator": np.zeros(17, dtype=np.uint8)}, "noise_generator is not the state"),
+        ({"method.noise_generator": np.zeros(5056, dtype=np.float32)}, "noise_generator is not the state"),
         ({"method.log_alpha": np.zeros(1, dtype=np.complex64)}, "log_alpha is torch.complex64"),
         ({"method.updates": np.zeros(2, dtype=np.int64)}, "count of updates"),
         ({"experience.capacity": np.array(3)}, "same replay capacity"),

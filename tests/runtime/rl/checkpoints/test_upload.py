@@ -251,7 +251,7 @@ def test_a_learner_goes_on_from_the_bucket_when_its_folder_is_lost(
         path.unlink()
     refused = run.start("learner")
     assert refused.process.wait(60) == contract.EXIT_USAGE
-    assert "resume_from: there is no whole checkpoint in s3://lab/nobody" in refused.text()
+    assert "resume_from: there is no complete checkpoint in s3://lab/nobody" in refused.text()
 
 
 def test_of_two_writers_of_one_place_the_second_is_told(url: str, tmp_path: Path) -> None:

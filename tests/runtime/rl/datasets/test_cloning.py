@@ -75,7 +75,7 @@ def test_long_episodes_are_cut_and_damaged_files_are_named(tmp_path: Path) -> No
     assert len(episodes) > 4
     assert not any(episode.terminated for episode in episodes)
     (tmp_path / "x.hdf5").write_bytes(b"\x89HDF")
-    assert "x.hdf5 is no whole HDF5 file" in summary(str(tmp_path))["damaged"][0]
+    assert "x.hdf5 is not a complete HDF5 file" in summary(str(tmp_path))["damaged"][0]
     with pytest.raises(SetupError, match="no recorded episodes"):
         summary(str(tmp_path / "none"))
 

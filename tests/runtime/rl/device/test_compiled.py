@@ -96,7 +96,7 @@ def test_a_step_that_cannot_be_compiled_is_said_and_goes_on_as_it_is():
     assert compiled(env, draws, "mine", said.append) is env
     assert said[0] == "compiling the step of mine: half a minute the first time"
     assert said[1].startswith("the step of mine could not be compiled (")
-    assert said[1].endswith("; the learner goes on uncompiled")
+    assert said[1].endswith("; the learner continues uncompiled")
     assert "\n" not in said[1]
     assert torch.equal(env.state()["state"], before)
     assert torch.equal(generator.get_state(), drawn), "nothing was drawn meanwhile"

@@ -56,7 +56,7 @@ def test_pictures_on_a_gpu_are_learned_from_in_tf32(
 def test_another_precision_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(SettingsError, match="precision is 'fp16'; it must be one of auto, float32, tf32, bfloat16"):
         from_mapping({"precision": "fp16"})
-    with pytest.raises(SettingsError, match='cuda_graphs is "no"; it must be true or false'):
+    with pytest.raises(SettingsError, match="cuda_graphs is 'no'; it must be true or false"):
         from_mapping({"cuda_graphs": "no"})
 
 

@@ -131,7 +131,7 @@ def test_an_environment_without_pictures_is_refused():
 
 def test_weights_that_are_not_there_are_named(tmp_path):
     training = settings.from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(tmp_path / "none")}})
-    with pytest.raises(SetupError, match="there is no file"):
+    with pytest.raises(SetupError, match="does not exist"):
         make_environment(training, 1, {})
 
 

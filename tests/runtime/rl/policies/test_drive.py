@@ -150,10 +150,10 @@ def test_what_cannot_be_driven_or_filmed_is_said(
     save_policy(tmp_path / "silent", CARTPOLE, settings=None)
     save_policy(tmp_path / "good", CARTPOLE)
     (tmp_path / "empty").mkdir()
-    assert "does not say by which settings" in refusal(capsys, tmp_path / "silent")
-    assert "no whole checkpoint" in refusal(capsys, tmp_path / "empty")
+    assert "does not contain the settings" in refusal(capsys, tmp_path / "silent")
+    assert "no complete checkpoint" in refusal(capsys, tmp_path / "empty")
     assert "there is no checkpoint" in refusal(capsys, tmp_path / "ckpt-1.json")
-    assert "is no checkpoint" in refusal(capsys, tmp_path / "policy.pt")
+    assert "is not a checkpoint" in refusal(capsys, tmp_path / "policy.pt")
     good = tmp_path / "good"
     assert "--episodes must be" in refusal(capsys, good, "--episodes", 0)
     assert "must end in .gif or .mp4" in refusal(capsys, good, "--video", "lap.avi")

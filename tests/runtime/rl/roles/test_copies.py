@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +10,9 @@ import pytest
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.base.metrics import Console
 from runtime.cli import main
 from runtime.rl import settings
-from runtime.rl.roles.copies import CopyRate, enough_copies, measure_copies, with_measured_copies
-from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
-from tests.runtime.conftest import RunUnderTest
+from runtime.rl.roles.copies import CopyRate, enough_copies, measure_copies
 
 
 @pytest.fixture
@@ -79,72 +73,3 @@ def test_the_command_prints_what_to_set(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[-1] == "num_envs: 4"
-
-
-PPO_AUTO: dict[str, Any] = {
-    "environment": "CartPole-v1",
-    "algorithm": "ppo",
-    "num_envs": "auto",
-    "segment_steps": 8,
-    "hidden": [16],
-    "ppo": {"batch_steps": 256, "minibatch_size": 128, "epochs": 1},
-}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "most"),
-    [
-        ({"environment": "racing", "num_envs": "auto"}, 256),  # two segments of 16 steps in the band
-        (  # an image is a kilobyte, and a segment 4 MiB
-            {
-                "num_envs": "auto",
-                "environment_options": {"observation": "view"},
-                "convolutions": [[8, 4, 4]],
-            },
-            128,
-        ),
-        (PPO_AUTO, 8),  # each worker waits for the policy: a quarter of the batch
-        ({**PPO_AUTO, "ppo": {"batch_steps": 96}}, 2),
-        ({**PPO_AUTO, "ppo": {"batch_steps": 256, "is_synchronous": False}}, 16),
-        ({**PPO_AUTO, "algorithm": "impala", "ppo": {}}, 64),
-    ],
-)
-def test_the_largest_number_that_a_worker_may_choose_fits_the_settings(
-    overrides: dict[str, Any], most: int
-) -> None:
-    training = settings.from_mapping(overrides)
-    plan = environment_plan(training, make_environment(training, 1, {}))
-    assert plan.segment_transitions == most * training.segment_steps
-
-
-@pytest.mark.usefixtures("even_steps")
-def test_a_worker_takes_the_number_that_it_has_measured_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    environ = {contract.ENV_ENDPOINT: "ipc:///nowhere", contract.ENV_CONFIG: json.dumps(PPO_AUTO)}
-    measured = with_measured_copies(Context.from_environment(environ, "worker"), Console())
-    line = capsys.readouterr().out
-    assert measured.settings.copies == 8, line
-    assert re.search(r"num_envs is 8, .*\(at most 8 fit\): 1: [\d,]+, 2: ", line), line
-
-
-def test_a_run_learns_by_workers_of_numbers_of_their_own_and_one_that_comes_again(
-    run: RunUnderTest, wait_until: Callable[..., Any]
-) -> None:
-    run.settings = {**PPO_AUTO, "total_env_steps": 200_000}
-    learner, first = run.start("learner"), run.start("worker", 0)
-    # Fewer copies than it would measure: the learner accepts segments of each size.
-    second = run.start("worker", 1, **{contract.ENV_CONFIG: json.dumps({**run.settings, "num_envs": 1})})
-    wait_until(lambda: learner.last("learner").get("updates", 0) > 20, "updates", log=learner)
-    assert first.end() == contract.EXIT_DONE
-    again = run.start("worker", 0)
-    before = learner.last("learner")["updates"]
-    wait_until(lambda: "num_envs is " in again.text(), "the second measurement", log=again)
-    wait_until(lambda: learner.last("learner")["updates"] > before + 20, "more updates", log=learner)
-    for process in (again, second, learner):
-        assert process.end() == contract.EXIT_DONE, process.text()
-    last = learner.last("learner")
-    assert last["refused"] == last["malformed"] == 0
-    assert [process.last("worker")["num_envs"] for process in (first, again, second)][2] == 1
-    assert first.last("worker")["num_envs"] > 1, first.text()
-    assert "resumed ckpt-" not in learner.text()
-    resumed = run.start("learner")
-    wait_until(lambda: "resumed ckpt-" in resumed.text(), "a resume with what waited", log=resumed)

@@ -186,10 +186,10 @@ def test_copies_that_do_not_fit_begin_anew_and_it_is_said():
     collector, _, _ = collector_of(settings_of(algorithm="ppo"))
     other, _, _ = collector_of(settings_of(algorithm="ppo", num_envs=8))
     before = copied(dict(collector.live_state()))
-    assert "has no 16 copies of this environment: they begin anew" in collector.load_state(other.live_state())[0]
-    assert "begin anew" in collector.load_state({})[0]
+    assert "has no 16 copies of this environment: they restart" in collector.load_state(other.live_state())[0]
+    assert "they restart" in collector.load_state({})[0]
     broken = {**collector.live_state(), "generator": torch.zeros(3, dtype=torch.uint8)}
-    assert "begin anew: the saved generator is no state" in collector.load_state(broken)[0]
+    assert "restart: the saved generator is not the state" in collector.load_state(broken)[0]
     assert all(torch.equal(before[name], tensor) for name, tensor in collector.live_state().items())
 
 
@@ -269,7 +269,7 @@ def test_no_worker_gets_credit():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"environment": "digits", "algorithm": "ppo"}, "environment digits has no device form"),
+        ({"environment": "l2r", "algorithm": "ppo"}, "environment l2r has no device form"),
         ({"environment_options": {"track": "mars"}, "algorithm": "ppo"}, "track is 'mars'"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_run_without_workers_survives_a_kill_and_every_step_is_counted(
     successor = run.start("learner")
     after = above(successor, before["updates"] + 5, wait_until)
     assert "resumed ckpt-" in successor.text()
-    assert "begin anew" not in successor.text()
+    assert "they restart" not in successor.text()
     # Updates undone by a kill are counted as lost, and their steps are not counted.
     assert after["accepted"] == after["updates"] - after["lost_updates"]
     records = learner.records("learner") + successor.records("learner")
@@ -86,7 +86,7 @@ def test_a_worker_of_such_a_run_ends_with_a_sentence(run: RunUnderTest) -> None:
 
 
 def test_an_environment_without_a_device_form_ends_the_learner_with_a_sentence(run: RunUnderTest) -> None:
-    run.settings |= {**OWN, **PPO, "environment": "digits"}
+    run.settings |= {**OWN, **PPO, "environment": "Acrobot-v1"}
     learner = run.start("learner")
     assert learner.process.wait(60) == contract.EXIT_USAGE, learner.text()
-    assert "environment digits has no device form" in learner.text()
+    assert "environment Acrobot-v1 has no device form" in learner.text()

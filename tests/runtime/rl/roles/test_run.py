@@ -207,6 +207,28 @@ def test_a_learner_that_resumes_without_experience_collects_before_it_learns(
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
+@pytest.mark.process
+def test_the_first_checkpoint_comes_early_and_a_learner_without_any_says_what_is_lost(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
+    run.settings["checkpoint_seconds"] = 10_000
+    learner, worker = run.start("learner"), run.start("worker")
+    wait_until(lambda: "checkpoint ckpt-" in learner.text(), "the first checkpoint", log=learner)
+    last = rises(learner, {}, wait_until)
+    assert last["learned_env_steps"] == last["env_steps"]
+    for process in (learner, worker):
+        process.end(signal.SIGKILL)
+    for path in (run.folder / "run" / "checkpoints").iterdir():
+        path.unlink()
+    successor = run.start("learner")
+    wait_until(lambda: "begins anew: there is no checkpoint, so the " in successor.text(), "it", log=successor)
+    wait_until(lambda: successor.last("learner"), "a record", log=successor)
+    record = successor.last("learner")
+    assert record["env_steps"] >= last["env_steps"]
+    assert record["learned_env_steps"] == 0
+    assert successor.end() == contract.EXIT_DONE
+
+
 @pytest.mark.slow
 def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
     run: RunUnderTest, wait_until: Wait

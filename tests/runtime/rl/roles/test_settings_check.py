@@ -19,7 +19,6 @@ from runtime.rl.settings import parse
         {"environment_options": {"observation": "view"}, "convolutions": [[16, 4, 2]]},
         {"environment": "CartPole-v1", "algorithm": "ppo"},
         {"environment": "CartPole-v1", "algorithm": "ppo", "environment_options": {"frame_stack": 2}},
-        {"environment": "digits", "algorithm": "sgd"},
         {"environment": "l2r", "environment_options": {"simulator": {"kind": "sidecar"}}},
         {"environment": "Acrobot-v1", "algorithm": "ppo"},
         {"environment": "Acrobot", "algorithm": "ppo"},
@@ -35,21 +34,13 @@ def test_what_can_be_passes(settings):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"environment": "racin"}, "there is no environment 'racin'. Did you mean racing?"),
+        ({"environment": "racin"}, "unknown environment 'racin'. Did you mean racing?"),
         ({"environment": "Acrobot-v9"}, "unknown environment 'Acrobot-v9': Environment version `v9`"),
         ({"environment_options": {"trak": "harbour"}}, "racing has no option 'trak'"),
         ({"environment_options": {"observation": "view"}}, "an image of 32 x 32 is too small for the convolutions"),
         ({"environment": "l2r", "environment_options": {"laps": "all"}}, "l2r: laps is 'all'; it must be a number"),
         ({"sac": {"gama": 0.9}}, "SAC has no setting 'gama'"),
         ({"algorithm": "ppo", "ppo": {"batch_steps": 100}}, "batch_steps is 100; it must be a multiple"),
-        ({"algorithm": "sgd"}, "racing has no examples"),
-        ({"num_envs": "auto", "lockstep": True}, "num_envs: auto does not go with lockstep; give a number"),
-        ({"num_envs": "auto", "environment": "l2r"}, "does not go with l2r, whose copies have processes"),
-        (
-            {"num_envs": "auto", "environment": "Acrobot-v1", "algorithm": "ppo", "remote_inference": True},
-            "auto does",
-        ),
-        ({"num_envs": "auto", "algorithm": "impala", "impala": {"sends_gradients": True}}, "gradients of workers"),
     ],
 )
 def test_what_cannot_be_has_a_sentence(settings, sentence):

@@ -57,5 +57,5 @@ async def test_other_clusters_are_not_asked_and_the_setting_decides(cluster, ser
     assert await runtime_of(cluster, server) == {None}
     assert "RuntimeClass" not in {kind for _, kind, _ in server.requests}
     context = ClusterContext(cluster.context.api, Settings(runtime_class="gpu"))
-    assert (await context.server_facts()).runtime_classes == {"n1": "gpu"}
+    assert (await context.server_facts([])).runtime_classes == {"n1": "gpu"}
     assert await Cluster(context).plan(name="s")

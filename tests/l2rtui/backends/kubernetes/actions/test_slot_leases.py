@@ -223,7 +223,7 @@ def test_a_lease_without_a_device_has_none(text):
 async def test_claims_of_a_run_are_counted_and_released(leases, server):
     await leases.claim(wish("a", (0, 1)))
     await leases.claim(wish("b", (0,), slot=1))
-    claims = RunClaims(leases, "a-id")
+    claims = RunClaims([leases], "a-id")
     assert await claims.count() == {("n", 0): 1, ("n", 1): 1}
     assert await claims.release()
     assert (claims.number, claims.trouble, held(server)) == (2, "", {"n-0.1": "b"})
@@ -231,7 +231,7 @@ async def test_claims_of_a_run_are_counted_and_released(leases, server):
 
 async def test_who_may_not_read_leases_has_no_claims(leases, server):
     server.denied.add(("list", "leases"))
-    claims = RunClaims(leases, "a-id")
+    claims = RunClaims([leases], "a-id")
     assert await claims.count() == {}
     assert await claims.release()
 
@@ -239,6 +239,6 @@ async def test_who_may_not_read_leases_has_no_claims(leases, server):
 async def test_claims_that_cannot_be_removed_leave_their_reason(leases, server):
     await leases.claim(wish("a"))
     server.denied.add(("delete", "leases"))
-    claims = RunClaims(leases, "a-id")
+    claims = RunClaims([leases], "a-id")
     assert not await claims.release()
     assert claims.trouble.startswith("could not be removed: ")

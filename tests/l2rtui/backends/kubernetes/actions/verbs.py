@@ -211,6 +211,7 @@ async def launch(program: Program) -> None:
         ("plugin", {"queue": COSCHEDULING}),
         ("jobs", {"queue": JOB_SET}),
         ("waves", {"wave": 2}),
+        ("claimed", {"mounts": (Mount("/data", claim="data"),)}),
     ):
         await program.launch(name, **special)
     first, second = await program.plan("first"), await program.plan("second")
@@ -235,7 +236,7 @@ def _forgetting(server: FullServer) -> Callable[[str, str, str], None]:
 async def scale(program: Program) -> None:
     """Give a set more replicas, then fewer, then none on one of its GPUs."""
     async with program.setup():
-        await program.launch()
+        await program.launch(mounts=(Mount("/data", claim="data"),))
     for replicas in (6, 2, 3, 0, 1):
         await launcher.scale(program.backend, "r", "w", replicas, 1.0, overcommit=True)
 

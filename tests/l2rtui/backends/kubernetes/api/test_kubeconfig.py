@@ -153,7 +153,7 @@ def test_groups_need_a_user_and_names_no_line_breaks(tmp_path):
         impersonating(access, "anna\r\nAuthorization: x")
     with pytest.raises(ConfigError, match="holds characters that no name has"):
         load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna\nx"}))
-    with pytest.raises(ConfigError, match="as-groups is no list"):
+    with pytest.raises(ConfigError, match="as-groups is not a list"):
         load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna", "as-groups": "a"}))
 
 

@@ -34,19 +34,24 @@ class Cluster:
         groups: Served API groups, by path.
         running: If not set, requests are accepted but not answered, like a stopped server.
         is_compacted: Watches from the revision of the first lists are refused.
-        watches: Number of requested watches.
-        has_reviews: Access reviews are answered, not forbidden.
+        watches: Number of watches that were requested.
+        gone: Namespaces that do not exist.
+        refuses_login: Every new request is refused by 401; open watches go on.
+        has_reviews: Access reviews are answered and not forbidden.
     """
 
     def __init__(self):
         self.allowed = lambda *_: True
         self.is_ill = self.is_compacted = False
         self.failing = set()
+        self.gone = set()
+        self.refuses_login = False
         self.groups = {}
         self.has_reviews = True
         self.running = asyncio.Event()
         self.running.set()
         self.watches = 0
+        self._open_watches = set()
         self.items = {"nodes": [NODE], "pods": [POD]}
         self.pages = 0
         self.lists = []
@@ -55,6 +60,8 @@ class Cluster:
     async def answer(self, request):
         await self.running.wait()
         *_, kind = parts = request.path.split("/")
+        if self.refuses_login:
+            return refusal(401, "Unauthorized", "Unauthorized")
         if kind == "selfsubjectaccessreviews":
             return await self._review(request)
         if parts[1] == "apis" and len(parts) <= 4:
@@ -62,6 +69,8 @@ class Cluster:
             return web.json_response(group or {}, status=200 if group else 404)
         if kind == "version":
             return web.json_response({"major": "1", "minor": "29"})
+        if parts[-2] == "namespaces":
+            return self._namespace(kind)
         namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
         if kind == "readyz" or (kind == "pods" and "continue" in request.query):
             return web.json_response({}, status=503 if self.is_ill else 200)
@@ -76,6 +85,7 @@ class Cluster:
                 return refusal(410, "Expired")
             response = web.StreamResponse()
             await response.prepare(request)
+            self._open_watches.add(request)
             await asyncio.Event().wait()
         self.lists.append((kind, namespace))
         meta = {"resourceVersion": revision}
@@ -86,6 +96,18 @@ class Cluster:
         return web.json_response(
             {"metadata": meta, "items": [NODE_METRICS] if is_metrics else self.items.get(kind, [])}
         )
+
+    def cut_watches(self):
+        """End all open watches."""
+        for request in self._open_watches:
+            if request.transport is not None:
+                request.transport.abort()
+        self._open_watches.clear()
+
+    def _namespace(self, name):
+        if name == "l2rtui-claims" or name in self.gone:
+            return refusal(404, "NotFound", f"no namespace {name}")
+        return web.json_response({"metadata": {"name": name}, "status": {"phase": "Active"}})
 
     async def _review(self, request):
         self.reviews += 1

@@ -10,11 +10,13 @@ import pytest
 from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes.api.backoff import Timing
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.state import cluster_watch
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from l2rtui.domain.status import Phase
 from tests.fakes.virtual_time import run_virtually
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 from tests.l2rtui.backends.kubernetes.state.cluster_server import NODE, POD, Cluster, connected
@@ -186,3 +188,39 @@ async def sleep_and_wake(cluster, has_monotonic_clock_stood):
             assert loop.time() - back < 6.0
             assert {kind for kind, _ in cluster.lists} == listed
         await api.close()
+
+
+async def test_a_login_that_is_refused_is_said_and_what_it_covers_becomes_unknown(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_watch, "_SIGHT_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_watch, "_UNSEEN_SECONDS", 0.1)
+    async with connected(cluster) as api, aclosing(ClusterWatch(api, SlotRule(), FAST).watch()) as batches:
+        snapshot = await until(batches, EMPTY_SNAPSHOT, lambda snapshot: snapshot.pods and not snapshot.problems)
+        assert [pod.phase for pod in snapshot.pods.values()] == [Phase.RUNNING]
+        cluster.refuses_login = True
+        # The open watches still bring what happens.
+        snapshot = await until(batches, snapshot, lambda snapshot: snapshot.problems)
+        assert snapshot.problems[0].startswith("login refused since ")
+        cluster.cut_watches()
+        snapshot = await until(
+            batches, snapshot, lambda snapshot: {pod.reason for pod in snapshot.pods.values()} == {"Unseen"}
+        )
+        (pod,) = snapshot.pods.values()
+        assert (pod.phase, pod.ready) == (Phase.UNKNOWN, False)
+        assert "the login is refused. Log in to the cluster again" in pod.message
+        cluster.refuses_login = False
+        snapshot = await until(
+            batches, snapshot, lambda snapshot: {pod.phase for pod in snapshot.pods.values()} == {Phase.RUNNING}
+        )
+        await until(batches, snapshot, lambda snapshot: not snapshot.problems)
+
+
+async def test_a_namespace_that_is_gone_is_said(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_watch, "_SIGHT_SECONDS", 0.05)
+    async with connected(cluster) as api:
+        watch = ClusterWatch(api, SlotRule(), FAST)
+        async with aclosing(watch.watch()) as batches:
+            snapshot = await until(batches, EMPTY_SNAPSHOT, lambda snapshot: snapshot.pods)
+            cluster.gone.add("default")
+            snapshot = await until(batches, snapshot, lambda snapshot: snapshot.problems)
+            assert snapshot.problems == ("The namespace default does not exist.",)
+        assert "The namespace default does not exist." in (await watch.snapshot()).problems

@@ -85,5 +85,5 @@ def test_an_end_is_described_by_its_code_and_any_reason_that_adds_to_it():
     killed = newest_process(pod(ended(137, reason="OOMKilled")), "c").ending
     assert ending_text(killed) == "killed by SIGKILL (exit 137), OOMKilled"
     assert "Error" not in ending_text(newest_process(pod(ended(1, reason="Error")), "c").ending)
-    assert ending_text(None) == "nobody knows how the last one ended"
+    assert ending_text(None) == "the end of the last one is unknown"
     assert (ended_at(killed), ended_at(None)) == (1767225610.0, 0.0)

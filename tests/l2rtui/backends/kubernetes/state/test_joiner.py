@@ -18,13 +18,14 @@ from l2rtui.backends.kubernetes.api.structs import (
     ObjectMeta,
     PodStruct,
 )
-from l2rtui.backends.kubernetes.state.joiner import Joiner
+from l2rtui.backends.kubernetes.state.joiner import Joiner, Unseen
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule
 from l2rtui.backends.kubernetes.state.views import node_view, pod_view
 from l2rtui.domain.change import NodeGone, PodChanged, apply
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import CPU
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 
 NOW = 1_790_000_000.0
@@ -259,3 +260,62 @@ def test_reservations_show_on_their_node_until_they_are_over_or_gone():
     assert apply(snapshot, joiner.changes()).nodes["n"].reservations
     joiner.put_run(item, None)
     assert apply(snapshot, joiner.changes()).nodes["n"].reservations == ()
+
+
+def lost_world(*, is_patient, created="2026-09-20T12:00:00Z", **annotations):
+    """A run of two replicas and its ReplicaSet."""
+    moment = [NOW]
+    join = Joiner(SlotRule(), lambda: moment[0], is_patient=is_patient)
+    join.set_visibility(run_namespaces=["ml"], is_use_known=True, is_derived=False)
+    part = {"name": "w", "role": "worker", "replicas": 2, "restart": "Always"}
+    meta = {"name": "l2r-run", "namespace": "ml", "uid": "c", "labels": OURS, "annotations": annotations}
+    data = {"spec.json": json.dumps({"experiment": "e", "kind": "job", "sets": [part]})}
+    join.put_run(None, made({"metadata": {**meta, "creationTimestamp": created}, "data": data}, ConfigMapStruct))
+    own = {"name": "run-w", "uid": "rs1", "labels": OURS, "annotations": {labels.SEATS: SEATS}}
+    controller = made({"metadata": own, "spec": {"replicas": 2}, "status": {"replicas": 2}}, ControllerStruct)
+    join.put_controller(None, controller)
+    snapshot = apply(EMPTY_SNAPSHOT, join.changes())
+    assert snapshot.runs["r1"].reason == ""
+    join.put_controller(controller, None)
+    return join, moment, snapshot
+
+
+def test_a_run_whose_controller_is_gone_is_lost_and_says_what_makes_it_again():
+    join, _, snapshot = lost_world(is_patient=False)
+    run = apply(snapshot, join.changes()).runs["r1"]
+    assert run.reason == "Lost"
+    assert "its ReplicaSet run-w was deleted" in run.message
+    assert "`l2rtui scale run/w 2` makes it again" in run.message
+
+
+def test_a_watch_says_it_when_it_has_lasted_for_a_moment():
+    join, moment, snapshot = lost_world(is_patient=True)
+    snapshot = apply(snapshot, join.changes())
+    assert snapshot.runs["r1"].reason == "", "a scale may be about to say that there are fewer replicas"
+    moment[0] += 5.0
+    join.recheck_waiting_pods()
+    assert apply(snapshot, join.changes()).runs["r1"].reason == "Lost"
+
+
+def test_controllers_of_a_run_in_waves_come_one_after_the_other():
+    join, _, snapshot = lost_world(is_patient=False, **{labels.WAVE: "4"})
+    assert apply(snapshot, join.changes()).runs["r1"].reason == ""
+
+
+def test_pods_of_a_node_that_does_not_answer_are_unknown(world):
+    world.put(pod("a", 1), pod("b", 2, phase="Succeeded"))
+    world.join.put_node(node(), node(ready="Unknown"))
+    rows = world.look()
+    assert (rows["a"].phase, rows["a"].ready, rows["a"].reason) == (Phase.UNKNOWN, False, "NodeLost")
+    assert rows["b"].phase is Phase.SUCCEEDED, "what has ended stays ended"
+    assert rows["a"].slots, "it may still use its slot"
+
+
+def test_rows_that_cannot_be_seen_any_more_are_of_then(world):
+    world.put(pod("a", 1), pod("b", 2, phase="Succeeded"))
+    world.join.set_unseen({None: Unseen(NOW - 60, "the login is refused")}, {})
+    rows = world.look()
+    assert (rows["a"].phase, rows["a"].reason, rows["b"].phase) == (Phase.UNKNOWN, "Unseen", Phase.SUCCEEDED)
+    assert rows["a"].message.startswith("not seen since ")
+    world.join.set_unseen({}, {})
+    assert world.look()["a"].phase is Phase.RUNNING

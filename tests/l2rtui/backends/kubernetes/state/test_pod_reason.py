@@ -92,10 +92,14 @@ def test_an_event_stands_in_for_a_missing_condition():
 @pytest.mark.parametrize(
     ("reason", "message", "fragment"),
     [
-        ("ErrImagePull", "manifest for lab/worker:7 not found: manifest unknown", "there is no image lab/worker:7"),
+        (
+            "ErrImagePull",
+            "manifest for lab/worker:7 not found: manifest unknown",
+            "the image lab/worker:7 does not exist",
+        ),
         ("ErrImagePull", "pull access denied: unauthorized", "pull secret"),
         ("ErrImagePull", "dial tcp 1.2.3.4:443: i/o timeout", "does not reach the registry"),
-        ("InvalidImageName", "couldn't parse", "is no name of an image"),
+        ("InvalidImageName", "couldn't parse", "is not an image name"),
         ("ErrImageNeverPull", "", "not on the node"),
         ("CreateContainerConfigError", 'secret "aws" not found', "there is no secret aws"),
         ("CreateContainerConfigError", "couldn't find key id in Secret l2r/aws", "has no key id"),
@@ -111,7 +115,7 @@ def test_what_keeps_a_container_from_starting_is_named(reason, message, fragment
 def test_a_pull_that_backs_off_is_explained_by_its_event():
     failed = event("Failed", 'Failed to pull image "lab/worker:7": manifest unknown')
     back_off = waiting("ImagePullBackOff", 'Back-off pulling image "lab/worker:7"')
-    assert "there is no image" in explain(pod(back_off), [failed], NOW)[1]
+    assert "does not exist" in explain(pod(back_off), [failed], NOW)[1]
 
 
 def test_a_crash_loop_tells_exit_count_and_last_words():

@@ -198,7 +198,7 @@ async def test_a_pod_that_sends_something_else_is_a_sentence(files, pod, local, 
     empty = io.BytesIO()
     tarfile.open(fileobj=empty, mode="w").close()
     for answer, sentence in (
-        (b"no archive at all" * 100, "is no archive"),
+        (b"no archive at all" * 100, "did not send an archive"),
         (empty.getvalue(), "2 files did not come from the volume: small, sub"),
         (bytes(1 << 20), "far more than it has listed"),
     ):

@@ -68,7 +68,11 @@ async def test_a_claim_is_made_as_it_was_asked_for(volumes, server):
 
 @pytest.mark.parametrize(
     ("name", "size", "modes", "sentence"),
-    [("A", "1Gi", ("RWO",), "A"), ("a", "much", ("RWO",), "size"), ("a", "1Gi", ("RW",), "RW is no access mode")],
+    [
+        ("A", "1Gi", ("RWO",), "A"),
+        ("a", "much", ("RWO",), "size"),
+        ("a", "1Gi", ("RW",), "RW is not an access mode"),
+    ],
 )
 async def test_a_claim_with_a_wrong_value_is_not_sent(volumes, server, name, size, modes, sentence):
     with pytest.raises(UsageError, match=sentence):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
+from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.networks import Network
-from runtime.rl.algos.optimisers import Adam, Momentum, anneal, clip_grad_norm
+from runtime.rl.algos.optimisers import Adam, anneal, clip_grad_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,11 @@ class GradientServer(Algorithm):
         self,
         shape: ActorShape,
         weights: Tensor,
-        optimiser: Adam | Momentum,
+        optimiser: Adam,
         max_grad_norm: float,
         anneal_updates: int | None = None,
     ) -> None:
-        """``weights`` (shape.size,) are what ``optimiser`` moves, an Adam by steps that get smaller if asked."""
+        """``weights`` (shape.size,) are what ``optimiser`` moves, by steps that get smaller if asked."""
         super().__init__(shape)
         self._weights = weights
         self._optimiser = optimiser
@@ -42,8 +40,7 @@ class GradientServer(Algorithm):
 
     def update(self, gradient: Tensor) -> GradientServerStats:
         """One step against ``gradient`` (shape.size,)."""
-        if isinstance(self._optimiser, Adam):
-            anneal([self._optimiser], self.updates, self._anneal_updates)
+        anneal([self._optimiser], self.updates, self._anneal_updates)
         norm = gradient.norm()
         self._optimiser.step(clip_grad_norm(gradient, self._max_grad_norm))
         self.updates += 1
@@ -56,13 +53,6 @@ class GradientServer(Algorithm):
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         return {"weights": self._weights, **{f"weights.{k}": v for k, v in self._optimiser.tensors().items()}}
-
-
-def gradient_server_for_examples(shape: ActorShape, config: SGDConfig, seed: int, device: str) -> GradientServer:
-    """Return the learner for gradients of a cross entropy on labelled examples."""
-    network = Network(shape, torch.Generator().manual_seed(seed), device)
-    weights = network.arena.flat.detach()
-    return GradientServer(shape, weights, Momentum(weights, config.lr, config.momentum), config.max_grad_norm)
 
 
 def gradient_server_for_impala(shape: ActorShape, config: ImpalaConfig, seed: int, device: str) -> GradientServer:

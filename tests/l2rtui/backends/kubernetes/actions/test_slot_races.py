@@ -1,0 +1,193 @@
+"""Two launches from two namespaces at once: of an exact slot one of them has it, with and without shared claims."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from l2rtui.backends.common.refusals import SlotTakenError
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.actions import launch as launching
+from l2rtui.backends.kubernetes.actions import preflight, scale, slot_races
+from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
+from l2rtui.backends.kubernetes.actions.slot_leases import seats_of
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.placement import Seat
+from l2rtui.domain.plan import ScalePlan, plan_pod
+from l2rtui.domain.preflight import Severity
+from l2rtui.domain.snapshot import RunView
+from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
+
+PACE = 50.0
+"""Seconds of the server in one of the test: creation times are whole seconds, and a launch waits for them."""
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.005,))
+    monkeypatch.setattr(slot_races, "_POLL_SECONDS", 0.005)
+
+
+@pytest.fixture
+def quick_clock(server):
+    start = time.time()
+    server.clock = lambda: start + (time.time() - start) * PACE
+
+
+@pytest.fixture
+async def people(server):
+    """Two people, each with a namespace."""
+    apis = [server.api(namespace) for namespace in ("anna", "ben")]
+    yield [Cluster(ClusterContext(api)) for api in apis]
+    for api in apis:
+        await api.close()
+
+
+def holders(server):
+    """Pods of l2rtui that are there, by slot: as labels and annotation say, without the program's own reading."""
+    result = {}
+    for (kind, namespace, name), pod in server.objects.items():
+        own = pod["metadata"].get("labels") or {}
+        if kind == "Pod" and labels.RUN in own:
+            key = (own[labels.HOST], own[labels.GPU], pod["metadata"]["annotations"][labels.SEATS])
+            result.setdefault(key, []).append(f"{namespace}/{name}")
+    return result
+
+
+async def attempt(cluster, plan, pause=0.0):
+    """Launch a plan, and take it back when its slots are lost; whether it stays."""
+    await asyncio.sleep(pause)
+    try:
+        assert all([not done.error async for done in launching.launch(cluster.context, plan)])
+    except SlotTakenError:
+        snapshot = await cluster.context.snapshot()
+        if run := snapshot.runs.get(plan.runs[0].uid):
+            assert [item async for item in destroying.destroy(cluster.context, run)]
+        return False
+    return True
+
+
+async def race(server, people, rounds, pause=0.02):
+    """Let both launch on the same slots, often; the number of slots that two had."""
+    doubles = won = 0
+    for number in range(rounds):
+        plans = [await cluster.plan(f"r{number}", pins="n1/0.0,n1/1.2") for cluster in people]
+        pauses = [random.uniform(0.0, pause) for _ in people]
+        stays = await asyncio.gather(*map(attempt, people, plans, pauses))
+        doubles += sum(len(pods) > 1 for pods in holders(server).values())
+        won += sum(stays)
+        for cluster, plan, is_there in zip(people, plans, stays, strict=True):
+            if is_there:
+                view = RunView(plan.runs[0].uid, f"r{number}", f"r{number}", namespace=cluster.context.namespace)
+                assert [item async for item in destroying.destroy(cluster.context, view)]
+        assert holders(server) == {}
+        assert server.names("Lease") == []
+    return doubles, won
+
+
+@pytest.mark.parametrize("has_shared", [False, True])
+async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock, has_shared):
+    if has_shared:
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+    assert await race(server, people, 8) == (0, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("has_shared", [False, True])
+async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_clock, has_shared):
+    if has_shared:
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+    assert await race(server, people, 200) == (0, 200)
+
+
+async def test_the_first_created_keeps_the_slot_and_the_later_is_named_it(server, people):
+    _, ben = people
+    plan = await ben.plan("late", replicas=1, pins="n1/0.0")
+    server.hooks.append(lambda method, kind, _: forestall(server) if (method, kind) == ("POST", "Secret") else None)
+
+    def forestall(server):
+        server.hooks.clear()
+        meta = {
+            "name": "early-w-1",
+            "labels": {
+                labels.APP_MANAGED_BY: labels.MANAGED_BY,
+                labels.RUN: "early",
+                labels.RUN_ID: "ffff",
+                labels.EXPERIMENT: "early",
+                labels.HOST: "n1",
+                labels.GPU: "0",
+            },
+            "annotations": {labels.SEATS: "[[0,[0]]]"},
+        }
+        server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, "anna")["metadata"][
+            "creationTimestamp"
+        ] = "2025-12-31T23:59:59Z"
+
+    with pytest.raises(SlotTakenError, match=r"Slot n1/0\.0 was taken by early in the namespace anna at the same"):
+        async for _ in launching.launch(ben.context, plan):
+            pass
+
+
+async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people, quick_clock):
+    anna, ben = people
+    await anna.launch("r", replicas=1, pins="n1/0.0")
+    other = await ben.plan("o", replicas=1, pins="n1/0.1")
+    nodes = (await anna.context.snapshot()).nodes
+    run = decode_spec(await read_run(anna.context.api, "anna", "r")).with_replicas("w", 2)
+    seat = Seat("r-w-1", "w", 1, (SlotId("n1", 0, 1),))
+    added = (plan_pod(run, run.sets[0], seat, nodes),)
+    plan = ScalePlan("r", "w", 2, added, ())
+
+    async def scaled():
+        try:
+            await scale.scale(anna.context, plan)
+        except SlotTakenError:
+            return False
+        return True
+
+    stays = await asyncio.gather(scaled(), attempt(ben, other))
+    assert sum(stays) == 1
+    pods = [pod for (kind, namespace, _), pod in server.objects.items() if (kind, namespace) == ("Pod", "anna")]
+    assert len(pods) == (2 if stays[0] else 1)
+    assert seats_of(server.get("ReplicaSet", "r-w", "anna"))[0] == (0, (0,))
+
+
+@pytest.mark.parametrize(
+    ("has_shared", "denied", "severity", "words"),
+    [
+        (True, (), Severity.OK, "through Leases in l2rtui-claims, which all namespaces share"),
+        (
+            False,
+            (),
+            Severity.OK,
+            "within this namespace; of launches from several namespaces at once, a second look",
+        ),
+        (False, (("create", "leases"),), Severity.WARNING, "not claimed; of launches from several namespaces"),
+    ],
+)
+async def test_a_plan_says_which_of_both_protects(server, cluster, has_shared, denied, severity, words):
+    if has_shared:
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+    server.denied |= set(denied)
+    findings = await preflight.check_plan(cluster.context, await cluster.plan())
+    (finding,) = [finding for finding in findings if finding.subject == "claims"]
+    assert finding.severity is severity
+    assert words in finding.sentence
+
+
+async def test_without_a_sight_of_other_namespaces_the_plan_warns(server, cluster):
+    plan = await cluster.plan()
+    cluster.context.api.forget_permissions()
+    server.granted = {(verb, "Lease", "", True) for verb in ("get", "create", "update", "delete")}
+    finding = await slot_races.protection(cluster.context)
+    assert plan.runs
+    assert finding.severity is Severity.WARNING
+    assert "in another namespace at the same moment may get the same ones" in finding.sentence
+    assert "cluster prepare" in finding.hint

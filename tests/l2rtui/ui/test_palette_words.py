@@ -1,0 +1,40 @@
+"""Words by which people look for an action in the palette."""
+
+from __future__ import annotations
+
+import pytest
+from textual.command import CommandList, CommandPalette
+
+from l2rtui.ui.keys.palette import COMMANDS, SYNONYMS, is_meant
+from l2rtui.ui.keys.table import KEYS
+
+ACTIONS = [(entry.name, entry.tooltip) for entry in (*KEYS, *COMMANDS)] + [("charts", "")]
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("stop", "destroy"), ("restart", "kill"), ("restart", "relaunch"), ("undo", "cancel"),
+        ("metrics", "charts"), ("plot", "charts"), ("curve", "charts"), ("tail", "logs"), ("port", "forward"),
+        ("queue", "owners"),
+        ("colours", "theme"), ("settings", "reload"), ("yaml", "spec"), ("checkpoints", "artifacts"),
+        ("search", "filter"), ("compare", "past runs"), ("quota", "owners"), ("errors", "faults"),
+    ],
+)  # fmt: skip
+def test_a_word_of_others_finds_the_action(word, name):
+    assert name in [action for action, sentence in ACTIONS if is_meant(word, action, sentence)]
+
+
+def test_synonyms_are_of_actions_that_there_are():
+    assert set(SYNONYMS) <= {name for name, _ in ACTIONS}
+
+
+async def test_the_palette_finds_an_action_by_a_word_of_others(desk):
+    async with desk(demo=True) as one:
+        await one.press("ctrl+p", *"tail")
+        await one.until(lambda: isinstance(one.app.screen, CommandPalette))
+
+        def hits() -> str:
+            return " ".join(str(option.prompt) for option in one.app.screen.query_one(CommandList).options)
+
+        await one.until(lambda: "logs" in hits())
