@@ -110,8 +110,8 @@ class ReplayConfig(MethodConfig):
     n_step: Annotated[
         Count,
         setting(
-            "Steps whose rewards are summed before a critic is asked.",
-            when="3 spreads a late reward sooner, at the price of looking at what an older policy did.",
+            "Steps whose rewards are summed before a critic estimates the rest.",
+            when="3 spreads a late reward sooner, but uses actions of an older policy.",
             unit="env steps",
             source="Hessel et al. 2018, arXiv:1710.02298",
         ),
@@ -119,7 +119,7 @@ class ReplayConfig(MethodConfig):
     prioritised: Annotated[
         bool,
         setting(
-            "Draw what the critics still misjudge more often.", when="Pays where rewards are rare.", source=_SCHAUL
+            "Draw transitions with large errors more often.", when="Pays where rewards are rare.", source=_SCHAUL
         ),
     ] = False
     priority_exponent: Annotated[
@@ -207,9 +207,7 @@ def check_one_choice(action: Actions, label: str) -> None:
         )
 
 
-_STEP_SIZE: Final = setting(
-    "Step size (Adam).", when="Lower it where returns swing, raise it where they stand still."
-)
+_STEP_SIZE: Final = setting("Step size (Adam).", when="Lower it if returns swing, raise it if they do not move.")
 _GRADIENT_NORM: Final = setting(
     "Largest norm of the gradient; longer ones are scaled down.", when="Lower it where single updates do damage."
 )
@@ -269,9 +267,8 @@ class SACConfig(ReplayConfig):
         Count,
         setting(
             "Updates between two steps of the target critics.",
-            when="With `tau: 1` they are copies and stand still in between, as those of DQN do, which is calmer "
-            "where "
-            "values are large beside their differences.",
+            when="With `tau: 1` they are copies that stay fixed in between, as in DQN. This is more stable if "
+            "values are large compared with their differences.",
             unit="updates",
         ),
     ] = 1
@@ -291,7 +288,7 @@ class SACConfig(ReplayConfig):
         NotNegative,
         setting(
             "Step size of the temperature's logarithm (Adam).",
-            when="0 keeps `init_alpha` for good.",
+            when="0 always keeps `init_alpha`.",
             source=_HAARNOJA,
         ),
     ] = 1e-3
@@ -346,7 +343,7 @@ class SACConfig(ReplayConfig):
 
 @dataclass(frozen=True, slots=True)
 class PPOConfig(RolloutConfig):
-    """Proximal policy optimisation. The defaults are those of the paper's successors for small networks."""
+    """Proximal policy optimisation, with the defaults of the paper's successors for small networks."""
 
     label: ClassVar[str] = "PPO"
 
@@ -370,7 +367,7 @@ class PPOConfig(RolloutConfig):
         Share,
         setting(
             "How far the advantage looks past the value's own guess.",
-            when="1 trusts the rewards alone; lower it where they are noisy.",
+            when="1 trusts only the rewards; lower it if they are noisy.",
             source="Schulman et al. 2016, arXiv:1506.02438",
         ),
     ] = 0.95
@@ -523,7 +520,7 @@ class BCConfig(ReplayConfig):
         Literal["ppo", "impala", "sac", "td3"],
         setting(
             "Method whose network the policy has, so that it can go on with it (init_policy).",
-            when="Set it to the method that goes on.",
+            when="Set it to the method that continues.",
         ),
     ] = "ppo"
     lr: Annotated[Positive, _STEP_SIZE] = 1e-3
@@ -570,7 +567,7 @@ class DQNConfig(ReplayConfig):
     exploration_end: Annotated[
         WholeShare,
         setting(
-            "Share of random actions at the end, for good.",
+            "Final share of random actions.",
             when="Lower it where single wrong actions end episodes.",
         ),
     ] = 0.05
@@ -640,7 +637,7 @@ class TD3Config(ReplayConfig):
     exploration_end: Annotated[
         NotNegative | None,
         setting(
-            "Deviation at the end, for good; null keeps `exploration_noise`.",
+            "Final deviation; null keeps `exploration_noise`.",
             when="Lower than exploration_noise where noise spoils good episodes; set exploration_updates with it.",
             example=0.02,
         ),

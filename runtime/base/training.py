@@ -43,7 +43,7 @@ Kernels = tuple[tuple[Count, Count, Count], ...]
 
 
 def _method(words: str) -> Meta:
-    return setting(f"Settings of {words}, by name.", when="What is left out has its default.")
+    return setting(f"Settings of {words}, by name.", when="Each has a default.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,8 @@ class Settings:
         Algorithm,
         setting(
             "Method that learns; package.module:Class is your own.",
-            when="sac where steps are dear, beside it dqn for choices and td3 for numbers; ppo where steps are "
-            "cheap, "
-            "impala where many workers are far away; bc imitates recorded episodes, "
-            "random "
-            "nothing.",
+            when="Expensive steps: sac, dqn for choices, td3 for numbers. Cheap steps: ppo. Many distant workers: "
+            "impala. Recorded episodes: bc. random does not learn.",
         ),
     ] = "sac"
     method: Annotated[Options, setting("Settings of a method of your own, by name.", example={"lr": 0.001})] = (
@@ -96,21 +93,19 @@ class Settings:
     encoder: Annotated[
         str | Options | None,
         setting(
-            "What pictures go through: convolutions, which the run learns; or an encoder that was trained before "
-            "and "
-            "stays as it is, so that replay and networks see its latents alone: an object with name vae and "
-            "weights, "
-            "a path in each worker (l2r-runtime encode makes them), or package.module:Class of your own.",
-            when="Of vae frozen: false learns it further, in the place of convolutions.",
+            "Encoder of pictures: convolutions, which the run learns, or a frozen encoder that was trained before; "
+            "replay and networks then see only its latents. Write an object with name vae and weights, a path in "
+            "each worker (l2r-runtime encode makes them), or package.module:Class of your own.",
+            when="vae with frozen: false is trained further and replaces convolutions.",
             example={"name": "vae", "weights": "/data/vae.safetensors"},
         ),
     ] = None
     network: Annotated[
         str | Options | None,
         setting(
-            "Network of your own between an observation and the hidden layers, in the place of convolutions: "
+            "Network of your own between an observation and the hidden layers, instead of convolutions: "
             "package.module:Class of torch, or an object with name and its options.",
-            when="Where layers of another form fit better; workers then need torch.",
+            when="If other layers fit better; workers then need torch.",
             example="my_network:Attention",
         ),
     ] = None
@@ -119,7 +114,7 @@ class Settings:
         setting(
             "Memory of a policy of ppo, impala or sac, for what one observation does not show: gru, lstm, or an "
             "object with kind and size (64).",
-            when="It is learned over the steps of a segment: take segment_steps at least as long as what it should "
+            when="It is learned over the steps of a segment: segment_steps must cover the time that it should "
             "remember.",
             source="Cho et al. 2014, arXiv:1406.1078; Hochreiter & Schmidhuber 1997",
             example="gru",
@@ -130,7 +125,7 @@ class Settings:
         setting(
             "Shift and scale the numbers of observations by their running mean and deviation over all workers, "
             "which "
-            "travel with the policy and stand in checkpoints.",
+            "travel with the policy and are in checkpoints.",
             when="For continuous control with ppo or impala (with their normalise_returns); pictures have a range "
             "already.",
         ),
@@ -145,10 +140,9 @@ class Settings:
     collect: Annotated[
         Literal["workers", "device", "dataset"],
         setting(
-            "Who collects: workers, in processes of their own; or device, the learner itself, with copies of the "
-            "environment beside its networks (racing, CartPole-v1, Pendulum-v1, or a class of your own); or "
-            "nobody: "
-            "dataset, where the learner reads recorded episodes.",
+            "Source of experience. workers: separate processes. device: the learner, with copies of the "
+            "environment on its device (racing, CartPole-v1, Pendulum-v1, or a class of your own). dataset: the "
+            "learner reads recorded episodes.",
             when="device for thousands of copies on a GPU.",
         ),
     ] = "workers"
@@ -183,9 +177,8 @@ class Settings:
     num_envs: Annotated[
         Count,
         setting(
-            "Copies of the environment in each worker, stepped together; 1,024 in a learner that collects by "
-            "itself.",
-            when="`l2r-runtime config --copies` measures how many are enough; a GPU that collects by itself wants "
+            "Copies of the environment in each worker, stepped together; 1,024 with collect: device.",
+            when="`l2r-runtime config --copies` measures how many are enough; a GPU with collect: device wants "
             "4,096 and more.",
             unit="copies",
         ),
@@ -202,16 +195,15 @@ class Settings:
         Natural,
         setting(
             "With a replay: env steps with random actions before the first update, over all workers.",
-            when="More where random actions find what the policy would not.",
+            when="More if random actions find states that the policy would not.",
             unit="env steps",
         ),
     ] = 5_000
     remote_inference: Annotated[
         bool,
         setting(
-            "The learner answers what the policy says to each observation, for all workers together, and none of "
-            "them gets the weights.",
-            when="For large image policies where the learner has a GPU and workers have little CPU.",
+            "The learner computes the policy for the observations of all workers, and workers get no weights.",
+            when="For large image policies, if the learner has a GPU and workers have little CPU.",
             source="SEED RL, Espeholt et al. 2020, arXiv:1910.06591",
         ),
     ] = False
@@ -341,7 +333,7 @@ class Settings:
         Count | None,
         setting(
             "End when this many env steps are taken; null trains on.",
-            when="Set it for runs that should end by themselves.",
+            when="Set it to end runs automatically.",
             unit="env steps",
             example=1_000_000,
         ),
@@ -388,8 +380,8 @@ class Settings:
     artifacts: Annotated[
         str | None,
         setting(
-            "Where each checkpoint is copied to as well, under RUN/RUN_ID: s3://BUCKET/PREFIX or a folder of a "
-            "volume. A learner that finds none in its own folder goes on from there.",
+            "Second place for each checkpoint, under RUN/RUN_ID: s3://BUCKET/PREFIX or a folder of a volume. A "
+            "learner that finds none in its own folder continues from there.",
             example="s3://my-bucket/l2r",
         ),
     ] = None
@@ -404,9 +396,8 @@ class Settings:
     init_policy: Annotated[
         str | None,
         setting(
-            "A checkpoint, its folder or its bucket's URL, whose policy this run begins with, for example one of "
-            "bc. "
-            "Optimisers, critics and counters begin anew. Taken only where this run has no checkpoint of its own.",
+            "Checkpoint, its folder or its bucket's URL: this run starts with its policy, such as one of bc, "
+            "and with new optimisers, critics and counters. Ignored if this run has its own checkpoint.",
             example="/data/cloned/checkpoints",
         ),
     ] = None

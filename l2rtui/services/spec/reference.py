@@ -255,10 +255,11 @@ def in_yaml(value: Any) -> str:
 _HEAD: Final = """\
 # Training settings
 
-Made by `python -m l2rtui.services.spec.reference > docs/settings.md` from the declarations that learners, workers
-and every launch check values against; a test compares the two. `l2rtui explain train.sac.actor_lr` prints one of
-them, `l2rtui explain` any field of a spec. They stand under `train` of a spec; `--set train.sac.actor_lr=1e-4`
-changes one.
+These settings are under `train` in a spec. `--set train.sac.actor_lr=1e-4` changes one. `l2rtui explain
+train.sac.actor_lr` prints one, and `l2rtui explain` any field of a spec.
+
+`python -m l2rtui.services.spec.reference > docs/settings.md` generates this page from the declarations that
+learners, workers and every launch use to check values. A test compares the two.
 """
 
 
