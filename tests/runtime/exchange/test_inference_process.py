@@ -243,7 +243,7 @@ def test_closing_ends_a_process_that_was_stopped(
         child = ours.child()
         assert child is not None
         child.suspend()
-    assert not child.is_running()
+    assert not psutil.wait_procs([child], 10.0)[1]  # killed, and collected a moment later
 
 
 def test_a_learner_that_is_killed_takes_the_process_along(
