@@ -202,6 +202,7 @@ class Picky(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_network_that_fails_on_each_observation_ends_the_learner(
     short_folder: Path, no_leaks: None, wait_until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
