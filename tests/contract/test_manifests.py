@@ -62,6 +62,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await made.close()
 
 
+@pytest.mark.timeout(400)  # each example is checked in a process of its own
 async def test_each_example_has_a_plan_or_a_sentence(backend: Backend) -> None:
     told: dict[str, str] = {}
     for path in SPECS:

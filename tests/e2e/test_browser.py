@@ -49,6 +49,7 @@ def apps_of(process):
     return {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
 
 
+@pytest.mark.slow
 async def test_the_page_takes_keys_at_once_and_asks_no_other_host(served):
     _, address, page = served
     assert await page.value("location.href") == f"{origin(address)}/", "the token stays in the address"
@@ -85,6 +86,7 @@ async def test_the_page_has_an_icon_and_a_title(served):
     assert await page.value("document.title") == "l2rtui"
 
 
+@pytest.mark.slow
 async def test_a_reload_finds_the_same_app_as_it_was_left(served):
     process, _, page = served
     await page.press("?")
@@ -103,6 +105,7 @@ async def test_a_reload_finds_the_same_app_as_it_was_left(served):
     assert apps_of(process) == apps
 
 
+@pytest.mark.slow
 async def test_a_duplicate_of_a_tab_has_an_app_of_its_own(served):
     process, _, page = served
     apps = apps_of(process)
@@ -123,6 +126,7 @@ async def test_a_duplicate_of_a_tab_has_an_app_of_its_own(served):
     assert len(apps_of(process)) == 2
 
 
+@pytest.mark.slow
 async def test_the_end_of_an_app_is_said_and_enter_opens_another(served):
     process, _, page = served
     (app,) = apps_of(process)

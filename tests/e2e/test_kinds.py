@@ -38,6 +38,7 @@ def test_an_elastic_job_loses_a_node_and_finishes(home):
     assert {row["state"] for row in home.metrics("elastic-digits")["nodes"]} == {"finished"}
 
 
+@pytest.mark.slow
 def test_parameter_servers_train_and_end(home):
     home.run("launch", "-f", "manifests/ps-digits.yaml", "--yes")
     home.wait("its end", lambda: complete(home, "ps-digits"), SECONDS)

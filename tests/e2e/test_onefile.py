@@ -92,6 +92,7 @@ def call(machine: Path, words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_it_runs_where_there_is_no_python_and_unpacks_once(machine):
     first = call(machine, "/l2rtui --version")
     assert (first.returncode, first.stderr) == (0, "")
@@ -104,12 +105,14 @@ def test_it_runs_where_there_is_no_python_and_unpacks_once(machine):
     assert unpacked[0].stat().st_ctime_ns == made
 
 
+@pytest.mark.slow
 def test_it_plans_a_run(machine):
     done = call(machine, "/l2rtui plan --backend demo -f /run.yaml -o json")
     assert done.returncode == 0, done.stderr
     assert '"carried' in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_on_this_machine_outlives_the_verb_that_launched_it(machine):
     launch = "/l2rtui launch --backend local -f /run.yaml --wait --yes"
     words = (

@@ -35,6 +35,7 @@ def test_the_example_has_at_most_sixty_lines():
     assert len(example("python").splitlines()) <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_learner_and_a_worker_train_by_the_example(home, spec):
@@ -65,6 +66,7 @@ def test_a_learner_trains_in_an_environment_of_its_users_own_and_an_evaluator_dr
     assert home.json("pods")[0]["restarts"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_an_environment_without_a_method_is_refused_before_anything_starts(home, tmp_path):
     manifests = PAGE.parents[1] / "manifests"
@@ -76,6 +78,7 @@ def test_an_environment_without_a_method_is_refused_before_anything_starts(home,
     assert home.json("runs") == []
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_class_that_is_no_method_is_refused_before_anything_starts(home, spec):
     file = spec.with_name("reinforce.py")

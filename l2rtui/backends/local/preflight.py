@@ -33,9 +33,8 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Role, RunSpec
-from runtime.base import environments
-from runtime.base.contract import ENV_CONFIG
+from l2rtui.domain.workload import Role, RunSpec, SetSpec
+from runtime.base import contract, environments
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
@@ -200,12 +199,19 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     if _is_refused_anyway(spec):  # the runtime would only repeat the refusal
         return Finding(Severity.OK, "train", "the training settings are read when there is such an environment")
     # In a process of its own: the settings belong to the runtime, which this package does not import.
-    learner = next((part for part in spec.sets if part.role is Role.LEARNER), spec.sets[0])
-    env = {**clean_environ(), **dict(spec.env), **dict(learner.env), ENV_CONFIG: spec.train}
+    stepping = _stepping_set(spec)
+    env = {
+        **clean_environ(),
+        # What an environment may read of its launch. Not the run's own name: it may write files under it.
+        contract.ENV_RUN: "preflight", contract.ENV_INDEX: "0", contract.ENV_SEED: str(spec.seed),
+        **dict(spec.env),
+        **dict(stepping.env),
+        contract.ENV_CONFIG: spec.train,
+    }
     module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
     argv = [command, "config", "--check"]
     # An environment may need a key that only its pods get.
-    if not learner.pod.secrets:
+    if not stepping.pod.secrets:
         argv.append("--make")
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -222,12 +228,18 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
         return Finding(Severity.OK, "train", "the training settings are understood")
     lines = done.stderr.strip().splitlines()
     sentence = (
-        lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").removeprefix(f"{ENV_CONFIG}: ").rstrip(".")
+        lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").removeprefix(f"{contract.ENV_CONFIG}: ").rstrip(".")
         if lines
         else f"exit {done.returncode}"
     )
     hint = "`l2rtui explain train` names all settings."
     return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
+
+
+def _stepping_set(spec: RunSpec) -> SetSpec:
+    """Return the set whose processes step the environment: workers, or a learner that collects itself."""
+    roles = (Role.WORKER, Role.LEARNER)
+    return min(spec.sets, key=lambda part: roles.index(part.role) if part.role in roles else len(roles))
 
 
 def _is_refused_anyway(spec: RunSpec) -> bool:

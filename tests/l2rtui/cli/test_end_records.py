@@ -52,6 +52,7 @@ def records(cli):
     return {record.entry.run: record for record in found}
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_by_itself_is_recorded_with_nothing_open(placed):
     for name in SCRIPTS:
         launch(placed, name)

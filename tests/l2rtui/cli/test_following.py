@@ -87,6 +87,7 @@ def test_a_terminal_shows_a_table_that_follows_the_runs(local, launch):
     assert "Traceback" not in terminal.text
 
 
+@pytest.mark.slow
 def test_several_learners_are_followed_on_one_stream(local, launch):
     launch("one", 9_999, 0)
     launch("two", 9_999, 0)
@@ -98,6 +99,7 @@ def test_several_learners_are_followed_on_one_stream(local, launch):
     assert interrupt(watch)[0] == 130
 
 
+@pytest.mark.slow
 def test_wait_tells_a_run_that_got_there_from_one_that_cannot(local, launch):
     launch("good", 40, 0)
     launch("bad", 5, 1)

@@ -58,6 +58,7 @@ def spec(local):
     return str(path)
 
 
+@pytest.mark.slow
 def test_what_the_driver_says_of_a_gpu_is_in_nodes_slots_and_check(local):
     folder = pynvml_folder(local.home / "nvml", FakeGpu(percent=64, used_bytes=30 * GIB, watts=402.5, celsius=66))
     local.env["PYTHONPATH"] = str(folder)

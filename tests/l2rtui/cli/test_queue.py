@@ -83,6 +83,7 @@ def states(cli):
     return {run["run"]: run["state"] for run in cli.json("runs")}
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_waits_whole_and_starts_when_there_is_room(queue):
     refused = queue.run("launch", "-f", str(queue.home / "spec.yaml"), "--seeds", "0-3", "--yes")
     assert refused.returncode == 3
@@ -126,6 +127,7 @@ def test_of_launches_at_once_those_that_find_no_room_wait(queue):
     assert sorted(states(queue).values()) == ["Queued", "Queued", "Running", "Running"]
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_is_cancelled_killed_or_destroyed_with_its_experiment(queue):
     launch(queue, "--seeds", "0-5", "--queue")
     assert queue.run("queue", "cancel", "t-s5", "--yes").returncode == 0
@@ -142,6 +144,7 @@ def test_a_run_that_waits_is_cancelled_killed_or_destroyed_with_its_experiment(q
     assert queue.json("queue") == queue.json("runs") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [b'{"queue": {"tick', b'{"format": 2}', b'{"kweue": {}}'])
 def test_a_damaged_queue_stops_only_what_needs_it(queue, text):
     launch(queue, "--seeds", "0-2", "--queue")
@@ -162,6 +165,7 @@ def test_a_damaged_queue_stops_only_what_needs_it(queue, text):
     eventually(lambda: states(queue).get("t-s2") == "Running", "the run that waited starts")
 
 
+@pytest.mark.slow
 def test_what_would_never_fit_and_what_has_a_fault_is_refused_and_not_queued(queue):
     spec = str(queue.home / "spec.yaml")
     never = queue.run("launch", "-f", spec, "--queue", "--set", "job.replicas=3", "--yes")
@@ -178,6 +182,7 @@ def test_what_would_never_fit_and_what_has_a_fault_is_refused_and_not_queued(que
     assert queue.json("queue") == queue.json("runs") == []
 
 
+@pytest.mark.slow
 def test_a_spec_may_say_that_its_runs_wait_and_a_relaunch_does_as_well(queue):
     with (queue.home / "spec.yaml").open("a") as file:
         file.write("queue: true\n")
@@ -188,6 +193,7 @@ def test_a_spec_may_say_that_its_runs_wait_and_a_relaunch_does_as_well(queue):
     assert [row["run"] for row in queue.json("queue")] == ["t-s2"]
 
 
+@pytest.mark.slow
 def test_a_keeper_that_was_killed_is_replaced_by_the_next_command(queue):
     launch(queue, "--seeds", "0-2", "--queue")
     (keeper,) = keepers(queue)
@@ -200,6 +206,7 @@ def test_a_keeper_that_was_killed_is_replaced_by_the_next_command(queue):
     eventually(lambda: states(queue).get("t-s2") == "Completed", "the queue goes on")
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_is_tried_again_and_holds_nobody_up(queue):
     command = queue.home / "bin" / "worker"
     command.parent.mkdir()

@@ -29,6 +29,7 @@ def all_text(home):
     }
 
 
+@pytest.mark.slow
 def test_a_process_gets_what_its_spec_names_and_no_file_or_line_shows_it(local):
     path = local.home / "spec.yaml"
     path.write_text(SPEC)
@@ -69,6 +70,7 @@ def test_a_prompt_does_not_echo(local):
     assert kept["values"] == {"API_KEY": VALUE}
 
 
+@pytest.mark.slow
 def test_wrong_words_say_what_to_do(local):
     for words, sentence in (
         (("create", "x"), "needs something to keep"),

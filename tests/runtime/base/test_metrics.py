@@ -90,6 +90,7 @@ def test_curves_are_event_files(tmp_path: Path, no_leaks: None) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_full_disk_makes_records_and_curves_silent_and_never_waits(tmp_path: Path) -> None:
     code = f"""

@@ -61,6 +61,7 @@ def lose(job: Job, nodes: dict[str, Program], name: str, substitute: str) -> dic
     return first
 
 
+@pytest.mark.slow
 def test_each_node_is_lost_in_turn_and_no_progress_with_it(programs):
     job = Job(programs, "c10d", *TRAIN)
     nodes = {name: node(job, name) for name in ("a", "b", "c")}
@@ -75,6 +76,7 @@ def test_each_node_is_lost_in_turn_and_no_progress_with_it(programs):
     assert not any("Traceback" in program.text() for program in programs.started)
 
 
+@pytest.mark.slow
 def test_without_any_node_left_training_begins_again_and_says_so(programs):
     job = Job(programs, "c10d", *TRAIN)
     nodes = [node(job, "a"), node(job, "b")]

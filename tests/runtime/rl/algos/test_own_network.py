@@ -207,6 +207,7 @@ def test_settings_that_do_not_go_with_it_are_refused() -> None:
         check_settings(replace(view("impala"), impala={"batch_steps": 8, "sends_gradients": True}))
 
 
+@pytest.mark.slow
 def test_a_run_with_it_learns_in_processes(run: RunUnderTest, own: Path, wait_until: Callable[..., Any]) -> None:
     # The evaluator runs it in its own process, the worker through the learner's.
     run.settings |= {"network": {"name": "glance:Glance", "width": 8}, "remote_inference": True}

@@ -287,6 +287,7 @@ def test_what_cannot_tune_an_encoder_says_so(tmp_path):
         check_settings(replace(training, environment_options={}))
 
 
+@pytest.mark.slow
 def test_a_run_learns_a_tuned_encoder_and_goes_on_with_it(run: RunUnderTest, tmp_path, wait_until):
     tuned_run(tmp_path)
     encoder = {"name": "vae", "weights": str(tmp_path / "view.statedict"), "frozen": False}

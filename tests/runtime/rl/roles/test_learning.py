@@ -58,6 +58,7 @@ def newest(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", sorted(ON_POLICY))
 def test_an_on_policy_method_learns_to_balance(run: RunUnderTest, method: str) -> None:

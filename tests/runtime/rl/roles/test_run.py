@@ -88,6 +88,7 @@ def moves_between_devices(run: RunUnderTest, *devices: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_run_that_is_killed_and_resumed_goes_on_with_exact_accounts(run: RunUnderTest) -> None:
     moves_between_devices(run, "cpu", "cpu", "cpu")
@@ -178,6 +179,7 @@ def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
+@pytest.mark.slow
 def test_a_learner_that_resumes_without_experience_collects_before_it_learns(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_learner_that_resumes_without_experience_collects_before_it_learns(
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_first_checkpoint_comes_early_and_a_learner_without_any_says_what_is_lost(
     run: RunUnderTest, wait_until: Wait
@@ -324,6 +327,7 @@ def test_peers_that_do_not_belong_and_a_second_learner_get_a_sentence(run: RunUn
     assert welcome.end() == learner.end() == contract.EXIT_DONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "number"),
     [
