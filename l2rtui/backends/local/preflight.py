@@ -203,7 +203,9 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     env = {
         **clean_environ(),
         # What an environment may read of its launch. Not the run's own name: it may write files under it.
-        contract.ENV_RUN: "preflight", contract.ENV_INDEX: "0", contract.ENV_SEED: str(spec.seed),
+        contract.ENV_RUN: "preflight",
+        contract.ENV_INDEX: "0",
+        contract.ENV_SEED: str(spec.seed),
         **dict(spec.env),
         **dict(stepping.env),
         contract.ENV_CONFIG: spec.train,
