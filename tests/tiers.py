@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-CPU_SECONDS = 15.0
+CPU_SECONDS = 8.0
 """CPU limit of a test of the quick and the process tier in this process, without its fixtures.
 
-Three times the five seconds that it should take: tiers that run in parallel count up to twice as many.
+Five times the 1.5 seconds that it should take: CI draws four times the examples, and parallel tiers slow each other.
 """
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.system"})
 OTHER_MACHINES = {"cluster", "browser"}

@@ -59,6 +59,7 @@ def test_a_value_that_is_none_is_an_error_of_yaml(loader, text):
         bounded_yaml.load(text, loader)
 
 
+@pytest.mark.slow
 def test_every_reader_of_files_says_it_in_a_sentence(tmp_path):
     workload = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\n"
     bombs = {"laughs": LAUGHS, "deep": "x: " + "[" * 100_000, "tag": "x: !!bool x\n"}

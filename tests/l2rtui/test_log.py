@@ -95,6 +95,7 @@ def test_a_record_is_one_line_that_no_terminal_obeys(state: Path) -> None:
     assert all(line.startswith("    | ") for line in lines[2:])
 
 
+@pytest.mark.slow
 def test_the_file_is_private_and_rotates(state: Path) -> None:
     path = log.configure()
     for _ in range(400):

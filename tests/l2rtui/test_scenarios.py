@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ROWS = [line for line in (ROOT / "docs" / "scenarios.md").read_text().splitlines() if re.match(r"\| \d", line)]
 
@@ -23,6 +25,7 @@ def test_every_scenario_has_its_tests_or_says_that_it_has_none():
         assert "`tests/" in proof or "not covered" in proof, row
 
 
+@pytest.mark.slow
 def test_the_tests_that_are_named_exist():
     names = {name for row in ROWS for name in re.findall(r"`(tests/[^`]+)`", row)}
     missing = set()

@@ -44,6 +44,7 @@ def demo(tmp_path, monkeypatch, capsys):
     return invoke
 
 
+@pytest.mark.slow
 def test_an_experiment_is_an_object_with_the_documented_fields(demo):
     code, out, _ = demo("-o", "json")
     documents = json.loads(out)

@@ -57,6 +57,7 @@ def test_every_setting_says_when_to_change_it_or_what_it_names():
         assert all(field.get("x-when") for field in properties.values()), kind
 
 
+@pytest.mark.slow
 def test_train_is_typed_where_the_learner_is_ours():
     schema = reference.schema()
     assert schema["$id"]

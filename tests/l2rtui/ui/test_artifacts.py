@@ -68,6 +68,7 @@ async def test_checkpoints_are_seen_compared_and_fetched_whole(desk, place, tmp_
         await one.until(lambda: one.top == "ClusterScreen")
 
 
+@pytest.mark.slow
 async def test_a_run_trains_on_from_a_checkpoint_under_another_name(desk, place):
     async with desk() as one:
         run = next(iter((await one.backend.snapshot()).runs.values())).name

@@ -51,6 +51,7 @@ async def test_a_pod_that_is_not_where_its_plan_says_is_flagged_with_a_sentence(
         await one.until(lambda: "mismatch" not in one.words())
 
 
+@pytest.mark.slow
 async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_receipt(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short path: the command line is not broken over two lines
     spec = Path("drive.yaml")
@@ -284,6 +285,7 @@ async def test_an_outage_is_shown_and_what_was_seen_stays(desk):
         await one.until(lambda: "● live" in one.words())
 
 
+@pytest.mark.slow
 async def test_leaving_while_something_is_destroyed_asks_first(desk):
     async with desk() as one:
         await one.press("2", "down", "ctrl+d", "y")
@@ -449,6 +451,7 @@ HEADINGS = {
 }
 
 
+@pytest.mark.slow
 async def test_help_opens_where_it_was_asked_for(desk):
     async with desk(ready=False) as one:
         for keys, heading in HEADINGS.items():

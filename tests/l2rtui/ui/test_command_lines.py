@@ -157,6 +157,7 @@ def may_go_without_a_question(args: SimpleNamespace, named: Mapping[str, list[st
     require_only_named(session, args.verb, named)
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(RANDOM)
 def test_the_line_of_a_destroy_means_the_runs_of_the_dialog(rng: Random) -> None:
@@ -174,6 +175,7 @@ def test_the_line_of_a_destroy_means_the_runs_of_the_dialog(rng: Random) -> None
     assert meant == {(run.context or None, place.ctx.as_seen(run).uid, "") for run in runs}
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(RANDOM)
 def test_the_line_of_a_kill_means_the_pods_of_the_dialog(rng: Random) -> None:
@@ -198,6 +200,7 @@ def test_the_line_of_a_kill_means_the_pods_of_the_dialog(rng: Random) -> None:
     assert meant == {(pod.context or None, place.ctx.as_seen(pod).uid) for pod in pods}
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(RANDOM)
 def test_the_line_of_a_scale_means_the_sets_of_the_dialog(rng: Random) -> None:
@@ -223,6 +226,7 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
     TEXTS,
@@ -243,6 +247,7 @@ def test_the_line_of_the_launch_form_is_the_request_of_the_form(path, name, seed
     assert args.on == (parse_pins(on) if on else None)
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
     st.sampled_from(("", "local", "docker", "demo", "kubernetes")),

@@ -153,6 +153,7 @@ async def test_a_followed_log_and_a_forwarded_port_end_with_a_word(opened):
         await one.until(lambda: any("1 followed log and 1 forwarded port ended" in text for text in one.says()))
 
 
+@pytest.mark.slow
 async def test_rules_of_a_context_come_and_go_with_it(opened):
     async with opened() as one:
         assert (one.app.ctx.protected, one.app.ctx.settings.readonly) == ("", False)
@@ -172,6 +173,7 @@ async def test_rules_of_a_context_come_and_go_with_it(opened):
         assert not one.app.ctx.settings.readonly
 
 
+@pytest.mark.slow
 async def test_a_context_that_cannot_be_entered_is_a_sentence_and_the_view_stays(opened, servers):
     failures = {
         "prd": "no context 'prd'",
@@ -210,6 +212,7 @@ async def test_esc_gives_up_a_context_that_does_not_answer(opened, servers):
         assert shows(one, "lab")
 
 
+@pytest.mark.slow
 async def test_namespaces_of_the_same_context(opened, servers):
     async with opened() as one:
         assert one.app.ctx.acts_on() == "on context lab, namespace ml, as u"
@@ -221,6 +224,7 @@ async def test_namespaces_of_the_same_context(opened, servers):
         assert one.app.ctx.settings.namespaces == ()
 
 
+@pytest.mark.slow
 async def test_a_list_to_choose_from(opened, servers):
     async with opened() as one:
         complete = one.cluster.command_line._complete
@@ -254,6 +258,7 @@ def both(one: Desk) -> bool:
     return {"lab:lab-n1", "prod:prod-n1"} <= one.cluster.snapshot.nodes.keys()
 
 
+@pytest.mark.slow
 async def test_two_contexts_stand_in_one_view_and_each_has_its_own_health(opened):
     async with opened() as one:
         await type_command(one, "ctx lab,prod")
@@ -284,6 +289,7 @@ async def test_the_history_of_a_view_has_the_runs_and_the_places_of_each(opened,
         await one.until(lambda: "past-lab" in one.words() and "past-prod" in one.words(), "the records of both")
 
 
+@pytest.mark.slow
 async def test_a_context_that_cannot_be_reached_is_away_and_the_others_are_shown(opened):
     async with opened() as one:
         await type_command(one, "ctx lab,dead,broken")
@@ -296,6 +302,7 @@ async def test_a_context_that_cannot_be_reached_is_away_and_the_others_are_shown
         assert one.cluster is before
 
 
+@pytest.mark.slow
 async def test_a_killed_server_ages_its_own_rows_and_the_other_goes_on(opened, servers, stacks, quick_silence):
     async with opened() as one:
         await type_command(one, "ctx *")
@@ -372,6 +379,7 @@ async def test_changes_of_two_contexts_of_a_read_only_one_and_of_specs_are_refus
         await one.until(lambda: any("`:ctx lab` opens that of lab:r7" in said for said in one.says()))
 
 
+@pytest.mark.slow
 async def test_logs_descriptions_and_events_come_from_the_context_of_the_row(opened, servers):
     async with opened() as one:
         await type_command(one, "ctx lab,prod")

@@ -80,6 +80,7 @@ def settings_of(tmp_path, text: str, **flags: object) -> Settings:
     return load_settings(flags, {"L2RTUI_CONFIG": str(path), "HOME": str(tmp_path)})
 
 
+@pytest.mark.slow
 async def test_bar_help_menu_and_key_follow_the_settings(desk, tmp_path):
     text = '[keys]\n"run.place" = "ctrl+x"\n"app.help" = "?,f1"\n"place.leave" = "Q"\n'
     backend = FakeBackend(owner=user_name())
@@ -127,6 +128,7 @@ async def test_keys_that_come_before_the_home_screen_are_kept_for_it():
 
 
 # --- filters ---
+@pytest.mark.slow
 async def test_a_filter_is_kept_shown_and_forgotten(desk):
     async with desk() as one:
         await one.press("3", "slash", *"node=phortx2", "enter")

@@ -38,6 +38,7 @@ async def test_a_long_text_is_read_to_its_end(desk):
         assert not more(one)
 
 
+@pytest.mark.slow
 async def test_long_lines_hang_beside_a_scrollbar_too(desk):
     async with desk(size=(160, 45), ready=False) as one:
         for letters in (2, 7):

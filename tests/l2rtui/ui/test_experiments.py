@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from l2rtui.domain.status import Phase
 from l2rtui.ui.home.selection import Pane
@@ -113,6 +114,7 @@ async def test_the_command_takes_a_filter(desk):
         await one.until(lambda: one.top == "ExperimentsScreen" and list(rows(one)) == ["racing-sac"], "the filter")
 
 
+@pytest.mark.slow
 async def test_a_click_below_the_sum_selects_the_run_that_is_there(desk):
     async with desk(demo=True) as one:
         await open_experiments(one, "down", "enter")

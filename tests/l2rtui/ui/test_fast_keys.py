@@ -32,6 +32,7 @@ async def leave(one, home: str, key: str) -> None:
     assert one.app._exception is None, key
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # many keys in one app
 async def test_a_screen_that_is_opened_and_closed_in_a_breath_leaves_the_home_screen(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -165,6 +166,7 @@ async def test_a_log_that_is_closed_twice_is_closed_once(desk):
         assert one.app._exception is None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_enter_right_behind_a_key_that_opens_something_ends_nothing(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -225,6 +227,7 @@ async def test_keys_behind_a_step_of_the_cursor_act_on_the_row_it_has_reached(de
         await one.until(lambda: second in "".join(one.words().split("Kill")[1:]), "the second pod's name")
 
 
+@pytest.mark.slow
 async def test_a_key_that_nothing_took_does_not_answer_a_question_that_comes_behind_it(desk):
     async with desk() as one:
         await one.press("2", "j", "3", "g")

@@ -64,6 +64,7 @@ async def test_runs_of_the_past_are_listed_filtered_and_sorted(desk):
         await one.until(lambda: one.top == "ClusterScreen")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("past")
 async def test_the_command_opens_it_with_a_filter(desk):
     async with desk() as one:

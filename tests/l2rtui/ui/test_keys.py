@@ -359,6 +359,7 @@ IN_PARTS = [
 LEAVING = {"app.quit", "app.quit_always"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # many keys in one app
 @pytest.mark.parametrize(
     ("context", "part"), IN_PARTS, ids=lambda value: getattr(value, "name", str(value)).lower()
@@ -430,6 +431,7 @@ def effects_of_placing(place, one) -> dict[str, tuple[list[str], Callable[[], ob
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_every_key_of_place_mode_has_its_own_effect(desk, tmp_path, monkeypatch):
     for name in ("first", "second"):

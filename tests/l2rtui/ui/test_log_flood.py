@@ -49,6 +49,7 @@ async def come_true(condition, what):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_the_log(desk, flood):
     async with desk() as one:
         panes, pane = one.cluster.panes, one.cluster.panes.log_pane

@@ -45,6 +45,7 @@ async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
         assert len(texts) == len(set(texts))
 
 
+@pytest.mark.slow
 async def test_marked_pods_are_one_log_with_a_colour_and_a_prefix_each(desk):
     async with desk() as one:
         await one.press("A", "3", "g", "space", "space", "space", "l")
@@ -70,6 +71,7 @@ async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):
         assert pane.log_filter.include == "learner"
 
 
+@pytest.mark.slow
 async def test_a_pattern_that_would_take_years_is_refused(desk):
     async with desk() as one:
         pane = one.cluster.panes.log_pane
@@ -86,6 +88,7 @@ async def test_a_pattern_that_would_take_years_is_refused(desk):
         await one.until(lambda: one.app.focused is one.cluster.panes.nodes)
 
 
+@pytest.mark.slow
 async def test_a_pattern_that_takes_too_long_on_lines_that_come_is_removed(desk):
     async with desk(demo=True) as one:
         pane = one.cluster.panes.log_pane
@@ -208,6 +211,7 @@ async def test_four_logs_stand_in_two_rows_where_one_row_leaves_them_too_little_
         await one.until(lambda: logs.controllers[0].pane.size.width >= 155)
 
 
+@pytest.mark.slow
 async def test_the_menu_holds_every_action_and_not_the_moves(desk):
     async with desk(ready=False) as one:
         await one.press("m")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.status import Phase
 from l2rtui.services import journal
@@ -145,6 +147,7 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
         await one.until(lambda: "Claimed" in one.words() and "Pod segment-train-0" in one.words())
 
 
+@pytest.mark.slow
 async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_nodes(desk):
     async with desk(demo=True) as one:
         await one.press("4", "slash", *"free>=20", "enter")
@@ -160,6 +163,7 @@ async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_node
         await one.until(lambda: one.cluster.panes.slots.only == frozenset())
 
 
+@pytest.mark.slow
 async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_path):
     async with desk(demo=True) as one:
         cluster = one.cluster

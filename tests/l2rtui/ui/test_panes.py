@@ -112,6 +112,7 @@ def lines(one) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 40), (160, 45)])
 async def test_keys_make_panes_higher_and_wider_and_the_next_start_has_them(desk, size):
     async with desk(size=size) as one:

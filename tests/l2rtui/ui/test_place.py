@@ -51,6 +51,7 @@ async def open_place(one):
     await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs, "the spec")
 
 
+@pytest.mark.slow
 async def test_twelve_seeds_of_four_sets_are_staged_and_planned_in_at_most_twelve_keys(desk, cluster):
     async with desk(backend=cluster, ready=False) as one:
         keys = ["P", "s", "0", "minus", "1", "1", "enter", "a", "enter"]

@@ -35,6 +35,7 @@ async def to_worker(one, run: str = "racing-sac-s0", index: int = 0) -> None:
 
 
 # --- simulators ---
+@pytest.mark.slow
 async def test_workers_show_their_simulators_and_one_can_be_restarted_and_seen(desk):
     async with desk(demo=True) as one:
         await to_worker(one, index=2)
@@ -132,6 +133,7 @@ async def test_a_column_of_cells_is_stopped_in_every_marked_run(desk):
         await one.until(is_stopped)
 
 
+@pytest.mark.slow
 async def test_all_of_mine_can_be_named_at_once(desk):
     async with desk(demo=True) as one:
         for verb, title in (("kill", "Kill 1"), ("destroy", "Destroy 2 runs"), ("relaunch", "Relaunch 2 runs")):
@@ -341,6 +343,7 @@ async def test_a_mistake_is_shown_and_can_be_mended_or_given_up(desk, tmp_path, 
         await one.until(lambda: one.top == "ClusterScreen")
 
 
+@pytest.mark.slow
 async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
     async with desk() as one:
         await one.press(*MINE, "e")

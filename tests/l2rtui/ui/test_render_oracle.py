@@ -229,6 +229,7 @@ def no_clocks(monkeypatch):
     monkeypatch.setattr("l2rtui.ui.home.content.user_name", lambda: "me")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_few_mutations_leave_the_screen_as_a_new_one():
     await live_through((120, 40), seed=3, count=4)

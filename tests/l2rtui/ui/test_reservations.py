@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId, SlotReservation
 from l2rtui.domain.reservations.text import reservations_text
@@ -13,6 +15,7 @@ def state_of(one, slot=FREE):
     return one.cluster.snapshot.ledger.slots[slot]
 
 
+@pytest.mark.slow
 async def test_a_slot_is_reserved_after_a_question_and_released_after_another(desk):
     async with desk(demo=True) as one:
         await one.press("colon", *"reserve phortx1/7 2h figures", "enter")
@@ -33,6 +36,7 @@ async def test_a_slot_is_reserved_after_a_question_and_released_after_another(de
         assert state_of(one, SlotId("phortx1", 7, 1)).reservation is not None
 
 
+@pytest.mark.slow
 async def test_what_somebody_else_has_reserved_is_shown_and_left_alone(desk):
     async with desk(demo=True) as one:
         theirs = reservations_text([SlotReservation(7, 0, "anna", one.backend.now() + 3600, "demo")])

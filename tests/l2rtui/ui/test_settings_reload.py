@@ -73,6 +73,7 @@ async def test_a_broken_file_is_a_sentence_and_changes_nothing(desk, opener, tex
         assert (one.app.ctx.settings, one.app.theme, one.app.ctx.keys) == (before, theme, keys)
 
 
+@pytest.mark.slow
 async def test_a_replay_has_nothing_to_read(desk):
     async with desk(ready=False) as one:
         await reload(one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.selection.shared_view import SharedView, parse_view
@@ -24,6 +26,7 @@ async def opened(view, check):
         await check(app, pilot)
 
 
+@pytest.mark.slow
 async def test_a_shared_view_opens_as_it_was(desk, tmp_path):
     async with desk(demo=True, has_toasts=True) as one:
         panes = one.cluster.panes

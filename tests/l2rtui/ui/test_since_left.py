@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
@@ -38,6 +40,7 @@ async def test_the_first_visit_has_nothing_to_tell_and_is_noted(desk):
         assert not notices(one)
 
 
+@pytest.mark.slow
 async def test_a_visit_says_what_happened_since_the_one_before(desk):
     async with desk() as one:
         left = one.backend.now()
@@ -74,6 +77,7 @@ async def test_a_visit_says_what_happened_since_the_one_before(desk):
         assert not notices(one)
 
 
+@pytest.mark.slow
 async def test_a_pod_that_is_evicted_is_told_once(desk):
     backend = FakeBackend(owner=user_name())
     snapshot = await backend.snapshot()
@@ -89,6 +93,7 @@ async def test_a_pod_that_is_evicted_is_told_once(desk):
     assert last.evicted == {mine.uid}
 
 
+@pytest.mark.slow
 async def test_a_note_that_cannot_be_read_counts_as_none(desk, tmp_path):
     folder = tmp_path / "state" / "l2rtui" / "left"
     async with desk():

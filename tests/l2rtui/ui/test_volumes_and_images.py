@@ -39,6 +39,7 @@ async def test_a_volume_is_browsed_and_a_folder_of_it_downloaded(desk, tmp_path)
         await one.until(lambda: one.top == "ClusterScreen")
 
 
+@pytest.mark.slow
 async def test_a_folder_of_this_machine_is_uploaded_under_its_name(desk, tmp_path):
     (tmp_path / "set" / "deep").mkdir(parents=True)
     (tmp_path / "set" / "deep" / "one.txt").write_text("1")

@@ -179,6 +179,7 @@ def test_columns_fit_and_the_first_one_stays(width):
 # --- table ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_changed_row_draws_its_own_line_and_rows_out_of_sight_draw_nothing():
     table = VirtualTable(COLUMNS)
     async with stage(table) as (app, pilot):

@@ -198,6 +198,7 @@ def _reads_arrays_alone(node: ast.AST) -> TypeGuard[ast.Call]:
     return any(key.arg == "weights_only" and ast.unparse(key.value) == "True" for key in node.keywords)
 
 
+@pytest.mark.slow
 def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:
     modules = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
     banned = {"eval", "exec", "torch.load", "torch.save", "yaml.load", "recv_pyobj", "send_pyobj", "allow_pickle"}

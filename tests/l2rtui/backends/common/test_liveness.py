@@ -71,6 +71,7 @@ def test_silence_is_reported_within_15_seconds_and_its_end_within_5(start, is_re
     assert start + 60 <= back <= start + 65
 
 
+@pytest.mark.slow
 def test_fifty_rounds_at_random_moments_and_of_any_length_keep_both_limits():
     chance = random.Random(16)
     hangs, end = [], 0.0

@@ -7,6 +7,7 @@ import json
 import random
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -333,6 +334,7 @@ def file_of(seed):
     return [document, *([service] if service else [])]
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings.default.max_examples)  # 2,000 with --hypothesis-profile=search
 @given(st.integers(0, 2**32))
 def test_every_field_of_a_file_is_in_an_object_or_in_a_finding(seed):

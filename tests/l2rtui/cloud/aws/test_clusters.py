@@ -221,6 +221,7 @@ async def test_ctrl_c_amid_a_create_and_a_delete_loses_nothing(account):
     assert account.inventory() == {}
 
 
+@pytest.mark.slow
 async def test_node_groups_go_to_zero_and_back(account):
     cloud = Watched()
     await create(cloud, replace(SPEC, groups=SPEC.groups[:1]), has_files=False)

@@ -88,6 +88,7 @@ def test_the_actor_looks_through_the_critics_kernels_and_does_not_move_them():
     assert (after["actor.mean"][size:] != 0).any()
 
 
+@pytest.mark.slow
 def test_sac_learns_to_point_at_what_it_sees():
     """The action should be the position of the bright column; every step is the last."""
     space = ObsSpace(0, ((8, 8, 1),))

@@ -300,6 +300,7 @@ def test_a_whole_number_is_a_number_too():
     assert SAC(SHAPE, config, seed=1).state()["log_alpha"].item() == 0
 
 
+@pytest.mark.slow
 def test_it_finds_the_best_action_of_a_bandit():
     """Reward -(a - a*)^2 with a* set by the observation, and every step the last: Q has no future to learn."""
     sac = SAC(

@@ -75,6 +75,7 @@ def test_racings_step_is_a_single_graph_that_drives_as_before(options, monkeypat
     assert ends >= (12 if "max_seconds" in options else 0), "episodes began anew"
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_be_compiled_is_said_and_goes_on_as_it_is():
     class Refusing:
         """CartPole whose step cannot be traced by torch."""

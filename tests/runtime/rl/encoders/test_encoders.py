@@ -135,6 +135,7 @@ def test_weights_that_are_not_there_are_named(tmp_path):
         make_environment(training, 1, {})
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_its_file_is_an_encoder(tmp_path, capsys):
     rows = np.arange(32)[:, None, None]
     frames = np.stack([np.where(rows > edge, 220, 20) * np.ones((32, 32, 1)) for edge in np.arange(200) % 32])
@@ -146,6 +147,7 @@ def test_training_lowers_the_loss_and_its_file_is_an_encoder(tmp_path, capsys):
     assert latents.std(axis=0).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_command_records_trains_and_writes_what_a_run_loads(tmp_path, monkeypatch):
     path = tmp_path / "view.safetensors"
     monkeypatch.setenv("L2R_CONFIG", json.dumps(VIEW))

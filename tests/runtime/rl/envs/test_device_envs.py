@@ -123,6 +123,7 @@ def test_masked_resets_are_those_by_rows():
     assert ended > 48
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(COURSES)), st.integers(0, 2**31), st.floats(0.0, 40.0))
 @settings(max_examples=12, deadline=None)
 def test_random_starts_lie_on_the_road_and_roll(track, seed, speed):

@@ -193,6 +193,7 @@ def test_a_class_that_is_not_as_it_should_be_is_refused_at_the_start(written, ch
         make_vector_env(name, 4, options={})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns about deprecations in torch itself
 def test_its_step_is_traced_whole_and_gets_the_same_random_numbers(written, monkeypatch):
     """Run by torch's own kernels: C++ for it would take longer than the rest of the file."""

@@ -98,6 +98,7 @@ async def test_a_slot_that_was_taken_meanwhile_is_refused_and_the_runs_own_claim
     assert await replicas_of(cluster) == 2
 
 
+@pytest.mark.slow
 async def test_a_config_map_that_was_changed_meanwhile_is_read_again(cluster, server):
     await cluster.launch(pins="n1/0.0-1")
     plan = await scaled(cluster, server, 3, "n1/0.2")

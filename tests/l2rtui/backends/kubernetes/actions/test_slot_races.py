@@ -91,6 +91,7 @@ async def race(server, people, rounds, pause=0.02):
     return doubles, won
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_shared", [False, True])
 async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock, has_shared):
     if has_shared:
