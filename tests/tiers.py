@@ -24,7 +24,7 @@ import pytest
 CPU_SECONDS = 8.0
 """CPU limit of a test of the quick and the process tier in this process, without its fixtures.
 
-Five times the 1.5 seconds that it should take: CI draws four times the examples, and parallel tiers slow each other.
+Five times the 1.5 seconds that it should take: CI draws four times the examples, and tiers slow each other.
 """
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.system"})
 OTHER_MACHINES = {"cluster", "browser"}
