@@ -1,8 +1,8 @@
 """Tiers of the tests, limits of property tests, and signals as a foreground program has them.
 
-Unmarked tests stay in their own process (fakes listen on the loopback). `process` starts others, `slow` computes
-for more than 1.5 seconds or takes 25, `cluster` needs a Kubernetes (`smoke`: those of each change), `gpu` a card. The
-Makefile has a target for each, and `tests.tiers` fails a test that does what its mark does not say.
+Unmarked tests stay in their own process (fakes listen on the loopback). `process` starts others. `slow` computes
+for more than 1.5 seconds or takes 25. `cluster` needs a Kubernetes (`smoke`: those of each change), `gpu` a card.
+The Makefile has a target for each, and `tests.tiers` fails a test that does what its mark does not say.
 """
 
 from __future__ import annotations
