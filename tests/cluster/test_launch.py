@@ -287,7 +287,7 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_is_shown_and_can_be_destroy
 
 @pytest.mark.smoke
 def test_a_set_grows_and_shrinks_by_its_seats(cli, namespace, spec):
-    cli.run("launch", "-f", spec(3, IMAGE), "--on", free_gpus(cli, 1), "--wait", "--yes")
+    cli.run("launch", "-f", spec(3, IMAGE), "--on", free_gpus(cli, 2), "--wait", "--yes")
 
     def pods(count):
         return eventually(
@@ -300,7 +300,7 @@ def test_a_set_grows_and_shrinks_by_its_seats(cli, namespace, spec):
             ),
         )
 
-    cli.run("scale", "j/w", "6")
+    cli.run("scale", "j/w", "6")  # within the two GPUs of the launch
     found = pods(6)
     assert len({slot for pod in found for slot in pod["slots"]}) == 6
     assert {pod["index"] for pod in found} == set(range(6))
