@@ -27,6 +27,7 @@ limits = { wall = "12q" }
 @pytest.fixture
 def checked(tmp_path, monkeypatch, capsys):
     """Check a file of this text: exit code and findings."""
+    monkeypatch.delenv("L2RTUI_READY_SECONDS")  # set for all other tests
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     (tmp_path / "kubeconfig").write_text(
         "apiVersion: v1\nkind: Config\ncontexts: [{name: prod, context: {cluster: c, user: u}}]\n"

@@ -40,7 +40,7 @@ def test_the_command_line_wins_over_the_place_of_the_view():
     ("content", "sentence"),
     [
         (None, "is neither a file nor a link of a view"),
-        (b"", "no link of a view"),
+        (b"", "not a link of a view"),
         (b"\xff\xfe", "holds no link of a view"),
         (b"x" * (MAX_CHARS + 100), "4096 at most"),
         (b"l2rtui:view?run=\x1b[2J", "cannot be seen"),

@@ -158,7 +158,7 @@ async def test_a_dry_run_changes_nothing_and_a_refusal_names_the_object(of, serv
     (step,) = await applied(dry_run=True)
     assert (step.outcome, list(server.objects)) == ("would be applied", [])
     server.denied.add(("patch", "daemonsets"))
-    with pytest.raises(L2RError, match="The add-on driver was not applied: DaemonSet plugin: "):
+    with pytest.raises(L2RError, match="driver was not applied: DaemonSet plugin: "):
         await applied()
 
 

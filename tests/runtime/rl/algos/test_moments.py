@@ -222,7 +222,7 @@ def test_the_setting_reaches_shape_and_layout() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"algorithm": "ppo", "obs": ObsSpace(0, ((84, 84, 1),))}, "shows pictures alone"),
+        ({"algorithm": "ppo", "obs": ObsSpace(0, ((84, 84, 1),))}, "only image observations"),
         (
             {"algorithm": "impala", "impala": {"sends_gradients": True, "batch_steps": 64}},
             "leave out normalise_observations and normalise_returns, or sends_gradients",

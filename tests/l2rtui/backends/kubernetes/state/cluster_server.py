@@ -51,7 +51,7 @@ class Cluster:
         self.running = asyncio.Event()
         self.running.set()
         self.watches = 0
-        self._open_watches = set()
+        self._open_watches = []
         self.items = {"nodes": [NODE], "pods": [POD]}
         self.pages = 0
         self.lists = []
@@ -85,7 +85,7 @@ class Cluster:
                 return refusal(410, "Expired")
             response = web.StreamResponse()
             await response.prepare(request)
-            self._open_watches.add(request)
+            self._open_watches.append(request)
             await asyncio.Event().wait()
         self.lists.append((kind, namespace))
         meta = {"resourceVersion": revision}

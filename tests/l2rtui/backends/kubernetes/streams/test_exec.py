@@ -72,7 +72,7 @@ async def test_a_captured_command_is_bounded_and_its_code_comes_all_the_same(mon
 
 async def test_a_command_whose_connection_is_cut_is_not_taken_for_one_that_ended():
     async with client(outputs((1, b"half"))) as (_, api):
-        with pytest.raises(BackendError, match="The connection to x was cut"):
+        with pytest.raises(BackendError, match="The connection to x was lost"):
             await execution.capture(api, POD, ["x"])
         with pytest.raises(execution.CutError):
             await execution.pipe(api, "ml", "p", ["x"])

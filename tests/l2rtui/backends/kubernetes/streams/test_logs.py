@@ -270,7 +270,7 @@ async def test_a_missing_right_is_told_in_few_words_with_its_verb_and_the_namesp
 async def test_a_pod_that_is_gone_or_another_of_its_name_is_not_found():
     pod = Pod(is_there=False)
     async with serving(pod) as api:
-        with pytest.raises(NotFoundError, match="p is gone"):
+        with pytest.raises(NotFoundError, match="p no longer exists"):
             await lines(api)
         pod.is_there = True
         with pytest.raises(NotFoundError):
