@@ -17,7 +17,7 @@ from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMe
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
-from l2rtui.domain.status import EVICTIONS, Level, Phase, Status
+from l2rtui.domain.status import EVICTIONS, STOPPED, Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
 from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
@@ -48,7 +48,8 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     failing = [
         pod
         for pod in pods
-        if pod.is_failing and not (pod.reason in EVICTIONS and (pod.set_name, pod.index) in alive)
+        if (pod.is_failing or pod.reason == STOPPED)
+        and not (pod.reason in EVICTIONS and (pod.set_name, pod.index) in alive)
     ]
     if failing:
         others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
@@ -233,6 +234,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
         return LearningState(Learning.UNKNOWN, now, f"{lost.name} {lost.status.sentence}: see `l2rtui nodes`")
     first = next((pod for pod in centre if not pod.phase.is_over), None)
     sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
+    if first is not None and first.reason == STOPPED:
+        return LearningState(Learning.STALLED, now, sentence)
     return LearningState(Learning.STARTING, run.created or now, sentence)
 
 

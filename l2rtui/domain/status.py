@@ -49,6 +49,8 @@ class Status:
 
 LOGIN_REFUSED = "login refused since "
 """Beginning of the problem of a login that a server does not accept any more; a time follows."""
+STOPPED: Final = "Stopped"
+"""Reason of a pod whose process is stopped by SIGSTOP."""
 EVICTIONS: Final = frozenset({
     "Evicted", "Preempted", "NodeLost", "NodeShutdown", "Shutdown",
     "PreemptionByScheduler", "DeletionByTaintManager", "EvictionByEvictionAPI", "TaintManagerEviction",

@@ -12,10 +12,9 @@ from l2rtui.backends.local.run_store import CORRUPT, RunState
 from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.plan import PodPlan, planned_view
 from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
-from l2rtui.domain.status import Phase
+from l2rtui.domain.status import STOPPED, Phase
 
 SILENT = "Silent"
-STOPPED = "Stopped"
 NO_SPACE = "NoSpace"
 _CORRUPT = "its record cannot be read; destroy it, and what runs of it is found by its mark"
 _NEWER = "a newer l2rtui launched it: manage it with that one; destroy ends the processes that have its mark"

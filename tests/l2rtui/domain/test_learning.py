@@ -22,7 +22,7 @@ from l2rtui.domain.metrics import (
 from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state, lost_pod
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, Phase
+from l2rtui.domain.status import CRASH_LOOP, STOPPED, Phase
 from l2rtui.domain.workload import Kind, Role
 
 RECORDS = Path(__file__).parent / "learner_records"
@@ -70,6 +70,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
         (RUN, (), NO_REPORTS, Learning.STARTING, "has no pod that learns yet"),
         (RUN, (replace(LEARNER, phase=Phase.PENDING, ready=False),), NO_REPORTS, Learning.STARTING, "r-l waits to"),
         (RUN, (replace(LEARNER, phase=Phase.UNKNOWN, ready=False),), NO_REPORTS, Learning.UNKNOWN, "r-l is in an"),
+        (RUN, (replace(LEARNER, reason=STOPPED, ready=False),), NO_REPORTS, Learning.STALLED, "r-l runs"),
         (
             RUN,
             (replace(LEARNER, phase=Phase.SUCCEEDED, ready=False), W0),
