@@ -37,7 +37,7 @@ WRONG = (
     ({"sac": {"actor_lr": "small"}}, "actor_lr is 'small'; it must be a number"),
     ({"sac": {"hidden": []}}, "needs at least one layer"),
     ({"sac": {"batch_size": 2.5}}, "batch_size is 2.5; it must be a whole number"),
-    ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+    ({"num_envs": 0}, "num_envs is 0; it must be a whole number, at least 1"),
     ({"num_envs": "many"}, "num_envs is 'many'; it must be a whole number"),
     ({"num_envs": True}, "num_envs is true"),
     ({"total_env_steps": "1e6"}, "total_env_steps is '1e6'; it must be a whole number or null"),
