@@ -268,6 +268,7 @@ def test_a_new_process_reads_the_settings_back_from_the_flags(backend, context, 
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("L2RTUI_CONFIG", "/dev/null")
+        patch.delenv("L2RTUI_READY_SECONDS", raising=False)  # set for all tests
         flags = flags_of(before, {}, {"L2RTUI_CONFIG": "/dev/null"})
         words = shlex.split(write([["runs"]], flags))[1:]
         verb, rest = split_verb(words)

@@ -136,6 +136,7 @@ class Bench:
         cluster.content._ages._arrivals = dict(was.content._ages._arrivals)
         states = {uid: ((None,) * 4, state) for uid, (_, state) in was.content.learning_states._states.items()}
         cluster.content.learning_states._states = states
+        cluster.content.learning_states.read_runs = was.content.learning_states.read_runs
         cluster.snapshot = copied(world.snapshot)
         cluster.content.take_records(dict(world.records))
         self._hand_over(was, cluster)
