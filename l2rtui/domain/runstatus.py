@@ -165,6 +165,11 @@ class LearningState:
         """True if the run needs attention."""
         return self.level in (Level.WARN, Level.BAD)
 
+    @property
+    def has_stopped(self) -> bool:
+        """True if the run does not learn although its pods run; a slow run still learns."""
+        return self.state in (Learning.STALLED, Learning.STARVED, Learning.DIVERGED)
+
 
 @dataclass(frozen=True, slots=True)
 class RunReports:

@@ -13,6 +13,7 @@ from l2rtui.domain.workload import RunSpec
 from runtime.base import bounded_json, environments
 
 RUNTIME_COMMAND: Final = "l2r-runtime"
+HINT: Final = "`l2rtui explain train` names all settings."
 _ROLES: Final = ("learner", "worker", "evaluator")
 """Subcommands of the runtime that read the training settings of reinforcement learning."""
 
@@ -42,8 +43,7 @@ def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
     # An environment that does not exist has a finding of its own; its data says nothing about the method.
     is_missing = isinstance(name, str) and not environments.is_possible(name)
     checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
-    hint = "`l2rtui explain train` names all settings."
     return tuple(
-        Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
+        Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", HINT)
         for sentence in mistakes_in(checked)
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from l2rtui.backends.common.train_settings import settings_findings, train_settings
+from l2rtui.backends.common.train_settings import HINT, settings_findings, train_settings
 from l2rtui.backends.local import process_scan, run_folders, volumes
 from l2rtui.backends.local.environment import (
     OWN_COMMANDS,
@@ -234,8 +234,7 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
         if lines
         else f"exit {done.returncode}"
     )
-    hint = "`l2rtui explain train` names all settings."
-    return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
+    return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", HINT)
 
 
 def _stepping_set(spec: RunSpec) -> SetSpec:

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, Learning, LearningState
+from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, LearningState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.ui.home.chart_content import ChartContent
@@ -59,7 +59,6 @@ MANY_PODS: Final = 500
 _CORNERS: Final = 6
 """Columns of a border that its title cannot use: corners, and two at each side."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
-_STOPPED: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
 _NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
 
 
@@ -250,7 +249,7 @@ class PaneContent:
             self.snapshot, self.metrics, records, old, learning.faults(), learning.health, pods_of, now
         )
         self.show_sum()
-        self._panes.status.stalled = sum(state.state in _STOPPED for state in learning.states.values())
+        self._panes.status.stalled = sum(state.has_stopped for state in learning.states.values())
         if self.learning_states.states != before:
             self._panes.screen.app.post_message(LearningChanged(self.learning_states.states))
 

@@ -9,9 +9,6 @@ from l2rtui.domain.runstatus import Learning, LearningState, run_status
 from l2rtui.domain.snapshot import UNSEEN, ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 
-_RINGS: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
-"""Reported states of learning. A failure is reported with its pod; a slow run is still learning."""
-
 _SETTLED: Final = frozenset((Learning.LIVE, Learning.SLOW, Learning.DONE, Learning.FAILED))
 
 
@@ -72,7 +69,7 @@ class RunNotifications:
             run, before = snapshot.runs.get(uid), self._learning.get(uid)
             if run is None or run.owner != self._owner or before in (None, Learning.UNKNOWN, learning.state):
                 continue
-            if learning.state in _RINGS:
+            if learning.has_stopped:  # a failure is reported with its pod
                 sentences.append(f"{run.name} is {learning.state}: {learning.reason}")
                 self._reported.add(uid)
             elif uid in self._reported and learning.state in (Learning.LIVE, Learning.SLOW):
@@ -81,7 +78,7 @@ class RunNotifications:
         self._reported &= states.keys()
         # While a run cannot be seen, or starts again, its last state counts: it may be back in the same one.
         settled = {
-            uid: state.state for uid, state in states.items() if state.state in _RINGS or state.state in _SETTLED
+            uid: state.state for uid, state in states.items() if state.has_stopped or state.state in _SETTLED
         }
         self._learning = {
             uid: settled.get(uid, self._learning.get(uid, state.state)) for uid, state in states.items()
