@@ -45,11 +45,11 @@ LEFT_OUT = {
         "venv",
         "pydoc_data",
     ),
-    *("site-packages", "dist-packages", "__pycache__", "__phello__", "sqlite3", "curses", "dbm", "turtle.py"),
+    *("site-packages", "dist-packages", "__pycache__", "__phello__", "curses", "dbm", "turtle.py"),
 }
 LEFT_OUT_MODULES = re.compile(
     # Tests of the interpreter, other encodings' tables, and what would bring libraries that nothing here calls.
-    r"(_test|_ctypes_test|xx|_tkinter|_curses|readline|_dbm|_gdbm|_sqlite3|_crypt|_codecs_|nis|ossaudiodev|spwd)"
+    r"(_test|_ctypes_test|xx|_tkinter|_curses|readline|_dbm|_gdbm|_crypt|_codecs_|nis|ossaudiodev|spwd)"
 )
 LEFT_OUT_FILES = re.compile(
     # The typed half of the Kubernetes library: 9 MB of the archive that nothing here imports (an import contract);

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import runpy
 import select
 import shutil
 import signal
@@ -90,6 +91,14 @@ def call(machine: Path, words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(machine, words), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
+
+
+def test_nothing_is_left_out_that_the_sources_import():
+    build = runpy.run_path(str(ROOT / "docker/onefile/build.py"))
+    sources = [path.read_text() for package in ("l2rtui", "runtime") for path in (ROOT / package).rglob("*.py")]
+    imported = {name for text in sources for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+    assert not imported & build["LEFT_OUT"]
+    assert not [name for name in imported if build["LEFT_OUT_MODULES"].match(f"_{name}.")]
 
 
 @pytest.mark.slow

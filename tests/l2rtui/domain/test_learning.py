@@ -301,8 +301,10 @@ def test_a_state_lasts_since_it_began_and_its_level_says_who_should_look():
     assert of(age=16.0, now=NOW + 5, before=first).since == first.since
     assert of(now=NOW + 5, before=first).since == START
     assert first.is_fault
+    assert first.has_stopped
     assert not first.is_worth_explaining
     assert not of().is_fault
+    assert not of().has_stopped
     assert of().is_worth_explaining
     assert {LearningState(state, 0.0, "").level.value for state in Learning} == {
         "ok",
