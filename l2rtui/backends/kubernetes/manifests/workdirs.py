@@ -73,7 +73,10 @@ def volumes(run: RunPlan, set_spec: SetSpec) -> tuple[list[Manifest], list[Manif
     workdir = workdirs.workdir_of(run.spec, set_spec)
     if workdir is None:
         return [], []
-    packed: Manifest = {"persistentVolumeClaim": {"claimName": workdir.volume}}
+    # Without a volume preflight refuses the archive, and the server should have nothing to add.
+    packed: Manifest = {"emptyDir": {}}
+    if workdir.volume:
+        packed = {"persistentVolumeClaim": {"claimName": workdir.volume}}
     if not is_in_volume(workdir):
         items = [{"key": _KEY, "path": file_name(workdir)}]
         packed = {"configMap": {"name": config_map_name(workdir), "items": items}}
