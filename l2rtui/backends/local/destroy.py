@@ -4,7 +4,7 @@ The supervisor stops the pods, so that their last output reaches the logs. A dea
 does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
 ``supervision.kill_escalation``.
 
-``Receipt.objects`` counts the run's record, its supervisor, each pod, and the folder of its sockets.
+``Receipt.objects`` counts the run's record, its supervisor, each pod, and the folders of its sockets and own code.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _inventory(
     if state.status is not None:
         recorded |= {state.status.supervisor, *(pod.proc for pod in records if pod.proc)}
     supervisors = 1 if state.status is not None else 0
-    return 1 + supervisors + len(pods) + len(run_folders.socket_dirs(folder)[:1]), recorded
+    folders = len(run_folders.socket_dirs(folder)[:1]) + folder.workdir.exists()
+    return 1 + supervisors + len(pods) + folders, recorded
 
 
 async def _stop_pods(
