@@ -152,9 +152,12 @@ def changing_actions() -> frozenset[str]:
 
 
 def hint_for(word: str) -> str:
-    """Return the next step after an unknown command."""
-    likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
-    names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
+    """Return the next step after an unknown command; one that changes something only for a slip of the fingers."""
+    changing = {command.name for command in COMMANDS if command.changes}
+    every = [*(command.name for command in COMMANDS), *ALIASES]
+    looking = [name for name in every if ALIASES.get(name, name) not in changing]
+    slips = [name for name in get_close_matches(word, every, n=2, cutoff=0.8) if name[0] == word[:1]]
+    names = dict.fromkeys(ALIASES.get(name, name) for name in slips or get_close_matches(word, looking, n=2))
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
 
 
