@@ -344,17 +344,17 @@ class LearnerServer:
             }
 
     def _peer_status(self, member: Member, now: float) -> dict[str, Any]:
-        ping, account = member.ping, member.account
+        account = member.account
         return {
             "pod": member.hello.pod,
             "role": member.hello.role,
             "incarnation": member.hello.incarnation,
             "connected_seconds": round(now - member.joined, 3),
             "heard_seconds": round(now - member.heard, 3),
-            "env_steps": ping.env_steps if ping else 0,
-            "env_steps_per_second": ping.env_steps_per_second if ping else 0.0,
-            "policy_version": ping.policy_version if ping else 0,
-            "policy_lag": self.membership.policy_version - ping.policy_version if ping else 0,
+            "env_steps": member.env_steps,
+            "env_steps_per_second": member.env_steps_per_second,
+            "policy_version": member.policy_version,
+            "policy_lag": self.membership.policy_version - member.policy_version if member.has_acted else 0,
             "outstanding": member.outstanding,
             "sent": account.sent,
             "accepted": account.accepted,
