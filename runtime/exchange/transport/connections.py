@@ -66,7 +66,7 @@ class Connections:
         with contextlib.suppress(OSError):
             connection = socket.socket(fileno=descriptor)
             try:
-                if _is_at(connection.getsockname(), self._server.getsockopt(zmq.LAST_ENDPOINT)):
+                if _is_at(connection.getsockname(), bytes(self._server.get(zmq.LAST_ENDPOINT))):
                     connection.shutdown(socket.SHUT_RDWR)
             finally:
                 connection.detach()

@@ -115,12 +115,13 @@ class _Channel:
                 if is_routed:
                     route = socket.recv(_NOBLOCK)
                 # After a route this never blocks: libzmq delivers all parts of a message together.
-                header = socket.recv(_NOBLOCK, copy=not is_named)
+                if is_named:
+                    frame = socket.recv(_NOBLOCK, copy=False)
+                    header, descriptor = frame.bytes, int(frame.get(zmq.SRCFD))
+                else:
+                    header, descriptor = socket.recv(_NOBLOCK), -1
             except zmq.Again:
                 return
-            descriptor = -1
-            if isinstance(header, zmq.Frame):
-                header, descriptor = header.bytes, int(header.get(zmq.SRCFD))
             frames: list[Buffer] = [header]
             while socket.get(_RCVMORE):
                 frames.append(socket.recv(_NOBLOCK, copy=False).buffer)
