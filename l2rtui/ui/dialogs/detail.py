@@ -10,11 +10,14 @@ from textual.widgets import Static
 
 from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
-class DetailScreen(Dialog[None]):
+class DetailScreen(Dialog[None], inherit_bindings=False):
     """Lines about one object, as they were when the screen was opened."""
+
+    BINDINGS = bindings(KeyContext.TEXT)
 
     def __init__(self, lines: Sequence[Line], title: str = "Selection", *, name: str = "description") -> None:
         super().__init__(name)
@@ -33,6 +36,13 @@ class DetailScreen(Dialog[None]):
         self.show("title", [(Span(self._title, TextStyle.STRONG), Span("   esc closes", TextStyle.DIM))])
         self._break_lines()
         self.query_one("#body").focus()
+
+    async def action_command_line(self) -> None:
+        """Close the text and open the prompt of the screen below, if it has one."""
+        below = self.app.screen_stack[-2]
+        if hasattr(below, "action_command_line"):
+            self.dismiss(None)
+            await self.app.run_action("command_line", below)
 
     def on_resize(self) -> None:
         """Wrap the lines again, once the widgets have their new widths."""

@@ -44,12 +44,14 @@ class LogActions:
         self._view.panes.focus_log(log)
 
     def action_split(self) -> None:
-        """Keep this log and open another pane."""
+        """Keep this log in another pane. In a list the focus stays there, so that the next row can be kept too."""
+        is_in_log = self._view.panes.focused_pane is Pane.LOG
         self._view.content.show_log()
         log = self._view.navigation.split_log()
         if log is not None:
             self._view.content.titles.show()
-            self._view.panes.focus_log(log)
+            if is_in_log:
+                self._view.panes.focus_log(log)
 
     def action_close_log(self) -> None:
         """Close the active log pane."""
@@ -108,7 +110,7 @@ class LogActions:
         charts = self._view.panes.charts
         if path and self._view.panes.last_list is Pane.CHARTS:
             text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
-            self._write(path, text, plural(len(charts.groups), "curve"))
+            self._write(path, text, f"chart of {plural(len(charts.groups), 'curve')}")
             return
         table = self._view.panes.table
         if table is None or not path:
@@ -127,7 +129,7 @@ class LogActions:
     def _write(self, path: str, text: str, what: str) -> None:
         async def write() -> None:
             target = await asyncio.to_thread(save_text, path, text)
-            self._view.say(f"wrote {what} to {target}")
+            self._view.say(f"saved {what} in {target}")
 
         self._view.ctx.background.start(write(), group="save", what=f"saving {path}")
 

@@ -264,7 +264,7 @@ async def test_charts_are_exported_as_a_picture_and_as_a_table(desk, tmp_path, m
     async with desk(demo=True) as one:
         await opened(one)
         await one.press("n", "colon", *"export c.svg", "enter")
-        await one.until((tmp_path / "c.svg").exists)
+        await one.until(lambda: any(said.startswith("saved chart of 1 curve in ") for said in one.says()))
         root = ET.fromstring((tmp_path / "c.svg").read_text())  # noqa: S314  (our own text)
         assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 1
         await one.press("colon", *"export c.csv", "enter")
