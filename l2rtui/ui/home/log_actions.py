@@ -7,7 +7,6 @@ import csv
 import io
 import re
 
-from l2rtui.errors import UsageError
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_panes import SINCE
 from l2rtui.ui.home.log_stream import LogSelection
@@ -91,8 +90,6 @@ class LogActions:
             pane.narrow(**{what: pattern})
         except re.error as error:
             self._view.say(f"{pattern!r} is no pattern: {error}.", is_error=True)
-        except UsageError as error:
-            self._view.say(str(error), is_error=True)
 
     def file_name(self) -> str:
         """Return the file name that is proposed for saving the active log."""
