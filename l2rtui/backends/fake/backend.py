@@ -296,7 +296,7 @@ class FakeBackend:
                 self._pods[uid] = replace(
                     pod,
                     phase=Phase.RUNNING,
-                    reason="CrashLoopBackOff",
+                    reason=demo_logs.CRASH_LOOP,
                     message="back-off 5m0s after OOMKilled",
                     started=pod.created + START_SECONDS,
                     restarts=5,

@@ -34,6 +34,7 @@ class KeyContext(StrEnum):
     OWNER = "Among owners"
     HISTORY = "In the history"
     DIALOG = "In a dialog"
+    TEXT = "While reading a text"
     APP = "In the whole app"
 
 
@@ -72,7 +73,7 @@ DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
 # Short names in the order of the enum, so that an entry of the table fits on one line.
 _, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, *_REST = KeyContext
-_EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _APP = _REST
+_EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _TEXT, _APP = _REST
 
 KEYS: Final = (
     # Most changes have a capital letter or ctrl.
@@ -241,6 +242,9 @@ KEYS: Final = (
     Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
+    # No letter acts on a text: one that was meant for the screen below must do nothing.
+    Key("text.close", "escape,q", "esc q", "close", "", "Close the text", _TEXT),
+    Key("text.command", "colon", ":", "command_line", "", "Close the text and type a command", _TEXT),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", _APP),
     # Bound with priority: they work in fields and dialogs too, and cannot be rebound.
     Key("app.suspend", "ctrl+z", "ctrl+z", "suspend_process", "", "Go back to the shell; `fg` returns", _APP),

@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.config import user_name
+from l2rtui.config import Settings, user_name
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -635,6 +635,14 @@ async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):
             assert last.display
             assert not any(toast.overlaps(last.region) for toast in toasts(one))
             assert ("x" if last is prompt else "? help") in one.words().splitlines()[last.region.y]
+
+
+async def test_toasts_are_ascii_in_the_ascii_theme(desk):
+    async with desk(settings=Settings(backend="demo", theme="l2r-ascii"), has_toasts=True) as one:
+        one.app.background.say("a fault", is_error=True)
+        one.app.background.say("a sentence")
+        await one.until(lambda: "a fault" in one.words() and "a sentence" in one.words(), "both toasts")
+        assert one.words().isascii()
 
 
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):

@@ -11,6 +11,7 @@ from textual.color import Color
 from l2rtui.domain.node import GpuUse
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
+from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.help import GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
@@ -47,6 +48,7 @@ OWNERS = {
     KeyContext.EXPERIMENT: ExperimentsScreen,
     KeyContext.OWNER: OwnersScreen,
     KeyContext.HISTORY: HistoryScreen,
+    KeyContext.TEXT: DetailScreen,
     KeyContext.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -167,7 +169,7 @@ def effects_on_the_cluster_screen(hand: Hand) -> dict[str, tuple[list[str], Call
             lambda: hand.has_said(f"cannot be lent. Use `l2rtui --backend demo exec {worker}"),
         ),
         "log.show": focus("log"),
-        "log.split": ([], lambda: len(panes.logs.controllers) == 2 and panes.logs.controllers[1].pane.has_focus),
+        "log.split": ([], lambda: len(panes.logs.controllers) == 2 and panes.focused_pane == "runs"),
         "log.previous": ([], lambda: panes.logs.active.is_previous and panes.focused_pane == "log"),
         "view.filter": ([], lambda: hand.asks(PromptMode.FILTER)),
         "view.command": ([], lambda: hand.asks(PromptMode.COMMAND)),
@@ -495,6 +497,22 @@ def test_changing_actions_are_those_that_the_tables_mark():
         "gone",
         "admin",
     }
+
+
+async def test_no_letter_acts_on_a_text_and_a_colon_leads_to_the_prompt(desk):
+    async with desk() as one:
+        await one.press("y")
+        await one.until(lambda: one.top == "DetailScreen" and "kind: learner-workers" in one.words())
+        await one.press(*"gonceyK")
+        assert (one.top, one.says()) == ("DetailScreen", [])
+        await one.press("colon", *"gone")
+        await one.until(lambda: one.cluster.command_line.prompt.value == "gone", "what was typed")
+        assert one.top == "ClusterScreen"
+        await one.press("escape", "y")
+        await one.until(lambda: one.top == "DetailScreen")
+        await one.press("q")
+        await one.until(lambda: one.top == "ClusterScreen")
+        assert not one.app._exit
 
 
 async def test_pasted_text_fires_no_key(desk):

@@ -14,10 +14,10 @@ from l2rtui.errors import BackendError
 async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
     async with desk(demo=True) as one:
         logs = one.cluster.panes.logs
-        for _ in range(3):
-            await one.press("vertical_line")
-            await one.until(lambda: one.cluster.panes.focused_pane == "log")
-            await one.press("escape", "down")
+        for number in range(3):
+            await one.press("vertical_line", "down")  # the list keeps the focus: the next row can be kept too
+            await one.until(lambda number=number: len(logs.controllers) == number + 2)
+            assert one.cluster.panes.focused_pane == "runs"
         await one.press("vertical_line")
         await one.until(lambda: any("Four panes are open" in sentence for sentence in one.says()))
         assert len(logs.controllers) == 4
@@ -29,6 +29,17 @@ async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
             await one.until(lambda left=left: len(logs.controllers) == left)
         await one.press("x")
         await one.until(lambda: any("last log stays" in sentence for sentence in one.says()))
+
+
+async def test_a_screenshot_shows_the_pane_from_which_it_was_asked_for(desk, tmp_path):
+    async with desk(size=(120, 40)) as one:
+        await one.press("5")
+        keys = one.words().splitlines()[-1]
+        await one.press("colon", *f"screenshot {tmp_path}/x.txt", "enter")
+        await one.until(lambda: any("x.txt" in sentence for sentence in one.says()))
+        lines = (tmp_path / "x.txt").read_text().splitlines()
+        assert next(line for line in lines if " 5 Log " in line)[0] == "┏"
+        assert lines[-1].rstrip() == keys.rstrip()
 
 
 async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):

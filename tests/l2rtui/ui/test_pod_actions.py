@@ -72,6 +72,7 @@ async def test_a_pod_without_simulators_says_so(desk):
     async with desk() as one:
         await one.press(*MINE, "3", "i")
         await one.until(lambda: "drives no simulators now" in one.words())
+        assert one.says() == [], "the dialog has said it"
 
 
 # --- whose it is ---
