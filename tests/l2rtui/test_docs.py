@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 PROGRAMS = {"l2rtui": "l2rtui", ".venv/bin/l2rtui": "l2rtui", "l2r-runtime": "l2r-runtime", "make": "make"}
-COMPLETE = ("docs/commands.md", "docs/tutorials/", "docs/guides/", "docs/from/")
+COMPLETE = ("README.md", "docs/commands.md", "docs/tutorials/", "docs/guides/", "docs/from/")
 """Pages whose commands in the text and in tables are complete; elsewhere `l2rtui volume` may stand for a verb."""
 SEPARATORS = {";", "&", "&&", "|", "||", "(", ")", ";;"}
 

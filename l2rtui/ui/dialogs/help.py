@@ -1,4 +1,4 @@
-"""Help screen: all keys by context, generated from the key table."""
+"""Help screen: all keys by context, generated from the key table, and the page of docs/ for each."""
 
 from __future__ import annotations
 
@@ -23,6 +23,26 @@ GREYED: Final = (KeyContext.CLUSTER, KeyContext.SIMULATOR, KeyContext.VOLUME, Ke
 
 COMMANDS_HEADING: Final = "Commands, after :"
 FILTERS_HEADING: Final = "Filters"
+PAGES: Final = {
+    KeyContext.CLUSTER: "screen.md",
+    KeyContext.GRID: "screen.md#the-slot-grid",
+    KeyContext.TABLE: "screen.md",
+    KeyContext.LOG: "screen.md#logs",
+    KeyContext.CHARTS: "screen.md#charts",
+    KeyContext.PLACEMENT: "guides/reserve-and-share.md",
+    KeyContext.SIMULATOR: "guides/simulators.md",
+    KeyContext.VOLUME: "guides/data.md",
+    KeyContext.IMAGE: "guides/images.md",
+    KeyContext.ARTIFACT: "guides/evaluate-film-export.md",
+    KeyContext.EXPERIMENT: "guides/seeds-curves-report.md",
+    KeyContext.OWNER: "guides/reserve-and-share.md",
+    KeyContext.HISTORY: "guides/resume-and-reproduce.md",
+    KeyContext.DIALOG: "keys.md",
+    KeyContext.APP: "index.md",
+    COMMANDS_HEADING: "keys.md#commands",
+    FILTERS_HEADING: "commands.md#choose",
+}
+"""The page of docs/ that the help names under each heading."""
 
 
 class HelpScreen(DetailScreen):
@@ -43,20 +63,27 @@ class HelpScreen(DetailScreen):
         self.query_one("#body").scroll_to(y=rows.index(self._start), animate=False, force=True)
 
 
+def _heading(text: str, *, is_first: bool = False) -> list[Line]:
+    return [
+        (Span(f"{'' if is_first else chr(10)}{text}", TextStyle.ACCENT),),
+        *([(Span(f"  docs/{PAGES[text]}", TextStyle.DIM),)] if text in PAGES else ()),
+    ]
+
+
 def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
     """Format the tables of keys and commands as lines; ``may`` returns why an action is unavailable, or ""."""
     lines: list[Line] = []
     for context in KeyContext:
-        lines.append((Span(f"{'' if not lines else chr(10)}{context}", TextStyle.ACCENT),))
+        lines += _heading(context, is_first=not lines)
         for key in keys.of(context):
             reason = may(key.action) if key.context in GREYED else ""
             note = (Span(f"  off: {reason}", TextStyle.WARN),) if reason else ()
             text = Span(key.tooltip, TextStyle.DIM if reason else TextStyle.PLAIN)
             lines.append((Span(f"  {key.face:<12}", TextStyle.DIM if reason else TextStyle.STRONG), text, *note))
-    lines.append((Span(f"\n{COMMANDS_HEADING}", TextStyle.ACCENT),))
+    lines += _heading(COMMANDS_HEADING)
     for command in COMMANDS:
         usage = f"{command.name} {command.takes}"
         lines.append((Span(f"  {usage:<28}", TextStyle.STRONG), Span(command.tooltip)))
-    lines.append((Span(f"\n{FILTERS_HEADING}", TextStyle.ACCENT),))
+    lines += _heading(FILTERS_HEADING)
     lines += [(Span(f"  {form:<28}", TextStyle.STRONG), Span(meaning)) for form, meaning in _FILTERS]
     return lines
