@@ -13,7 +13,7 @@ from l2rtui.cli.parser import VERBS, verb_parser
 from l2rtui.config import Settings
 from runtime.base import contract
 from runtime.exchange.status_server import prometheus
-from tests.l2rtui.test_docs import DOCS, ROOT
+from tests.documents import DOCS, ROOT
 from tests.reference import PAGES_MADE, VARIABLES, page
 
 STATUS = {
