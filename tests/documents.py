@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 _LINK: Final = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
 PROGRAMS = {"l2rtui": "l2rtui", ".venv/bin/l2rtui": "l2rtui", "l2r-runtime": "l2r-runtime", "make": "make"}
-COMPLETE = ("README.md", "commands.md", "tutorials", "guides", "from")
+COMPLETE = ("README.md", "commands.md", "tutorials", "guides", "from", "explained")
 """Pages and folders whose commands are complete in the text, too; elsewhere `l2rtui volume` may stand for a
 verb."""
 SEPARATORS = {";", "&", "&&", "|", "||", "(", ")", ";;"}

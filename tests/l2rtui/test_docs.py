@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,60 +41,22 @@ def test_every_command_link_and_page_is_sound():
     assert list(problems(ROOT)) == []
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """A copy of the pages, in which a test may break something."""
+def copy_of_pages(folder: Path) -> Path:
+    """Copy the pages, so that a test may break something."""
     for name in ("docs", "mkdocs.yml", "README.md", "Makefile"):
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
     for name in ("manifests", "screenshots", "requirements", "pyproject.toml", "l2rtui", "CONTRIBUTING.md"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
+        (folder / name).symlink_to(ROOT / name)
+    return folder
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_fault_of_a_page_is_named(name, tree):
+def test_a_fault_of_a_page_is_named(name, tmp_path):
     page, text, sentence = BROKEN[name]
+    tree = copy_of_pages(tmp_path)
     with (tree / page).open("a", encoding="utf-8") as file:
         file.write(text)
     assert any(sentence in problem for problem in problems(tree))
-
-
-@pytest.fixture(scope="module")
-def site_tools():
-    """The environment of MkDocs, as `make docs` makes it."""
-    subprocess.run(["make", "build/docs-tools/made"], cwd=ROOT, check=True, timeout=600)
-    return ROOT / "build" / "docs-tools"
-
-
-def make_docs(tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run `make docs` on a copy, with the environments of this folder."""
-    return subprocess.run(
-        ["make", "docs", f"VENV={ROOT / '.venv'}", "-o", f"{ROOT / '.venv'}/runtime"],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_make_docs_builds_the_site_and_stops_at_each_fault(tree, site_tools):
-    (tree / "build").mkdir()
-    (tree / "build" / "docs-tools").symlink_to(site_tools)
-    done = make_docs(tree)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "guides/pod-fails.html" in (tree / "build/docs/search/search_index.json").read_text("utf-8")
-    for page, text, sentence in BROKEN.values():
-        before = (tree / page).read_text("utf-8") if (tree / page).exists() else None
-        (tree / page).write_text((before or "") + text, "utf-8")
-        done = make_docs(tree)
-        assert done.returncode == 2, page
-        assert sentence in done.stdout
-        (tree / page).unlink() if before is None else (tree / page).write_text(before, "utf-8")
 
 
 def test_the_readme_is_one_screen_and_says_what_it_has_to():
