@@ -184,7 +184,7 @@ class World:
             "L2RTUI_BACKOFF_SECONDS": "1",
             "OMP_NUM_THREADS": "1",
         }
-        self.kinds: tuple[Callable[[str, World], Training | Printing], ...] = (Training, Printing)
+        self.kinds: tuple[type[Training | Printing], ...] = (Training, Printing)
         self.living: list[Training | Printing] = []
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -202,7 +202,7 @@ class World:
             raise PromiseError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr}")
         return json.loads(done.stdout)
 
-    def launch(self, kind: Callable[[str, World], Training | Printing]) -> None:
+    def launch(self, kind: type[Training | Printing]) -> None:
         self._count += 1
         run = kind(f"{kind.__name__.lower()}-{self._count}", self)
         began = time.time()
@@ -237,9 +237,9 @@ class World:
         looked = 0.0
         rows: list[str] = []
         while silent:
-            if time.time() > since + self.within:
-                raise PromiseError(f"{fault}: after {self.within:g} s {', '.join(silent)} stands still; {rows}")
             silent = {name: run for name, run in silent.items() if not run.has_gone_on(since)}
+            if silent and time.time() > since + self.within:
+                raise PromiseError(f"{fault}: after {self.within:g} s {', '.join(silent)} stands still; {rows}")
             if silent and time.monotonic() > looked + _LOOK_SECONDS:
                 looked = time.monotonic()
                 rows = []
@@ -299,41 +299,52 @@ class World:
 _ROW: Final = ("run", "pod", "status", "state", "level", "sentence", "learning_reason")
 
 
-# --- faults: each does harm, and undoes it after the yield ---
+# --- faults: each does harm, and undoes it at its end ---
+@contextlib.contextmanager
 def kill(_world: World, victim: psutil.Process) -> Iterator[None]:
     victim.kill()
     yield
 
 
+@contextlib.contextmanager
 def stop(_world: World, victim: psutil.Process) -> Iterator[None]:
     victim.suspend()
-    yield
-    victim.resume()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.Error):
+            victim.resume()
 
 
+@contextlib.contextmanager
 def starve_of_descriptors(_world: World, victim: psutil.Process) -> Iterator[None]:
     earlier = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (3, earlier[1]))
-    yield
-    resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, earlier)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, earlier)
 
 
+@contextlib.contextmanager
 def starve_of_memory(world: World, victim: psutil.Process) -> Iterator[None]:
     group = memory_group()
     if group is not None and world.random.random() < 0.5:
         with group_of_little_memory(group) as little:
             (little / "cgroup.procs").write_text(str(victim.pid))
             yield
-            for pid in (little / "cgroup.procs").read_text().split():
-                with contextlib.suppress(OSError):
-                    (group / "cgroup.procs").write_text(pid)
         return
     earlier = resource.prlimit(victim.pid, resource.RLIMIT_AS)
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (victim.memory_info().vms, earlier[1]))
-    yield
-    resource.prlimit(victim.pid, resource.RLIMIT_AS, earlier)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(victim.pid, resource.RLIMIT_AS, earlier)
 
 
+@contextlib.contextmanager
 def fill_disk(world: World, _victim: psutil.Process) -> Iterator[None]:
     filler = world.disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -342,8 +353,10 @@ def fill_disk(world: World, _victim: psutil.Process) -> Iterator[None]:
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
-    yield
-    filler.unlink()
+    try:
+        yield
+    finally:
+        filler.unlink()
 
 
 FAULTS: Final = {"kill": kill, "stop": stop, "memory": starve_of_memory, "descriptors": starve_of_descriptors}
@@ -367,6 +380,13 @@ def group_of_little_memory(parent: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
+        deadline = time.monotonic() + 10.0
+        while pids := (folder / "cgroup.procs").read_text().split():  # what is being killed leaves it later
+            assert time.monotonic() < deadline, pids
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    (parent / "cgroup.procs").write_text(pid)
+            time.sleep(0.05)
         folder.rmdir()
 
 
@@ -380,21 +400,16 @@ def strike(world: World, names: list[str]) -> None:
     what = f"{fault} of {'the disk' if fault == 'disk' else f'{victim.pid} {words}'}"
     print(f"{world.done.total():4} {what}", flush=True)
     world.done[fault] += 1
-    acting = (FAULTS | DISK)[fault](world, victim)
-    with contextlib.suppress(psutil.Error, ProcessLookupError):
-        next(acting)
+    with contextlib.suppress(psutil.Error, ProcessLookupError), (FAULTS | DISK)[fault](world, victim):
         if world.random.random() < 0.12:  # a destroy in the middle of the fault
             run = world.random.choice(world.living)
             world.destroy(run, lambda: kill_some(world, run))
             world.done["destroy"] += 1
-            with contextlib.suppress(psutil.Error, ProcessLookupError, StopIteration):
-                next(acting)
-            world.launch(type(run))
         else:
             world.await_answers(began, what)
-            with contextlib.suppress(psutil.Error, ProcessLookupError, StopIteration):
-                next(acting)
-    acting.close()
+    if len(world.living) < len(world.kinds):
+        missing = {kind for kind in world.kinds if not any(isinstance(run, kind) for run in world.living)}
+        world.launch(missing.pop())
     world.await_progress(time.time(), what)
 
 
