@@ -107,6 +107,7 @@ nightly-cluster: $(VENV)/dev
 nightly-programs: $(VENV)/dev
 	@$(BIN)/python -m tests.fuzz
 	@$(BIN)/python -m tests.bench monkey
+	@$(BIN)/python -m tests.bench kills
 	@$(BIN)/python -m tests.bench curves --out build/nightly-curves
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
