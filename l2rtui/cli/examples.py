@@ -99,6 +99,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",
+        "l2rtui image source ./image",
         "l2rtui image ls",
     ),
     "alerts": ("l2rtui alerts test racing.yaml", "l2rtui alerts test racing-s0"),
