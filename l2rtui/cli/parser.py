@@ -296,7 +296,7 @@ VERBS = {
         Verb("alerts", "alerts", "send a test message to each target of a run's alerts", groups.alerts, ()),
         Verb("check", "list", "check this setup: problems, and how to solve them", _nothing),
         Verb("template", "template", "your named specs: list, show, save, delete", groups.template),
-        Verb("config", "config", "check the settings file for errors", groups.config),
+        Verb("config", "config", "show all settings, check their file", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),

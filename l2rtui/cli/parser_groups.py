@@ -40,7 +40,10 @@ def alerts(parser: Parser) -> None:
 
 def config(parser: Parser) -> None:
     """Add the words of ``config``."""
-    parser.option("action", choices=("check",), nargs="?", default="check", help="what to do; check when left out")
+    parser.option(
+        "action", choices=("show", "check"), nargs="?", default="check", help="what to do; check when left out"
+    )
+    parser.hint = "Settings are written in the file that `l2rtui config` names, or as L2RTUI_ variables."
 
 
 def template(parser: Parser) -> None:
