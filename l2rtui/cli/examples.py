@@ -99,11 +99,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",
+        "l2rtui image source ./image",
         "l2rtui image ls",
     ),
     "alerts": ("l2rtui alerts test racing.yaml", "l2rtui alerts test racing-s0"),
     "template": ("l2rtui template save night -f run.yaml", "l2rtui template show night"),
-    "config": ("l2rtui config check", "l2rtui --config team.toml config check -o json"),
+    "config": ("l2rtui config show", "l2rtui config check", "l2rtui --config team.toml config check -o json"),
     "secret": (
         "l2rtui secret create wandb --prompt WANDB_API_KEY",
         "l2rtui secret create aws --from-env AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY",

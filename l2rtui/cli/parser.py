@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from l2rtui import __version__
+from l2rtui import __version__, commit
 from l2rtui.cli import parser_groups as groups
 from l2rtui.cli import parser_selection as selection
 from l2rtui.cli.argument_parser import Parser, is_typo, nearest
@@ -296,7 +296,7 @@ VERBS = {
         Verb("alerts", "alerts", "send a test message to each target of a run's alerts", groups.alerts, ()),
         Verb("check", "list", "check this setup: problems, and how to solve them", _nothing),
         Verb("template", "template", "your named specs: list, show, save, delete", groups.template),
-        Verb("config", "config", "check the settings file for errors", groups.config),
+        Verb("config", "config", "show all settings, check their file", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
@@ -363,7 +363,7 @@ def app_parser() -> Parser:
         "exit codes: 0 done, 1 failed, 2 usage, 3 refused by preflight, 4 something was left behind,\n"
         "            5 out of reach and 124 timeout (wait), 128 + n stopped by signal n",
     )
-    parser.option("--version", action="version", version=f"l2rtui {__version__}")
+    parser.option("--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="version and commit")
     parser.text("--record", "FILE", "also record the displayed data with times to a new file, without secrets")
     parser.text("--replay", "FILE", "show such a file instead of a backend, read-only")
     parser.option(
@@ -403,6 +403,15 @@ def _common(parser: Parser) -> None:
     parser.option("--readonly", action="store_true", default=None, help="change nothing")
     parser.flag("--verbose", "log actions to stderr", short="-v")
     parser.flag("--debug", "log everything, to stderr and to the log file")
+
+
+class _Version(argparse.Action):
+    """Print version and commit, which is read only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        revision = commit()[:12]
+        print(f"l2rtui {__version__}{f' (commit {revision})' if revision else ''}")
+        parser.exit()
 
 
 def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
