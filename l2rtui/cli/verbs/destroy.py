@@ -10,7 +10,7 @@ from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named, runs_named
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.receipt import DestroyProgress, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
 from l2rtui.services import launcher, set_destroy
@@ -61,6 +61,35 @@ async def run_destroy(session: Session) -> int:
     if failures:
         raise failures[0]
     return EXIT_LEFT_BEHIND if any(receipt.left for receipt in receipts) else EXIT_DONE
+
+
+async def destroy_leaks(session: Session, leaks: Sequence[Leak]) -> int:
+    """Destroy the deleted runs of these leaks; exit code 4 if any object is left, of a run or of no run."""
+    runs: dict[str, RunView] = {}
+    for leak in leaks:
+        # A claim on a slot names no owner; any other object of the run does.
+        if leak.of is not None and not ((known := runs.get(leak.of.uid)) and known.owner):
+            runs[leak.of.uid] = leak.of
+    others = [leak for leak in leaks if leak.of is None]
+    # The next launch on its slot takes over the claim of a deleted run: whose it was does not matter.
+    owned = {leak.of.uid for leak in leaks if leak.of is not None and leak.kind != "Lease"}
+    refuse_others("leaks --clean", [run for uid, run in runs.items() if uid in owned], is_admin=session.args.admin)
+    session.require_answer("leaks --clean")
+    for leak in others:
+        session.talk.say(f"{leak.kind} {leak.name} stays: {leak.reason}.")
+    if not runs:
+        return EXIT_LEFT_BEHIND
+    names = listed(run.name for run in runs.values())
+    where = session.backend.acts_on({run.namespace for run in runs.values()})
+    objects = counted(len(leaks) - len(others), "object")
+    if not session.confirm(lambda: f"Destroy what is left of {names} ({objects}) {where}?"):
+        return EXIT_FAILED
+    receipts, failures = await _Destroyer(session, [(run, "") for run in runs.values()]).all()
+    session.talk.clear()
+    session.out.show_all(table_output.RECEIPTS, [json_output.receipt_document(receipt) for receipt in receipts])
+    if failures:
+        raise failures[0]
+    return EXIT_LEFT_BEHIND if others or any(receipt.left for receipt in receipts) else EXIT_DONE
 
 
 def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
@@ -157,7 +186,13 @@ class _Destroyer:
         items = (
             set_destroy.destroy_set(backend, run, set_name, grace_seconds=grace)
             if set_name
-            else launcher.destroy(backend, run, grace_seconds=grace, purge=args.purge, force=args.force)
+            else launcher.destroy(
+                backend,
+                run,
+                grace_seconds=grace,
+                purge=getattr(args, "purge", False),
+                force=getattr(args, "force", False),
+            )
         )
         async with aclosing(items) as stream:
             async for item in stream:
