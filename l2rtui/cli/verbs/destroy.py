@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Final
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named, runs_named
-from l2rtui.domain.quantity import counted
+from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
@@ -19,6 +21,7 @@ from l2rtui.services.ownership import is_mine, refuse_others
 
 Scope = tuple[RunView, str]
 """A run, or one set of it by its name."""
+_SILENT_SECONDS: Final = 10.0
 _FORCE_WARNING = (
     "--force deletes pods after their grace period without waiting for their processes, which may continue to run "
     "and hold GPUs: check the node afterwards."
@@ -162,10 +165,12 @@ class _Destroyer:
         self._left: dict[str, int] = {}
         self._receipts: dict[str, Receipt] = {}
         self._is_told = False
+        self._changed = time.monotonic()
 
     async def all(self) -> tuple[list[Receipt], list[BaseException]]:
         """Destroy all; return the receipts, and the errors of those without one."""
         names = [_name(scope) for scope in self._scopes]
+        telling = asyncio.create_task(self._tell_silence())
         try:
             # A failed destroy must not cancel the others half-way.
             outcomes = await asyncio.gather(*(self._one(scope) for scope in self._scopes), return_exceptions=True)
@@ -176,6 +181,8 @@ class _Destroyer:
                 f"`l2rtui destroy {' '.join(unfinished)}` goes on."
             )
             raise
+        finally:
+            telling.cancel()
         receipts = [self._receipts[name] for name in names if name in self._receipts]
         return receipts, [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
 
@@ -196,6 +203,7 @@ class _Destroyer:
         )
         async with aclosing(items) as stream:
             async for item in stream:
+                self._changed = time.monotonic()
                 match item:
                     case DestroyProgress(left):
                         self._left[name] = sum(count for _, count in left)
@@ -205,12 +213,24 @@ class _Destroyer:
                         self._receipts[name] = item
                         self._tell_end(item)
 
+    async def _tell_silence(self) -> None:
+        """Say for how long nothing has changed: a server that answers no more looks like a long grace period."""
+        while True:
+            await asyncio.sleep(1.0)
+            if self._left and time.monotonic() - self._changed >= _SILENT_SECONDS:
+                self._session.talk.live(self._progress())
+
     def _tell(self) -> None:
+        if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
+            self._session.talk.progress(self._progress())
+            self._is_told = True
+
+    def _progress(self) -> str:
         gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""
         waiting = listed(f"{name} ({count} left)" for name, count in self._left.items())
-        if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
-            self._session.talk.progress(f"destroying {gone}{waiting}")
-            self._is_told = True
+        silent = time.monotonic() - self._changed
+        since = f", no change for {age(silent)}" if silent >= _SILENT_SECONDS else ""
+        return f"destroying {gone}{waiting}{since}"
 
     def _tell_end(self, receipt: Receipt) -> None:
         talk = self._session.talk

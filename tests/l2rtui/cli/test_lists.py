@@ -14,11 +14,12 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend, demo_cluster
 from l2rtui.cli import main as entry
+from l2rtui.cli import output
 from l2rtui.cli.output import Column, Output, StderrReporter, View
 from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
 from l2rtui.config import user_name
 from l2rtui.domain.node import Node
-from l2rtui.domain.receipt import Leak
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.errors import BackendError
 
@@ -131,6 +132,23 @@ def test_leaks_are_removed_with_a_receipt_for_each_run(capsys, monkeypatch):
         "lidar-ppo": 0,
     }
     assert "Pod bare stays: no controller looks after it." in written.err
+
+
+def test_a_destroy_in_which_nothing_changes_says_for_how_long(capsys, monkeypatch):
+    async def stuck(self, run, **_):
+        yield DestroyProgress((("Pod", 13),))
+        async with asyncio.timeout(30):
+            while not any("(13 left), no change for" in text for text in written):
+                await asyncio.sleep(0)
+        yield Receipt(run.name, 13, (), 20.0)
+
+    written: list[str] = []
+    monkeypatch.setattr(output, "is_screen", lambda _: True)
+    monkeypatch.setattr(StderrReporter, "_write", lambda _self, text: written.append(text))
+    monkeypatch.setattr("l2rtui.cli.verbs.destroy._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(FakeBackend, "destroy", stuck)
+    assert entry.main(["destroy", "racing-sac-s0", "--yes"]) == 0
+    assert "racing-sac-s0" in capsys.readouterr().out
 
 
 def test_mismatches_are_summed_up_above_ten(capsys, monkeypatch):
