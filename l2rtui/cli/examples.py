@@ -67,7 +67,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scale": ("l2rtui scale racing-sac/w 6",),
     "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
     "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
-    "leaks": ("l2rtui leaks",),
+    "leaks": ("l2rtui leaks", "l2rtui leaks --clean --yes"),
     "logs": (
         "l2rtui logs racing-sac -f --grep return",
         "l2rtui logs racing-sac/w --since 10m --timestamps",
