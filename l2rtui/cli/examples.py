@@ -1,4 +1,4 @@
-"""Examples at the end of ``l2rtui VERB --help``; a test parses every one."""
+"""Examples and pages at the end of ``l2rtui VERB --help``; tests parse every example and open every page."""
 
 from __future__ import annotations
 
@@ -137,7 +137,32 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+PAGES: Final[dict[str, str]] = {
+    **dict.fromkeys(("nodes", "pods", "runs", "leaks", "wait", "logs", "attach", "exec"), "commands.md"),
+    **dict.fromkeys(("slots", "owners", "reserve", "unreserve", "queue"), "guides/reserve-and-share.md"),
+    **dict.fromkeys(("plan", "launch", "scale", "kill", "destroy", "port-forward"), "tutorials/laptop.md"),
+    **dict.fromkeys(("experiments", "report", "metrics"), "guides/seeds-curves-report.md"),
+    **dict.fromkeys(("history", "diff", "relaunch", "results"), "guides/resume-and-reproduce.md"),
+    **dict.fromkeys(("describe", "events", "check"), "guides/pod-fails.md"),
+    **dict.fromkeys(("volume", "artifacts"), "guides/data.md"),
+    **dict.fromkeys(("explain", "schema"), "settings.md"),
+    "new": "guides/own-environment.md",
+    "sweep": "guides/sweep.md",
+    "simulator": "guides/simulators.md",
+    "alerts": "guides/limits-and-alerts.md",
+    "template": "kinds.md",
+    "config": "configuration.md",
+    "image": "guides/images.md",
+    "secret": "secrets.md",
+    "cluster": "aws.md",
+    "serve": "serve.md",
+    "completion": "dist.md",
+}
+"""The page of docs/ that a verb's help names, next to its section of docs/verbs.md."""
+
+
 def epilog(verb: str) -> str:
-    """Return the examples of a verb's help."""
-    lines = EXAMPLES.get(verb, ())
-    return "\n".join(("examples:", *(f"  {line}" for line in lines))) if lines else ""
+    """Return the examples of a verb's help, and its pages."""
+    examples = [f"  {line}" for line in EXAMPLES.get(verb, ())]
+    pages = [f"docs/verbs.md#{verb}", *([f"docs/{PAGES[verb]}"] if verb in PAGES else ())]
+    return "\n".join((*(["examples:", *examples, ""] if examples else ()), f"docs: {', '.join(pages)}"))

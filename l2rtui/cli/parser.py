@@ -415,9 +415,10 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         UsageError: unknown verb; suggests the verb for a word of another tool, otherwise the nearest.
     """
     if word not in VERBS:
-        # A verb that changes something is suggested only for a typing error, never for mere similarity.
+        # A verb that changes something is suggested only for a slip behind its first letter, never for similarity.
         looking = [name for name in VERBS if name not in CHANGING]
-        slips = [name for name in VERBS if len(word) > 3 and is_typo(word, name)]
+        near = [name for name in VERBS if name in looking or name[0] == word[:1]]
+        slips = [name for name in near if len(word) > 3 and is_typo(word, name)]
         hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]

@@ -53,6 +53,7 @@ def template(parser: Parser) -> None:
 
 def new(parser: Parser) -> None:
     """Add the words of ``new``."""
+    parser.hint = "Write `l2rtui new NAME --env ID --algorithm ppo`."
     parser.option("name", metavar="NAME", help="name of the run")
     parser.option("--env", default="CartPole-v1", metavar="ID", help="environment (default CartPole-v1)")
     parser.option("--algorithm", default="ppo", metavar="NAME", help="method that learns (default ppo)")

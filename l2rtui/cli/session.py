@@ -91,6 +91,7 @@ class Session:
         self._stopped_by: int | None = None
         self._stopped_at = 0.0
         self._is_stopping = False
+        self._reaction = ""
         self._is_asking = False
         self._task: asyncio.Task[int] | None = None
         self._adoption: Adoption | None = None
@@ -217,6 +218,15 @@ class Session:
             self.talk.say(f"Interrupted: {meaning}")
             raise
 
+    @contextlib.contextmanager
+    def announcing(self, reaction: str) -> Iterator[None]:
+        """Say this as soon as a signal arrives within this block: the work that undoes things may take long."""
+        self._reaction = reaction
+        try:
+            yield
+        finally:
+            self._reaction = ""
+
     def stop_if_asked(self) -> None:
         """Raise if a signal has arrived; for loops that may run without awaiting anything."""
         if self._stopped_by is not None and not self._is_stopping:
@@ -279,7 +289,9 @@ class Session:
     def _hear(self, is_first: bool) -> None:
         if not is_first:
             self.talk.say("Still clearing up, one moment.")
+        elif self._reaction:
+            self.talk.say(self._reaction)
         # Cancelled only once: a second cancellation would break the roll-back that the first one started.
-        elif not self._is_stopping and self._task is not None:
+        if is_first and not self._is_stopping and self._task is not None:
             self._is_stopping = True
             self._task.cancel()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
@@ -15,13 +16,14 @@ from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
-from l2rtui.domain.preflight import Finding, Severity, refusals
-from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
-from l2rtui.services.experiments.summaries import experiments
-from l2rtui.services.learning import LearningReader
+
+if TYPE_CHECKING:
+    from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.runstatus import LearningState
+    from l2rtui.services.learning import LearningReader
 
 
 async def run_nodes(session: Session) -> int:
@@ -121,6 +123,8 @@ class _RunLister(_Lister):
 
     @cached_property
     def _reader(self) -> LearningReader:
+        from l2rtui.services.learning import LearningReader
+
         return LearningReader(self.session.backend)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
@@ -151,6 +155,8 @@ class _ExperimentLister(_Lister):
 
     @cached_property
     def _reader(self) -> LearningReader:
+        from l2rtui.services.learning import LearningReader
+
         return LearningReader(self.session.backend, with_ended=True)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
@@ -158,6 +164,8 @@ class _ExperimentLister(_Lister):
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
+        from l2rtui.services.experiments.summaries import experiments
+
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
         summaries = await experiments(self._reader, snapshot, runs, time.time())
@@ -186,6 +194,8 @@ async def run_leaks(session: Session) -> int:
 
 async def run_check(session: Session) -> int:
     """Print the findings about this setup; exit code 1 if a required part does not work."""
+    from l2rtui.domain.preflight import refusals
+
     findings = [*await session.backend.doctor(), *_own_findings()]
     session.out.show_all(table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings])
     return EXIT_FAILED if refusals(findings) else EXIT_DONE
@@ -193,6 +203,8 @@ async def run_check(session: Session) -> int:
 
 def _own_findings() -> Iterable[Finding]:
     """Return findings that do not depend on the backend."""
+    from l2rtui.domain.preflight import Finding, Severity
+
     term = os.environ.get("TERM", "")
     if term in ("", "dumb"):
         yield Finding(Severity.WARNING, "terminal", f"TERM is {term!r}: the app cannot draw", "Set TERM.")

@@ -7,7 +7,6 @@ from typing import Final
 
 from l2rtui.domain.ledger import Ledger, Slot
 from l2rtui.domain.node import SlotId, SlotReservation
-from l2rtui.domain.placement import parse_pins, pinned
 from l2rtui.domain.sanitize import sanitize
 
 MOST_SECONDS: Final = 14 * 86_400.0
@@ -34,6 +33,8 @@ def slots_named(places: Iterable[str], ledger: Ledger) -> tuple[SlotId, ...]:
 
 
 def _slots_of(part: str, ledger: Ledger) -> list[SlotId]:
+    from l2rtui.domain.placement import parse_pins, pinned  # lists read only the limits of this module
+
     if "/" not in part:
         return [slot for slot in ledger.slots if slot.node == part]
     pins = parse_pins(part)

@@ -76,8 +76,9 @@ class Examples(DialogChoices):
 class LaunchScreen(Dialog[tuple[str, ...] | None]):
     """Form that answers with the names of the launched runs, or None; ``path`` is its first spec file."""
 
-    def __init__(self, ctx: AppContext, path: str = "") -> None:
+    def __init__(self, ctx: AppContext, path: str = "", *, is_planning: bool = False) -> None:
         super().__init__("launch")
+        self._is_planning = is_planning
         self._path = path
         self._ctx = ctx
 
@@ -111,6 +112,9 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             self.set_focus(spec)
         elif not spec.value:
             examples.highlighted = 0
+            if self._is_planning:
+                spec.value = specs[0][0]
+                self.action_accept()
 
     def type_path(self, text: str) -> None:
         """Replace the path with this text and focus its field."""

@@ -120,7 +120,7 @@ class CommandLine:
         panes = self._view.panes
         tables = {
             "slots": panes.nodes,
-            "seeds": panes.runs,
+            "runs": panes.runs,
             "pods": panes.pods,
             "nodes": panes.nodes,
             "events": panes.kube_events,
@@ -134,7 +134,7 @@ class CommandLine:
         runs = sorted(run.name for run in self._view.snapshot.runs.values())
         completions = {
             **columns,
-            "runs": runs,
+            "targets": runs,
             "gone": [*runs, *(run_history.names() if command_named(word) is command_named("relaunch") else ())],
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),

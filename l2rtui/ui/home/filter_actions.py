@@ -11,10 +11,11 @@ from l2rtui.ui.home.selection import Pane
 
 _VIEWS: Final = {
     "slots": Pane.SLOTS,
-    "seeds": Pane.RUNS,
+    "runs": Pane.RUNS,
     "pods": Pane.PODS,
     "nodes": Pane.NODES,
     "events": Pane.EVENTS,
+    "seeds": Pane.RUNS,  # of files that earlier versions wrote
 }
 """Names of the views in saved filters."""
 
@@ -88,7 +89,7 @@ class FilterActions:
         """Sort the list that has the focus, or had it last, by a column; without a name, list the columns."""
         table = self._view.panes.table
         if table is None:
-            self._view.say("Go to a table first: 2 goes to the seeds, 3 to the pods.", is_error=True)
+            self._view.say("Go to a table first: 2 goes to the runs, 3 to the pods.", is_error=True)
         elif not table.sort_on(column):
             listing = ", ".join(column.title for column in table.model.columns if column.title)
             missing = f"There is no column {column.removeprefix('-')!r}. " if column else ""

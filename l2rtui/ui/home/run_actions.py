@@ -18,6 +18,7 @@ from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.text import QUEUED
 
 ALL_MINE: Final = "mine"
 """Argument of ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
@@ -36,6 +37,12 @@ class RunActions:
 
         self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, path), self._launched)
 
+    def launch_example(self) -> None:
+        """Open the launch form with the plan of the first example over it."""
+        from l2rtui.ui.dialogs.launch import LaunchScreen
+
+        self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, is_planning=True), self._launched)
+
     def action_place(self, path: str = "") -> None:
         """Open place mode."""
         from l2rtui.ui.placing.screen import PlaceScreen
@@ -47,7 +54,8 @@ class RunActions:
     def _launched(self, names: tuple[str, ...] | None) -> None:
         if names:
             self._view.say(f"launched {', '.join(names)}")
-            self._view.content.select_when_seen(names[0])
+            if started := [name for name in names if not name.endswith(QUEUED)]:
+                self._view.content.select_when_seen(started)
 
     def action_kill(self, target: str = "") -> None:
         """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""
@@ -75,7 +83,7 @@ class RunActions:
         cell = "" if target else self._cell_of(runs)
         if not runs:
             missing = f"There is no run or experiment {target!r}." if target else ""
-            self._view.say(missing or "Select a run to destroy: 2 goes to the seeds, space marks several.")
+            self._view.say(missing or "Select a run to destroy: 2 goes to the runs, space marks several.")
         elif cell:
             # Some of the marked runs may lack the set: only runs that have it are scaled.
             self._questions.ask_scale([run for run in runs if run.set_named(cell)], cell, 0)
@@ -117,7 +125,7 @@ class RunActions:
         """Open the spec of the run in $EDITOR; a question shows the difference."""
         view, run = self._view, self._view.selected_run
         if run is None:
-            view.say("Select a run to edit: 2 goes to the seeds.")
+            view.say("Select a run to edit: 2 goes to the runs.")
         elif may_touch(view.ctx, "edit", [run]):
             from l2rtui.ui.dialogs import edit
 

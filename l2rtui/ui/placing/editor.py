@@ -86,10 +86,16 @@ class PlacementEditor:
             self._remember()
             self.draft = before.take(slots)
         else:
-            draft = before.put(self.current_set, slots, ledger)
+            # A range is for what is left of the run; a single slot is for the current set.
+            is_range = len(slots) > 1
+            draft = (
+                before.put_range(self.current_set, slots, ledger)
+                if is_range
+                else before.put(self.current_set, slots, ledger)
+            )
             if len(draft.seats) == len(before.seats):
                 name = self.current_set
-                if not before.missing(name):
+                if not before.missing("" if is_range else name):
                     return f"Every replica of {name} has a slot. tab: next set, digits: another number."
                 return self._why_not(name, slots[0], ledger)
             self._remember()

@@ -18,6 +18,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from l2rtui.config import user_name
+from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.preflight import Finding
@@ -27,7 +28,7 @@ from l2rtui.services import launcher
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.placing.draft_view import DraftView
+from l2rtui.ui.placing.draft_view import DraftView, RangeUnit
 from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.placement_draft import PlacementDraft, configured, loss_of
@@ -69,6 +70,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._view = DraftView(ctx.command_line)
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
+        self._was_moved = False
         self._prompt_field = ""
         self._facts: tuple[Finding, ...] | None = ()  # None while the backend is asked
         self._timer: Timer | None = None
@@ -107,7 +109,17 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         grid.fit_to_room(self.size.height * 3 // 5 - FRAME)
         grid.figures, grid.snapshot = self._figures(), snapshot
         self._fit_grid()
+        self._start_at_free_slot()
         self._show()
+
+    def _start_at_free_slot(self) -> None:
+        """Put the cursor on the first slot that the current set can take, unless the user has moved it."""
+        ledger, name = self._snapshot.ledger, self.editor.current_set
+        if not self._was_moved:
+            closed = self.draft.closed_nodes(name, ledger)
+            slots = (ledger.slots[slot] for slot in self._view.grid.slots if slot.node not in closed)
+            if (free := next((slot for slot in slots if slot.state is SlotState.FREE), None)) is not None:
+                self._view.grid.move_to(free.id)
 
     def _fit_grid(self) -> None:
         grid = self._view.grid
@@ -134,6 +146,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     async def _load(self, path: str) -> None:
         request = await asyncio.to_thread(load_spec, path, self._ctx.settings)
         self.editor.load(path, request, self._snapshot)
+        self._start_at_free_slot()
         self._changed()
 
     def _changed(self) -> None:
@@ -175,7 +188,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if reason := self.editor.put(slots, self._snapshot.ledger):
             self._ctx.background.say(reason)
             return
-        self._view.range_start = None
+        self._end_range()
         self._changed()
 
     def action_fill(self, policy: str) -> None:
@@ -203,8 +216,22 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     def action_range(self) -> None:
         """Start or cancel a range."""
         view = self._view
-        view.range_start = view.grid.cursor_slot if view.range_start is None else None
+        if view.range_start is None:
+            view.range_start = view.grid.cursor_slot
+        else:
+            self._end_range()
         self._show()
+
+    def action_range_gpus(self) -> None:
+        """Let the range consist of whole GPUs, then of whole nodes; start one at the cursor."""
+        view = self._view
+        view.unit = RangeUnit.NODE if view.unit is RangeUnit.GPU else RangeUnit.GPU
+        if view.range_start is None:
+            view.range_start = view.grid.cursor_slot
+        self._show()
+
+    def _end_range(self) -> None:
+        self._view.range_start, self._view.unit = None, RangeUnit.SLOT
 
     def action_move(self) -> None:
         """Let the replica under the cursor follow it; pressed again, put it down at the cursor."""
@@ -212,7 +239,8 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if view.moving is not None and cursor is not None:
             self._put_down(cursor)
         elif cursor in self.draft.taken():
-            view.moving, view.range_start = cursor, None
+            self._end_range()
+            view.moving = cursor
             self._show()
         else:
             self._ctx.background.say("Nothing is staged under the cursor: space puts a replica there.")
@@ -312,7 +340,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if self.editor.request is None:
             return
         if missing := self.draft.missing():
-            keys = "a packs, A spreads, f and b go by free memory and load"
+            keys = "a packs, A spreads, f and B go by free memory and load"
             sentence = f"{plural(len(missing), 'replica')} still without a slot: {keys}."
             self._ctx.background.say(sentence)
             return
@@ -348,6 +376,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     @on(GpuGrid.SlotMoved)
     def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
         event.stop()
+        self._was_moved |= event.by_user
         if self._view.range_start is not None or self._view.moving is not None:
             self._view.show_ghosts(self.editor, self._snapshot.ledger)
 

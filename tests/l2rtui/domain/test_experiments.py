@@ -18,9 +18,9 @@ from l2rtui.domain.experiments.interval import RESAMPLES, bootstrap_interval
 from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, seed_result, summarize
 from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.metrics import RunMetrics
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.status import QUEUED
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, renamed, with_binding, with_seeds
 
 RETURNS = st.floats(-1e6, 1e6, allow_subnormal=False)

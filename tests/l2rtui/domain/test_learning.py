@@ -19,10 +19,9 @@ from l2rtui.domain.metrics import (
     ReturnTrend,
     RunMetrics,
 )
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state, lost_pod
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, STOPPED, Phase
+from l2rtui.domain.status import CRASH_LOOP, QUEUED, STOPPED, Phase
 from l2rtui.domain.workload import Kind, Role
 
 RECORDS = Path(__file__).parent / "learner_records"

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, Level, Phase, Status
+from l2rtui.domain.status import CRASH_LOOP, QUEUED, Level, Phase, Status
 from l2rtui.domain.workload import Role
 
 RUN = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))

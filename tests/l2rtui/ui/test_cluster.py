@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings, user_name
+from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.widgets.grid.lines import lay_out
@@ -302,15 +303,33 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
 
 async def test_an_empty_cluster_says_what_to_do(desk):
     async with desk(backend=FakeBackend(is_empty=True), ready=False) as one:
-        await one.until(lambda: "No runs. L launches one, P places one, H lists past ones." in one.words())
-        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "enter", "space")
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.until(lambda: all(f"{key}      " in one.words() for key in "LPH?"))
+        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "space")
         assert one.top == "ClusterScreen"
         assert all("elect" in sentence for sentence in one.says())
 
 
+async def test_enter_on_the_empty_screen_plans_the_example(desk):
+    backend = FakeBackend(is_empty=True)
+    backend.put_node(Node("box", (Gpu("box", 0, slots=16),)))
+    async with desk(backend=backend, ready=False) as one:
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.until(lambda: "launch -f" in one.words() and "racing-sac" in one.words())
+        await one.press("escape")
+        await one.until(lambda: one.top == "LaunchScreen")
+    async with desk(backend=FakeBackend(is_empty=True), ready=False, readonly=True) as one:
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.press("enter")
+        await one.until(lambda: any("Launching is off" in sentence for sentence in one.says()))
+        assert one.top == "ClusterScreen"
+
+
 async def test_small_terminals_show_one_list_and_the_log_and_tiny_ones_a_sentence(desk):
     async with desk(size=(80, 24)) as one:
-        assert "1 Slots   2 SEEDS" in one.words()
+        assert "1 Slots   2 RUNS" in one.words()
         await one.press("1")
         await one.until(lambda: "1 SLOTS" in one.words() and "phortx1" in one.words())
         await one.press("z")
@@ -338,7 +357,12 @@ async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_tha
         grid = one.cluster.panes.slots
         await one.press("1")
         await one.until(lambda: grid.size.width)
-        lines = [slot.y for slot in lay_out(one.cluster.snapshot, grid._columns - 2).slots.values()]
+        lines = [
+            slot.y
+            for slot in lay_out(
+                one.cluster.snapshot, grid._columns - 2, level=None, room=grid._room - 2
+            ).slots.values()
+        ]
         assert [cell.y for cell in grid._grid.shape.slots.values()] == lines
         assert "a100-0" in one.words() or len(set(lines)) < len(one.cluster.snapshot.ledger.slots) / 4
 
@@ -623,9 +647,9 @@ async def test_toasts_are_ascii_in_the_ascii_theme(desk):
 
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):
     async with desk(demo=True, size=(80, 24), ready=False) as one:
-        await one.until(lambda: "1 Slots   2 SEEDS (3)   3 Pods" in one.words())
+        await one.until(lambda: "1 Slots   2 RUNS (3)   3 Pods" in one.words())
         await one.press("slash", *"sac", "enter")
-        await one.until(lambda: "1  2 SEEDS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
+        await one.until(lambda: "1  2 RUNS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
 
 
 async def test_a_prompt_says_what_is_asked_and_takes_the_place_of_the_key_bar_alone(desk):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from textual.color import Color
@@ -13,7 +15,7 @@ from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.dialogs.dialog import Dialog
-from l2rtui.ui.dialogs.help import GREYED, help_lines
+from l2rtui.ui.dialogs.help import COMMANDS_HEADING, FILTERS_HEADING, GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
@@ -341,6 +343,15 @@ def test_the_help_screen_shows_the_whole_table():
     assert "off: " not in text
     grey = "\n".join("".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "a reason"))
     assert grey.count("off: a reason") == sum(len(TABLE.of(place)) for place in GREYED)
+
+
+def test_the_help_screen_names_a_page_under_each_heading_that_is_there():
+    lines = ["".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "")]
+    for heading in (*KeyContext, COMMANDS_HEADING, FILTERS_HEADING):
+        below = next(after for line, after in pairwise(lines) if line.strip() == heading)
+        name, _, anchor = below.strip().partition("#")
+        text = Path(__file__).parents[3].joinpath(name).read_text("utf-8")
+        assert not anchor or f"\n## {anchor.replace('-', ' ').capitalize()}" in text, below
 
 
 ENTERING = {

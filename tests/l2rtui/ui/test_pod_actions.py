@@ -161,12 +161,12 @@ async def test_attach_gives_the_screen_to_one_pod_and_esc_takes_it_back(desk):
     async with desk() as one:
         await to_worker(one)
         await one.press("a")
-        await one.until(lambda: "live output" in one.words() and "2 Seeds" not in one.words())
+        await one.until(lambda: "live output" in one.words() and "2 Runs" not in one.words())
         assert any("has no standard input. This is its output" in said for said in one.says())
         assert len(one.cluster.panes.logs.controllers) == 2
         await one.pass_time(10, lambda: len(one.cluster.panes.log_pane.ring) > 0)
         await one.press("escape")
-        await one.until(lambda: "2 Seeds" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
+        await one.until(lambda: "2 Runs" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
         assert one.cluster.panes.logs.controllers[0].pane.display
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.cli.run_waiting import Goal, ReturnReading, RunWaiter, WaitCondition, WaitOutcome, judge
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Phase
 from l2rtui.domain.workload import Role
+from l2rtui.services.run_waiting import Goal, ReturnReading, RunWaiter, WaitCondition, WaitOutcome, judge
 
 DEADLINE_SECONDS = 60.0
 RUN = RunView(
