@@ -19,8 +19,8 @@ FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
     RETURN: "return",
     "env_steps_per_second": "env steps/s",
     "updates_per_second": "updates/s",
-    "policy_lag": "lag, versions",
-    "idle_share": "share of time without data",
+    "policy_lag": "policy lag",
+    "idle_share": "waiting for data",
 })  # fmt: skip
 """Figures of charts in display order; other figures follow under their own names."""
 AXIS_LABELS: Final[Mapping[Axis, str]] = MappingProxyType(

@@ -55,7 +55,7 @@ class ListDialog(Dialog[Answer]):
         # Question below the open input field; empty while it is closed, or if its placeholder asks.
         self._prompt = ""
         # Table that has the focus while nothing is typed; a subclass may change it.
-        self._table = VirtualTable(columns, empty="Asking.", clock=ctx.clock, id=table_id)
+        self._table = VirtualTable(columns, empty="Loading…", clock=ctx.clock, id=table_id)
 
     def compose(self) -> ComposeResult:
         """Title, rows, panels, command line, input field, hint."""

@@ -73,7 +73,7 @@ class LogController:
     def _progress(self) -> str:
         """Part of the title that says whether more lines are expected."""
         if self.selection.is_previous:
-            return "process before"
+            return "previous"
         if not self.pane.is_following:
             return "▲ stopped, f follows"
         return "following" if self.stream.is_open else "ended"

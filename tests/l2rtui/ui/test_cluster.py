@@ -270,7 +270,7 @@ async def test_the_slot_cursor_selects_the_pod_that_holds_the_slot(desk):
         await one.press("1", "right")
         slot = cluster.panes.slots.cursor_slot
         holder = cluster.snapshot.ledger.slots[slot].pod
-        await one.until(lambda: f"is held by {holder}" in one.words())
+        await one.until(lambda: f" {holder}, " in one.words())
         await one.press("enter")
         await one.until(lambda: cluster.panes.focused_pane == "pods")
         assert cluster.snapshot.pods[cluster.panes.pods.cursor_key].name == holder
@@ -542,7 +542,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
         # The reason is said once: in the line of the learning, and in the first line of a pane that has no other.
-        assert "✖ lidar-ppo all 9 pods run, stalled" in one.words()
+        assert "✖ lidar-ppo 9/9 running, stalled" in one.words()
         assert one.words().split("5 Log")[0].count(": its learner has") == 1
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]

@@ -159,11 +159,11 @@ async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatc
     monkeypatch.setattr(FakeBackend, "logs", answers_late)
     async with desk(demo=True, size=size, ready=False) as one:
         await one.press("exclamation_mark")
-        await one.until(lambda: "The log is being read …" in one.words())
+        await one.until(lambda: "Loading…" in one.words())
         assert "Nothing has been written" not in one.words()
         has_answered.set()
         await one.until(lambda: "Nothing has been written yet." in one.words())
-        assert "The log is being read" not in one.words()
+        assert "Loading…" not in one.words()
 
 
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
@@ -217,7 +217,7 @@ async def test_four_logs_stand_in_two_rows_where_one_row_leaves_them_too_little_
         assert all(log.pane.size.width >= 70 for log in logs.controllers)
         first, *others = [str(log.pane.border_title) for log in logs.controllers]
         assert "9 pods" in first
-        assert all("stays" in title and "9 pods" not in title for title in others)
+        assert all("pinned" in title and "9 pods" not in title for title in others)
         await one.press("x", "x", "x")
         await one.until(lambda: logs.controllers[0].pane.size.width >= 155)
 

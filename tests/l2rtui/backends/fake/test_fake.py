@@ -226,7 +226,7 @@ async def test_a_pod_that_restarted_tells_so_and_has_a_log_before():
 
 async def test_it_says_what_it_is(backend):
     plan = await planned(backend, SPEC)
-    assert "runs nothing" in (await backend.check(plan))[0].sentence
+    assert "nothing is launched" in (await backend.check(plan))[0].sentence
     assert "invented" in (await backend.doctor())[0].sentence
     with pytest.raises(BackendError, match="no processes"):
         await backend.exec(PodView("u", "p"), ["ls"])
