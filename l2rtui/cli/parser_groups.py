@@ -43,6 +43,11 @@ def config(parser: Parser) -> None:
     parser.option("action", choices=("check",), nargs="?", default="check", help="what to do; check when left out")
 
 
+def service(parser: Parser) -> None:
+    """Add the words of ``service``."""
+    parser.option("action", choices=("install", "remove"), help="what to do")
+
+
 def template(parser: Parser) -> None:
     """Add the words of ``template``."""
     parser.option("action", choices=("ls", "show", "save", "delete"), nargs="?", default="ls", help="what to do")
