@@ -68,6 +68,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
     "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
     "leaks": ("l2rtui leaks", "l2rtui leaks --clean --yes"),
+    "recover": ("l2rtui recover",),
     "logs": (
         "l2rtui logs racing-sac -f --grep return",
         "l2rtui logs racing-sac/w --since 10m --timestamps",
@@ -133,6 +134,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui volume put ./tracks data:tracks",
     ),
     "serve": ("l2rtui serve", "l2rtui serve --port 8080"),
+    "service": ("l2rtui service install",),
     "schema": ("l2rtui schema > spec.schema.json",),
     "completion": ("l2rtui completion bash > ~/.local/share/bash-completion/completions/l2rtui",),
 }
