@@ -254,8 +254,10 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
     # OpenMP and BLAS read the number of threads when they are loaded, so this precedes the imports below.
     bound_numeric_threads(context)
     if folder is not None:
+        from runtime.base import descriptors
         from runtime.rl.roles import learner
 
+        descriptors.raise_limit(has_reserve=True)
         learner.run(context, folder, stop, Console())
     elif options.role == "worker":
         from runtime.rl.roles import worker

@@ -12,6 +12,7 @@
         logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
         pipes/                    one FIFO for each running process
         sockets/                  the learner's endpoint, where a socket path fits
+        cgroup                    control group of all its processes, where one may be created
         supervisor.lock .log      named and locked by the living supervisor; its traceback when it fails
         token  data/              the run's shared secret; L2R_DIR
         programs/<set>/<name>     programs that came with the spec
@@ -100,6 +101,8 @@ class RunFolder:
     """Folder of the learner's endpoint, if its socket paths are short enough."""
     supervisor_lock = _Below("supervisor.lock")
     """Lock file of the living supervisor, which ensures that there is only one; it contains its ProcessIdentity."""
+    cgroup = _Below("cgroup")
+    """Folder of the run's control group, as text."""
     supervisor_log = _Below("supervisor.log")
     """Traceback of a supervisor that failed."""
     token = _Below("token")
