@@ -45,6 +45,7 @@ PAGES: Final = {
     KeyContext.OWNER: "guides/reserve-and-share.md",
     KeyContext.HISTORY: "guides/resume-and-reproduce.md",
     KeyContext.DIALOG: "keys.md",
+    KeyContext.TEXT: "keys.md",
     KeyContext.APP: "index.md",
     COMMANDS_HEADING: "keys.md#commands",
     FILTERS_HEADING: "commands.md#choose",
