@@ -122,7 +122,7 @@ def option_table(actions: list[argparse.Action]) -> Iterator[str]:
         choices = ", ".join(f"`{choice}`" for choice in action.choices or ())
         value = "" if action.nargs == 0 else f" {value_of(action)}"
         words = ", ".join(f"{name}{value}" for name in action.option_strings) or value_of(action)
-        meaning = str(action.help or "") % {"default": action.default}
+        meaning = str(action.help or "") % {"prog": "l2rtui", **vars(action)}
         yield f"| `{cell(words)}` | {cell(meaning)}{f': {choices}' if choices else ''} |"
 
 

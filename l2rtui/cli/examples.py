@@ -67,7 +67,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scale": ("l2rtui scale racing-sac/w 6",),
     "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
     "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
-    "leaks": ("l2rtui leaks",),
+    "leaks": ("l2rtui leaks", "l2rtui leaks --clean --yes"),
+    "recover": ("l2rtui recover",),
     "logs": (
         "l2rtui logs racing-sac -f --grep return",
         "l2rtui logs racing-sac/w --since 10m --timestamps",
@@ -99,11 +100,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",
+        "l2rtui image source ./image",
         "l2rtui image ls",
     ),
     "alerts": ("l2rtui alerts test racing.yaml", "l2rtui alerts test racing-s0"),
     "template": ("l2rtui template save night -f run.yaml", "l2rtui template show night"),
-    "config": ("l2rtui config check", "l2rtui --config team.toml config check -o json"),
+    "config": ("l2rtui config show", "l2rtui config check", "l2rtui --config team.toml config check -o json"),
     "secret": (
         "l2rtui secret create wandb --prompt WANDB_API_KEY",
         "l2rtui secret create aws --from-env AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY",
@@ -132,6 +134,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui volume put ./tracks data:tracks",
     ),
     "serve": ("l2rtui serve", "l2rtui serve --port 8080"),
+    "service": ("l2rtui service install",),
     "schema": ("l2rtui schema > spec.schema.json",),
     "completion": ("l2rtui completion bash > ~/.local/share/bash-completion/completions/l2rtui",),
 }

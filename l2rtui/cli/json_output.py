@@ -150,6 +150,7 @@ def pod_document(
     return {
         "pod": pod.name,
         "uid": pod.uid,
+        "namespace": pod.namespace or None,
         "node": pod.node or None,
         "owner": pod.owner or None,
         "run": pod.run or None,
@@ -226,6 +227,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
     return {
         "run": run.name,
         "uid": run.uid,
+        "namespace": run.namespace or None,
         "experiment": run.experiment,
         "state": status.word,
         "level": str(status.level),
@@ -431,7 +433,7 @@ def queued_document(ticket: Ticket) -> dict[str, Any]:
 
 def leak_document(leak: Leak) -> dict[str, Any]:
     """Leftover object of a deleted run."""
-    return asdict(leak)
+    return {"run": leak.run, "kind": leak.kind, "name": leak.name, "reason": leak.reason}
 
 
 def line_document(line: LogLine) -> dict[str, Any]:

@@ -261,7 +261,7 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     ),
     **dict.fromkeys(
         ("settings", "params", "parameters", "hyperparameters", "fields", "docs"),
-        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config` for those of the app."),
+        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config show` for those of the app."),
     ),
     **dict.fromkeys(
         ("undo", "rollback"),

@@ -112,6 +112,13 @@ class Session:
                 self._adoption = Adoption(backend, self.talk.say)
         return backend
 
+    async def recovered(self) -> dict[str, str]:
+        """Return the runs that this command found without a supervisor, with the error of a failed start or ''."""
+        has_supervisors = self.backend.adopt is not None
+        if not has_supervisors:
+            raise UsageError("Only runs of this machine have supervisors.", "Add --backend local.")
+        return await self._adoption.first_outcomes() if self._adoption is not None else {}
+
     def _hint(self, text: str) -> str:
         """Return a sentence whose command lines act on the same context as this one."""
         if "`l2rtui " not in text:

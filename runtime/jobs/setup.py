@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ pip installs there. A command that fails ends this process, and the next one tri
 Exit codes: the command's; 1 when a setup command failed; 143 when it was stopped before.
 """
 _WAIT_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 0.2
 _DONE, _FAILED = "setup.done", "setup.failed"
 
 
@@ -100,13 +102,30 @@ def _run(command: Sequence[str], environ: Mapping[str, str], stop: Stop) -> str:
     except (OSError, ValueError) as error:
         return f"setup: {name} cannot be started: {getattr(error, 'strerror', None) or error}"
     with process:
-        # Of this process group: a launcher that stops the group stops the command, whose output then ends.
-        for raw in process.stdout or ():
-            line = raw.decode("utf-8", "replace")
-            print(line, end="", flush=True)
+        for line in _lines(process, stop):
+            print(line, flush=True)
             last = line.strip() or last
-            if stop.is_set():
-                process.terminate()
     if stop.is_set():
         raise InterruptedWorkError(f"setup: ended by {stop.reason} during {name}")
     return f"setup: {name} ended with exit code {process.returncode}: {last}" if process.returncode else ""
+
+
+def _lines(process: subprocess.Popen[bytes], stop: Stop) -> Iterator[str]:
+    """Yield the lines of a process's output until it has ended; end it once the stop flag is set."""
+    assert process.stdout is not None  # noqa: S101  (for the type checker)
+    rest = b""
+    while True:
+        if stop.is_set():
+            process.terminate()
+        # In steps: a read would not return for a signal to this process alone.
+        if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
+            if process.poll() is not None:  # a process that it has left behind may hold its output open
+                return
+            continue
+        if not (block := os.read(process.stdout.fileno(), 65_536)):
+            if rest:
+                yield rest.decode("utf-8", "replace")
+            return
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")

@@ -139,6 +139,11 @@ def find_command(name: str, path: str, cwd: str) -> str | None:
     return next(filter(_is_executable, candidates), None)
 
 
+def is_own(command: str) -> bool:
+    """Return True if a command stands next to this interpreter, whose packages it then uses."""
+    return Path(command).parent == Path(_own_bin())
+
+
 def working_folder() -> str:
     """Return the working folder; the home folder if it was deleted meanwhile."""
     try:

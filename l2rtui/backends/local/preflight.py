@@ -21,6 +21,7 @@ from l2rtui.backends.local.environment import (
     clean_environ,
     executables_of,
     find_command,
+    is_own,
     working_folder,
 )
 from l2rtui.backends.local.gpu_check import check_gpus
@@ -37,9 +38,9 @@ from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, Workdir
 from l2rtui.errors import BackendError
 from runtime.base import contract, environments
+from runtime.base.installation import install_hint
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
-_INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
@@ -203,9 +204,9 @@ def _command(name: str, path: str, cwd: str) -> Finding:
         hint = "Write its path, or install it."
         sentence = f"the command {name!r} is not found, or not executable"
         return Finding(Severity.REFUSAL, name or "command", sentence, hint)
-    if name in OWN_COMMANDS and (missing := _missing()):
+    if name in OWN_COMMANDS and is_own(command) and (missing := _missing()):
         needs = f"{name} needs {', '.join(missing)}, which this Python does not have"
-        return Finding(Severity.REFUSAL, name, needs, _INSTALL_RUNTIME)
+        return Finding(Severity.REFUSAL, name, needs, install_hint("runtime"))
     return Finding(Severity.OK, name, f"the command is {command}")
 
 
@@ -277,9 +278,12 @@ def _is_refused_anyway(spec: RunSpec) -> bool:
 
 
 def _runtime() -> Finding:
+    command = find_command(RUNTIME_COMMAND, clean_environ().get("PATH", os.defpath), working_folder())
+    if command is not None and not is_own(command):  # as where l2rtui is the one file
+        return Finding(Severity.OK, "runtime", f"the training runtime is {command}")
     if missing := _missing():
         sentence = f"the training runtime is not installed, without {', '.join(missing)}"
-        return Finding(Severity.WARNING, "runtime", sentence, _INSTALL_RUNTIME)
+        return Finding(Severity.WARNING, "runtime", sentence, install_hint("runtime"))
     return Finding(Severity.OK, "runtime", "the training runtime is installed")
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
@@ -16,6 +16,7 @@ from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
+from l2rtui.domain.node import natural_key
 from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.runstatus import LearningState
     from l2rtui.services.learning import LearningReader
+
+
+_MOST_MISMATCHES: Final = 10
+"""Mismatches that are printed one by one: a cluster with a wrong setting has thousands."""
 
 
 async def run_nodes(session: Session) -> int:
@@ -76,12 +81,18 @@ class _Lister:
         for problem in snapshot.problems:
             self.session.talk.say(f"warning: {problem.rstrip('.')}. See `l2rtui check`.")
         documents = await self.chosen(snapshot)
-        out.show_all(listing.view, documents)
+        out.show_all(table_output.with_namespaces(listing.view, documents), documents)
         of_chosen = (sentence for document in documents for sentence in document.get("mismatches", ()))
         # For slots all problems: a fault of a pod without a slot belongs to no slot.
-        for problem in snapshot.ledger.problems if listing is SLOTS else dict.fromkeys(of_chosen):
-            self.session.talk.say(f"Mismatch: {problem}.")
+        self._say_mismatches(snapshot.ledger.problems if listing is SLOTS else of_chosen)
         return EXIT_DONE
+
+    def _say_mismatches(self, sentences: Iterable[str]) -> None:
+        problems = sorted(dict.fromkeys(sentences), key=natural_key)
+        for problem in problems[:_MOST_MISMATCHES]:
+            self.session.talk.say(f"Mismatch: {problem}.")
+        if (more := len(problems) - _MOST_MISMATCHES) > 0:
+            self.session.talk.say(f"… and {more} more mismatches: see `-o wide`.")
 
     async def chosen(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
         """Return the selected documents; if the arguments match nothing, say which."""
@@ -184,8 +195,14 @@ class _ExperimentLister(_Lister):
 
 
 async def run_leaks(session: Session) -> int:
-    """List leftover objects of deleted runs; exit code 4 if there are any."""
+    """List leftover objects of deleted runs, or remove them; exit code 4 if there are any left."""
+    if session.args.clean:
+        session.require_writable("leaks --clean")
     leaks = await session.backend.leaks()
+    if leaks and session.args.clean:
+        from l2rtui.cli.verbs.destroy import destroy_leaks
+
+        return await destroy_leaks(session, leaks)
     session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
     if not leaks:
         session.talk.say("No leaks.")

@@ -44,6 +44,7 @@ PAGES: Final = {
     KeyContext.EXPERIMENT: "guides/seeds-curves-report.md",
     KeyContext.OWNER: "guides/reserve-and-share.md",
     KeyContext.HISTORY: "guides/resume-and-reproduce.md",
+    KeyContext.LAUNCH: "commands.md",
     KeyContext.DIALOG: "keys.md",
     KeyContext.TEXT: "keys.md",
     KeyContext.APP: "index.md",

@@ -6,8 +6,8 @@ pod or cell of the matrix, or the name given after ``:``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import user_name
 from l2rtui.domain.snapshot import PodView, RunView
@@ -18,7 +18,11 @@ from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.state.placement_draft import LaunchOptions
 from l2rtui.ui.text import QUEUED
+
+if TYPE_CHECKING:
+    from l2rtui.ui.placing.screen import PlaceScreen
 
 ALL_MINE: Final = "mine"
 """Argument of ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
@@ -33,23 +37,35 @@ class RunActions:
 
     def action_launch(self, path: str = "") -> None:
         """Open the launch form."""
+        self._open_form(LaunchOptions(path))
+
+    def _open_form(self, options: LaunchOptions, *, is_planning: bool = False) -> None:
         from l2rtui.ui.dialogs.launch import LaunchScreen
 
-        self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, path), self._launched)
+        form = LaunchScreen(self._view.ctx, options, is_planning=is_planning, place=self._place_from_form)
+        self._view.screen.app.push_screen(form, self._launched)
 
     def launch_example(self) -> None:
         """Open the launch form with the plan of the first example over it."""
-        from l2rtui.ui.dialogs.launch import LaunchScreen
-
-        self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, is_planning=True), self._launched)
+        self._open_form(LaunchOptions(""), is_planning=True)
 
     def action_place(self, path: str = "") -> None:
         """Open place mode."""
+        screen = self._place_screen(LaunchOptions(path), self._open_form)
+        self._view.screen.app.push_screen(screen, self._launched)
+
+    def _place_from_form(
+        self, options: LaunchOptions, placed: Callable[[tuple[str, ...] | None, LaunchOptions], None]
+    ) -> None:
+        """Open place mode over the launch form, which gets its result and its options."""
+        screen = self._place_screen(options, None)
+        self._view.screen.app.push_screen(screen, lambda launched: placed(launched, screen.options))
+
+    def _place_screen(self, options: LaunchOptions, to_form: Callable[[LaunchOptions], None] | None) -> PlaceScreen:
         from l2rtui.ui.placing.screen import PlaceScreen
 
         grid = self._view.panes.slots
-        screen = PlaceScreen(self._view.ctx, self._view.snapshot, path, lambda: grid.figures)
-        self._view.screen.app.push_screen(screen, self._launched)
+        return PlaceScreen(self._view.ctx, self._view.snapshot, options, lambda: grid.figures, to_form)
 
     def _launched(self, names: tuple[str, ...] | None) -> None:
         if names:

@@ -33,6 +33,7 @@ class KeyContext(StrEnum):
     EXPERIMENT = "Among experiments"
     OWNER = "Among owners"
     HISTORY = "In the history"
+    LAUNCH = "In the launch form"
     DIALOG = "In a dialog"
     TEXT = "While reading a text"
     APP = "In the whole app"
@@ -73,7 +74,7 @@ DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
 # Short names in the order of the enum, so that an entry of the table fits on one line.
 _, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, *_REST = KeyContext
-_EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _TEXT, _APP = _REST
+_EXPERIMENT, _OWNER, _HISTORY, _LAUNCH, _DIALOG, _TEXT, _APP = _REST
 
 KEYS: Final = (
     # Most changes have a capital letter or ctrl.
@@ -214,6 +215,7 @@ KEYS: Final = (
     Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", _PLACEMENT),
     Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", _PLACEMENT),
     Key("place.help", "question_mark", "?", "help", "help", "Show all keys", _PLACEMENT),
+    Key("place.form", "L", "L", "form", "form", "To the launch form, with all that was chosen", _PLACEMENT),
     Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", _PLACEMENT),
     Key("simulator.restart", "R", "R", "restart", "restart", "End it; another is started", _SIMULATOR, True),
     Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", _SIMULATOR, True),
@@ -239,6 +241,7 @@ KEYS: Final = (
     Key("history.faults", "exclamation_mark", "!", "faults", "faults", "Only the failed and the lost", _HISTORY),
     Key("history.diff", "d", "d", "diff", "diff", "How the two marked runs differ", _HISTORY),
     Key("history.repeat", "R", "R", "repeat", "repeat", "Launch again exactly as it was", _HISTORY, True),
+    Key("launch.place", "ctrl+g", "ctrl+g", "place", "", "Place it on slots, with all that was typed", _LAUNCH),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),

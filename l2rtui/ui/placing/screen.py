@@ -31,7 +31,14 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.placing.draft_view import DraftView, RangeUnit
 from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.placement_draft import PlacementDraft, configured, loss_of
+from l2rtui.ui.state.placement_draft import (
+    LaunchOptions,
+    PlacementDraft,
+    configured,
+    loss_of,
+    pin_text,
+    replicas_as_settings,
+)
 from l2rtui.ui.state.spec_files import example_specs, load_spec
 from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -48,8 +55,10 @@ DIGIT_SECONDS: Final = 1.0
 class PlaceScreen(Screen[tuple[str, ...] | None]):
     """Screen of place mode; its result is the names of the launched runs, or None.
 
-    It starts with the spec file at ``path``, or with the first example if that is empty. ``figures`` are the loads
-    and rates shown with the slots.
+    Args:
+        options: What was typed before; without a path it starts with the first example.
+        figures: Loads and rates shown with the slots.
+        to_form: Opens the launch form with the options; None if the form is below this screen.
     """
 
     BINDINGS = bindings(KeyContext.PLACEMENT)
@@ -59,14 +68,17 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self,
         ctx: AppContext,
         snapshot: ClusterSnapshot,
-        path: str = "",
+        options: LaunchOptions | None = None,
         figures: Callable[[], GridFigures] = lambda: NO_FIGURES,
+        to_form: Callable[[LaunchOptions], None] | None = None,
     ) -> None:
         super().__init__(classes="place")
         self._figures = figures
         self._ctx = ctx
         self._snapshot = snapshot
-        self._paths: list[str] = [path] if path else []
+        self._first = options or LaunchOptions("")
+        self._to_form = to_form
+        self._paths: list[str] = [self._first.path] if self._first.path else []
         self._view = DraftView(ctx.command_line)
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
@@ -138,14 +150,14 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if not self._paths:
             self._paths = [path for path, _ in await asyncio.to_thread(example_specs)]
         if self._paths:
-            await self._load(self._paths[0])
+            await self._load(replace(self._first, path=self._paths[0]))
         else:
             self._ctx.background.say("There is no spec file in manifests/. `:place FILE` names one.")
         self._show()
 
-    async def _load(self, path: str) -> None:
-        request = await asyncio.to_thread(load_spec, path, self._ctx.settings)
-        self.editor.load(path, request, self._snapshot)
+    async def _load(self, options: LaunchOptions) -> None:
+        request = await asyncio.to_thread(load_spec, options.path, self._ctx.settings, "", options.changes)
+        self.editor.load(options.path, request, self._snapshot, options)
         self._start_at_free_slot()
         self._changed()
 
@@ -276,9 +288,30 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         current = self.editor.options.path
         if current in self._paths and len(self._paths) > 1:
             path = self._paths[(self._paths.index(current) + by) % len(self._paths)]
-            self._ctx.background.start(self._load(path), group="place", what=path, is_exclusive=True)
+            self._ctx.background.start(self._load(LaunchOptions(path)), group="place", what=path, is_exclusive=True)
         else:
             self._ctx.background.say("There is no other spec file in manifests/. `:place FILE` names one.")
+
+    def action_form(self) -> None:
+        """Go to the launch form with everything that was chosen here."""
+        self.dismiss(None)
+        if self._to_form is not None:
+            self._to_form(self.options)
+
+    @property
+    def options(self) -> LaunchOptions:
+        """What was chosen, for the launch form: its slots too, once every replica has one."""
+        editor, ledger = self.editor, self._snapshot.ledger
+        if not editor.draft.seats or editor.draft.missing():
+            return self._with_replicas(editor.options)
+        policy, pins = editor.choice(ledger)
+        return self._with_replicas(replace(editor.options, policy=str(policy or ""), on=pin_text(pins)))
+
+    def _with_replicas(self, options: LaunchOptions) -> LaunchOptions:
+        """Write the numbers of replicas as settings: the form has no other place for them."""
+        request = self.editor.request
+        replicas = replicas_as_settings(options, request.spec) if request is not None else ()
+        return replace(options, changes=(*options.changes, *replicas), replicas={})
 
     def action_copy(self) -> None:
         """Copy the command line."""
@@ -357,6 +390,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
                 seeds=parse_seeds(options.seeds) if options.seeds else (),
                 pins=pins,
                 policy=policy or PlacementPolicy.PACK,
+                wave=int(options.wave or 0),
             )
         except L2RError as error:
             self._ctx.background.say(str(error), is_error=True)

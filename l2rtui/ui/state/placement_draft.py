@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Options of a launch other than its slots.
+    """Options of a launch as they are typed; an empty one keeps the value of the file.
 
     Attributes:
-        path: The spec file. name: empty keeps the file's. seeds: as typed; empty keeps the file's one.
+        path: The spec file. name, seeds, policy, on, wave: as for ``launch``; ``on`` and ``policy`` only begin a
+            draft, whose slots then count.
+        changes: Settings as in ``--set``.
         replicas: Numbers that differ from the file's, by name of the set.
     """
 
     path: str
     name: str = ""
     seeds: str = ""
+    policy: str = ""
+    on: str = ""
+    wave: str = ""
+    changes: tuple[str, ...] = ()
     replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -148,14 +154,14 @@ class PlacementDraft:
         return replace(self, seats=MappingProxyType(seats))
 
     def fill(
-        self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = ()
+        self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = (), pins: tuple[Pin, ...] = ()
     ) -> tuple[PlacementDraft, tuple[str, ...]]:
-        """Place all missing replicas; also return a sentence for each conflict."""
+        """Place all missing replicas, on the pins first; also return a sentence for each conflict."""
         slots = dict(ledger.slots)
         for slot in self.taken():  # the ledger does not know drafts: their slots must look busy to place()
             slots[slot] = Slot(slot, SlotState.BUSY)
         rest, existing = replace(ledger, slots=slots), self.seats.values()
-        placement = place(self.specs, rest, policy=policy, existing=existing, nodes=nodes)
+        placement = place(self.specs, rest, policy=policy, pins=pins, existing=existing, nodes=nodes)
         seats = {**self.seats, **{seat.pod: seat for seat in placement.seats if seat.slots}}
         return replace(self, seats=MappingProxyType(seats)), placement.conflicts
 
@@ -277,13 +283,22 @@ def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: 
         argv += ["--name", options.name]
     if options.seeds:
         argv += ["--seeds", options.seeds]
-    for set_name, replicas in options.replicas.items():
-        argv += ["--set", f"{_field_of(spec, set_name)}.replicas={replicas}"]
+    if options.wave:
+        argv += ["--wave", options.wave]
+    for change in options.changes:
+        argv += ["--set", change]
+    for change in replicas_as_settings(options, spec):
+        argv += ["--set", change]
     if policy is not None:
         argv += ["--policy", str(policy)]
     elif pins:
         argv += ["--on", pin_text(pins)]
     return argv
+
+
+def replicas_as_settings(options: LaunchOptions, spec: RunSpec) -> tuple[str, ...]:
+    """Return the numbers of replicas that differ from the file's as ``--set`` takes them."""
+    return tuple(f"{_field_of(spec, name)}.replicas={number}" for name, number in options.replicas.items())
 
 
 def _field_of(spec: RunSpec, set_name: str) -> str:

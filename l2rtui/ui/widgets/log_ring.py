@@ -431,6 +431,7 @@ class LogRing:
     def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
         self._capacity = capacity
         self._most_characters = most_characters
+        self._characters: int = 0
         self.json_as = JsonMode.TABLE
         self.table: RecordTable | None = None
         self.clear()

@@ -125,8 +125,8 @@ class RecordTable:
     def constants(self) -> tuple[str, ...]:
         """Names and values of the columns that are left out because they never changed: ``workers 4``."""
         hidden = ((name, column) for name, column in self._columns.items() if name not in self._shown)
-        known = (column for _, column in hidden if column.value not in ("", NOTHING))
-        return tuple(f"{column.heading} {column.value}" for column in known)
+        constants = (column for _, column in hidden if column.value not in ("", NOTHING))
+        return tuple(f"{column.heading} {column.value}" for column in constants)
 
     @property
     def cells(self) -> tuple[TableCell, ...]:

@@ -366,6 +366,11 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         return (Span(broken(why, width, line), TextStyle.DIM),)
 
     @property
+    def is_active(self) -> bool:
+        """True while keys act on the cursor, which is then drawn filled."""
+        return self.has_focus
+
+    @property
     def natural_rows(self) -> int:
         """Number of lines below the header that the rows take."""
         return len(self.model.displayed)
@@ -411,7 +416,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:
             return self.strip(spans, width)
-        if not self.has_focus:
+        if not self.is_active:
             return self.strip(spans, width, colour(self.app.theme_variables, "l2r-cursor"))
         # State colours would be hard to read on it, and a glyph says the same; a fault stays.
         spans = [span if span.style is TextStyle.FAULT else Span(span.text, TextStyle.SELECTED) for span in spans]

@@ -106,7 +106,7 @@ def test_explain_prints_a_field_and_those_below_it(capsys):
     text = capsys.readouterr().out
     assert "TYPE       number, above 0" in text
     assert "DEFAULT    0.0003" in text
-    assert "CHANGE IT  1e-3 laps as soon" in text
+    assert "CHANGE IT  Racing takes 5e-4" in text
     assert main(["explain", "pod.mounts", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["path"] == "pod.mounts"
 

@@ -128,7 +128,8 @@ async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, 
             ("seeds", "one", "is not a seed"),
             ("policy", "heap", "is no policy"),
             ("on", "here", "names no slot"),
-            ("spec", "", "No spec file is named"),
+            ("set", "train.gamma", "write it as field.field=value"),
+            ("set", "'a", "Close the quote"),
         ):
             entry = one.app.screen.query_one(f"#{field}")
             before, entry.value = entry.value, value

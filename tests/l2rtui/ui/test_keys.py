@@ -17,6 +17,7 @@ from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.help import COMMANDS_HEADING, FILTERS_HEADING, GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
+from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
 from l2rtui.ui.home.prompt import PromptMode
@@ -51,6 +52,7 @@ OWNERS = {
     KeyContext.OWNER: OwnersScreen,
     KeyContext.HISTORY: HistoryScreen,
     KeyContext.TEXT: DetailScreen,
+    KeyContext.LAUNCH: LaunchScreen,
     KeyContext.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -224,6 +226,8 @@ def effects_in_the_grid(hand: Hand) -> dict[str, tuple[list[str], Callable[[], o
         "grid.right": at("phortx1/0.1"),
         "grid.up": at("phortx1/0.0", "down"),
         "grid.down": at("phortx2/0.0"),
+        "grid.next_gpu": at("phortx1/1.0"),
+        "grid.last_gpu": at("phortx1/0.0", "w"),
         "grid.first": at("phortx1/0.0", "right"),
         "grid.end": at("phortx2/3.3"),
         "grid.nearer": (["less_than_sign"], lambda: grid.shown_level is ZoomLevel.GPU),
@@ -433,6 +437,8 @@ def effects_of_placing(place, one) -> dict[str, tuple[list[str], Callable[[], ob
         "place.set": ([], lambda: editor.set_number == 1),
         "place.set_back": ([], lambda: editor.set_number == 2),
         "place.range": ([], lambda: view.range_start == view.grid.cursor_slot is not None),
+        "place.range_gpu": ([], lambda: len(view.pointed()) == 4),
+        "place.form": ([], lambda: one.top == "LaunchScreen"),
         "place.move": (["space"], lambda: view.moving == view.grid.cursor_slot is not None),
         "place.undo": (["space"], lambda: seats() == 0),
         "place.clear": (["a"], lambda: seats() == 0),

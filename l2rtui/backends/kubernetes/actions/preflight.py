@@ -202,7 +202,8 @@ async def _dry_run(
 ) -> Iterable[Finding]:
     """Send every object, and one pod of each set, as a dry run."""
     existing_runs = {run.name for run in snapshot.runs.values()}
-    pods = pods if await api.can("create", "Pod", namespace) else []
+    may_try = await api.can("create", "Pod", namespace)
+    pods = pods if may_try else []
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def send(manifest: Manifest) -> Finding | None:
@@ -221,7 +222,8 @@ async def _dry_run(
     findings: dict[str, Finding] = {item.sentence: item for item in (*results, *name_findings) if item is not None}
     if findings:
         return list(findings.values())
-    also = " and a pod of each set" if pods else "; pods cannot be tried, since you may not create them"
+    # A plan without placed replicas has no pods; that is no question of rights.
+    also = " and a pod of each set" if pods else "" if may_try else ", without pods: you may not create them"
     whose = f"all {len(new)} objects" if tried == runs else f"all objects of {tried[0]} and {tried[-1]}"
     return [Finding(Severity.OK, "dry run", f"the server accepts {whose}{also}")] if new else []
 
