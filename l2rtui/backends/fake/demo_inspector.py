@@ -10,6 +10,7 @@ from l2rtui.backends.common.formatting import fields, when, with_events
 from l2rtui.domain.change import Change, PodChanged, PodGone, RunChanged, RunGone
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
@@ -137,5 +138,5 @@ def _run(run: RunView) -> list[str]:
 
 def _node(node: Node) -> list[str]:
     gpus = sum(not gpu.is_cpu for gpu in node.gpus)
-    facts = fields(("cores", f"{node.cpu_cores:g}"), ("memory", f"{node.memory_bytes} bytes"), ("gpus", str(gpus)))
+    facts = fields(("cores", f"{node.cpu_cores:g}"), ("memory", format_bytes(node.memory_bytes)), ("gpus", str(gpus)))
     return [f"node {node.name}", *facts]

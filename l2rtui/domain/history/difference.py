@@ -87,6 +87,13 @@ def patch_difference(first: HistoryRecord, second: HistoryRecord) -> tuple[str, 
     return tuple(difflib.unified_diff(before, after, first.entry.run, second.entry.run, lineterm=""))
 
 
+def _number(value: object) -> object:
+    """Write a number with thousands separators and at most six significant digits; other values stay."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
 def unified(rows: Iterable[Difference], patch: Iterable[str], first: str, second: str) -> Iterator[str]:
     """Yield differences as a unified diff for display: each part under its name, ``-`` the first, ``+`` the second.
 
@@ -100,10 +107,11 @@ def unified(rows: Iterable[Difference], patch: Iterable[str], first: str, second
         if row.part != part:
             part = row.part
             yield f"@@ {part} @@"
-        if row.first is not None:
-            yield f"-{row.field}: {row.first}"
-        if row.second is not None:
-            yield f"+{row.field}: {row.second}"
+        # A field of a spec keeps its name, so that it can be found in the file; an outcome is for people.
+        name = row.field.replace("_", " ") if part == "outcome" else row.field
+        for sign, value in (("-", row.first), ("+", row.second)):
+            if value is not None:
+                yield f"{sign}{name}: {_number(value) if part == 'outcome' else value}"
     lines = list(patch)
     if lines:
         yield "@@ changes of the source tree @@"

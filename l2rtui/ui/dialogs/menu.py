@@ -1,8 +1,9 @@
-"""Menu of actions with the equivalent command line of each, generated from the key table."""
+"""Menu of the actions on the selected object, each with its equivalent command line, from the key table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from textual import on
@@ -19,7 +20,20 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
 
-_MOVES: Final = ("view.menu", "view.command", "view.back", "view.older", "view.newer", "view.toggle")
+_OF_RUN: Final = ("log.show", "pane.charts", "view.detail", "view.spec", "view.artifacts")
+_OF_POD: Final = ("log.show", "log.previous", "view.detail", "pod.shell", "pod.attach", "pod.signal", "pod.forward")
+ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "run": (*_OF_RUN, "run.edit", "run.relaunch", "pod.kill", "run.destroy", "view.copy"),
+        "set": ("log.show", "view.detail", "set.grow", "set.shrink", "pod.kill", "run.destroy", "view.copy"),
+        "learners": ("log.show", "view.detail", "pod.kill", "view.copy"),
+        "pod": (*_OF_POD, "pod.kill", "view.copy"),
+        "worker": (*_OF_POD, "pod.simulators", "set.grow", "set.shrink", "pod.kill", "view.copy"),
+        "node": ("view.detail", "run.place", "run.launch"),
+        "": ("run.launch", "run.place", "view.history", "view.experiments", "view.artifacts", "app.help"),
+    }
+)
+"""Ids of the actions by kind of object, those that only look first; ctrl+p has all others."""
 _WIDE: Final = 100
 """Terminal width from which notes are shown on the same line as entries."""
 _BESIDE: Final = 80
@@ -27,18 +41,20 @@ _BESIDE: Final = 80
 
 
 class MenuScreen(Dialog[str | None]):
-    """Menu that returns the chosen action; ``command_line`` returns its equivalent command, or ""."""
+    """Menu that returns the chosen action.
 
-    def __init__(self, ctx: AppContext, command_line: Callable[[str], str]) -> None:
+    Args:
+        command_line: Returns the equivalent command of an action, or "".
+        kind: Kind of the object, of ``ACTIONS``. name: its name, for the title.
+    """
+
+    def __init__(self, ctx: AppContext, command_line: Callable[[str], str], kind: str, name: str) -> None:
         super().__init__("menu")
+        self._title = sanitize(name) or "Menu"
         self._ctx = ctx
         self._command_line = command_line
-        # All actions, including those that do not fit in the key bar.
-        self._keys: tuple[Key, ...] = tuple(
-            key
-            for key in ctx.keys.of(KeyContext.CLUSTER)
-            if not key.id.startswith("pane.") and key.id not in _MOVES
-        )
+        table = {key.id: key for key in ctx.keys.of(KeyContext.CLUSTER)}
+        self._keys: tuple[Key, ...] = tuple(table[name] for name in ACTIONS[kind])
 
     def compose(self) -> ComposeResult:
         """Title and list."""
@@ -48,8 +64,8 @@ class MenuScreen(Dialog[str | None]):
 
     def on_mount(self) -> None:
         """Fill the list."""
-        hint = Span("   enter does it   c copies   esc closes", TextStyle.DIM)
-        self.show("title", [(Span("Menu", TextStyle.STRONG), hint)])
+        hint = Span("   enter does it   c copies   ctrl+p all   esc closes", TextStyle.DIM)
+        self.show("title", [(Span(self._title, TextStyle.STRONG), hint)])
         choices = self.query_one("#choices", OptionList)
         has_notes = self.app.size.width >= _WIDE
         for key in self._keys:

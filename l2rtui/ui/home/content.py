@@ -27,7 +27,7 @@ from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.home.slot_figures import SlotFigures
-from l2rtui.ui.keys.table import KeyContext
+from l2rtui.ui.keys.table import Key, KeyContext, in_bar
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.learning_states import LearningStates
@@ -536,7 +536,7 @@ class PaneTitles:
     def show_keys(self) -> None:
         """Show the keys of the focused pane and of the screen."""
         focused = self._panes.screen.focused
-        keys = self._ctx.keys.of(KeyContext.CLUSTER)
+        keys: Sequence[Key] = in_bar(self._ctx.keys.of(KeyContext.CLUSTER))
         if isinstance(focused, LogPane):
             keys = (*self._ctx.keys.of(KeyContext.LOG), *keys)
         elif isinstance(focused, ChartView):

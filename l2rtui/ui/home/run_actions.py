@@ -73,6 +73,21 @@ class RunActions:
             if started := [name for name in names if not name.endswith(QUEUED)]:
                 self._view.content.select_when_seen(started)
 
+    def menu_object(self) -> tuple[str, str]:
+        """Return the kind of the selected object, see ``dialogs.menu.ACTIONS``, and its name."""
+        view = self._view
+        run, pod, cell = view.selected_run, view.selected_pod, view.selection.cell
+        if view.panes.last_list is Pane.NODES:
+            node = view.panes.nodes.cursor_key
+            return ("node", node) if node else ("", "")
+        if pod is not None:
+            return "worker" if pod.role is Role.WORKER else "pod", pod.name
+        if run is None:
+            return "", ""
+        if cell:
+            return "set" if self._cell_of([run]) else "learners", f"{run.name}/{cell}"
+        return "run", run.name
+
     def action_kill(self, target: str = "") -> None:
         """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""
         self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before

@@ -329,14 +329,16 @@ class ClusterScreen(Screen[None]):
         self.ctx.background.say(allowed or "Other people's runs are left alone again.")
 
     def action_menu(self) -> None:
-        """Open a list of all actions on the selection with their command lines."""
+        """Open a list of the actions on the selection with their command lines."""
         from l2rtui.ui.dialogs.menu import MenuScreen
 
         def chosen(action: str | None) -> None:
             if action:  # later: the menu is still being closed, and the action may open another dialog
                 self.call_later(self.app.run_action, action, self)
 
-        self.app.push_screen(MenuScreen(self.ctx, self.run_actions.cli_equivalent), chosen)
+        self.app.push_screen(
+            MenuScreen(self.ctx, self.run_actions.cli_equivalent, *self.run_actions.menu_object()), chosen
+        )
 
     def action_copy(self) -> None:
         """Copy the command line for the selection."""

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.screen import Screen
 
-from l2rtui.ui.keys.table import KeyContext, KeyTable
+from l2rtui.ui.keys.table import KeyContext, KeyTable, in_bar
 from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
 from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 from l2rtui.ui.widgets.split_line import SplitLine
@@ -22,7 +22,7 @@ class SplashScreen(Screen[None]):
         super().__init__()
         self._line, self._bar = SplitLine(), KeyBar()
         self._line.show(name_of(health), right_of((), health))
-        self._bar.choices = tuple(Choice(key) for key in keys.of(KeyContext.CLUSTER) if key.label)
+        self._bar.choices = tuple(Choice(key) for key in in_bar(keys.of(KeyContext.CLUSTER)))
 
     def compose(self) -> ComposeResult:
         """Yield the first line and the last."""

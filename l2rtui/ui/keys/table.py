@@ -90,7 +90,7 @@ KEYS: Final = (
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Forward a port of this machine to a pod, or end it", changes=True),
     Key("view.forwards", "f", "f", "forwards", "", "List the ports that are forwarded"),
-    Key("pod.simulators", "i", "i", "simulators", "simulators", "List, restart or signal a worker's simulators"),
+    Key("pod.simulators", "i", "i", "simulators", "", "List, restart or signal a worker's simulators"),
     Key("view.volumes", "V", "V", "volumes", "", "List the volumes and the files in them"),
     Key("view.images", "I", "I", "images", "", "List the images that were built here"),
     Key("view.artifacts", "C", "C", "artifacts", "", "List the checkpoints that runs have left"),
@@ -98,7 +98,7 @@ KEYS: Final = (
     Key("view.owners", "O", "O", "owners", "", "See the owners of slots and GPUs, and idle GPUs"),
     Key("view.history", "H", "H", "past_runs", "", "See runs of the past, how they ended, and how two differ"),
     Key("pod.shell", "s", "s", "shell", "shell", "Open a shell next to the pod's process", changes=True),
-    Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
+    Key("log.show", "l", "l", "logs", "log", "Go to the log of the selection, or of the marked pods"),
     Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
     Key("log.previous", "p", "p", "previous_log", "", "Show the log of the previous process"),
     Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; ? in it helps"),
@@ -121,7 +121,7 @@ KEYS: Final = (
     Key("pane.log", "5", "5", "pane('log')", "", "Go to the log"),
     Key("pane.events", "6", "6", "pane('events')", "", "Go to the events"),
     Key("pane.leaks", "7", "7", "pane('leaks')", "", "Go to the leaks"),
-    Key("pane.charts", "8", "8", "pane('charts')", "", "Go to the charts of the marked runs"),
+    Key("pane.charts", "8", "8", "pane('charts')", "charts", "Go to the charts of the marked runs"),
     Key("pane.next", "tab", "tab", "next_pane(1)", "", "Go to the next pane"),
     Key("pane.last", "shift+tab", "shift+tab", "next_pane(-1)", "", "Go to the pane before"),
     Key("size.taller", "right_curly_bracket,ctrl+down", "} ctrl+↓", "taller(1)", "", "One line more for this pane"),
@@ -254,6 +254,18 @@ KEYS: Final = (
     Key("app.redraw", "ctrl+l", "ctrl+l", "redraw", "", "Draw the whole screen again", _APP),
     Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", _APP),
 )  # fmt: skip
+
+
+BAR: Final = (
+    "log.show", "pane.charts", "view.filter", "view.detail", "run.launch", "run.destroy", "view.menu", "run.place",
+)  # fmt: skip
+"""First keys of the key bar on the home screen: first those that look, then those that change something."""
+
+
+def in_bar(keys: Iterable[Key]) -> list[Key]:
+    """Return the keys that the key bar shows, most important first."""
+    order = {name: number for number, name in enumerate(BAR)}
+    return sorted((key for key in keys if key.label), key=lambda key: order.get(key.id, len(order)))
 
 
 def bindings(context: KeyContext, only: str = "") -> list[BindingType]:

@@ -69,8 +69,8 @@ class KeyBar(SpanWidget):
 
 
 def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
-    """Return the keys that fit; the menu, and ``?``, which lists all keys, always do."""
-    last = [choice for choice in choices if choice.key.action in ("menu", "help")]
+    """Return the keys that fit; ``?``, which lists all keys, always does."""
+    last = [choice for choice in choices if choice.key.action == "help"]
     room = width - 1 - sum(map(_width, last))
     fitted: list[Choice] = []
     for choice in choices:

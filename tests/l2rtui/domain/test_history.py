@@ -99,6 +99,26 @@ def test_fields_that_differ_are_named_by_their_path():
     ]
 
 
+def test_an_outcome_reads_in_words_and_a_field_of_a_spec_as_in_its_file():
+    rows = (
+        Difference("spec", "train.batch_size", 256, 1024),
+        Difference("outcome", "env_steps", 266240.0, 1234.5),
+        Difference("outcome", "state", "done", "failed"),
+        Difference("outcome", "seconds", 3725, None),
+    )
+    assert list(unified(rows, (), "a", "b"))[2:] == [
+        "@@ spec @@",
+        "-train.batch_size: 256",
+        "+train.batch_size: 1024",
+        "@@ outcome @@",
+        "-env steps: 266,240",
+        "+env steps: 1,234.5",
+        "-state: done",
+        "+state: failed",
+        "-seconds: 3,725",
+    ]
+
+
 def test_differences_read_as_a_unified_diff():
     first, second = record(1, diff="-a\n+b\n"), record(2, diff="-a\n+c\n", image="i")
     rows, patch = differences(first, second, {}, {"seed": 2}), patch_difference(first, second)

@@ -92,10 +92,10 @@ async def test_bar_help_menu_and_key_follow_the_settings(desk, tmp_path):
         await one.until(lambda: one.top == "HelpScreen" and "ctrl+x      Place a run" in one.words())
         await one.until(lambda: "? f1" in one.words())  # the dialog may still grow to its height
         await one.press("escape", "m")
-        await one.until(lambda: one.top == "MenuScreen" and "ctrl+x  Place a run" in one.words())
+        await one.until(lambda: one.top == "MenuScreen" and "ctrl+d  Destroy the run" in one.words())
         await one.press("escape", "ctrl+x")
         await one.until(lambda: one.top == "PlaceScreen")
-        assert "Q leave" in one.words()
+        assert "Q cancel" in one.words()
         await one.press("Q")
         await one.until(lambda: one.top == "ClusterScreen")
 

@@ -122,7 +122,7 @@ async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
 
 
 async def test_the_menu_says_how_many_entries_lie_below(desk):
-    async with desk(size=SMALL, ready=False) as one:
+    async with desk(size=(80, 15), ready=False) as one:
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen" and more(one))
         await one.press("end")

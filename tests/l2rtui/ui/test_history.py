@@ -102,7 +102,7 @@ async def test_two_marked_runs_are_compared_from_then_to_now(desk):
         await one.until(lambda: "l2rtui --backend demo diff 00000002 00000003" in one.words(), "the command")
         await one.press("d")
         await one.until(lambda: one.top == "DetailScreen" and "@@ outcome @@" in one.words(), "the difference")
-        for line in ("-state: done", "+state: failed", "-best_return: 250.0", "+best_return: 30.0"):
+        for line in ("-state: done", "+state: failed", "-best return: 250", "+best return: 30"):
             assert line in one.words()
 
 

@@ -223,12 +223,23 @@ async def test_four_logs_stand_in_two_rows_where_one_row_leaves_them_too_little_
 
 
 @pytest.mark.slow
-async def test_the_menu_holds_every_action_and_not_the_moves(desk):
-    async with desk(ready=False) as one:
-        await one.press("m")
-        await one.until(lambda: one.top == "MenuScreen")
-        choices = one.app.screen.query_one("#choices")
-        ids = {choices.get_option_at_index(number).id for number in range(choices.option_count)}
-        assert {"pod.attach", "pod.signal", "pod.forward", "view.volumes", "view.artifacts", "view.spec"} <= ids
-        assert {"run.destroy", "view.all", "log.previous", "app.help"} <= ids
-        assert not any(name.startswith("pane.") for name in ids)
+async def test_the_menu_holds_what_applies_to_the_selected_object(desk):
+    async with desk() as one:
+
+        async def ids(*keys: str) -> set[str]:
+            await one.press(*keys, "m")
+            await one.until(lambda: one.top == "MenuScreen")
+            choices = one.app.screen.query_one("#choices")
+            names = {choices.get_option_at_index(number).id for number in range(choices.option_count)}
+            assert len(names) == choices.option_count <= 12
+            await one.press("escape")
+            return names
+
+        assert {"run.destroy", "run.relaunch", "view.spec"} <= (of_run := await ids("2", "down"))
+        assert not {"pod.shell", "pod.simulators", "set.grow"} & of_run
+        assert not {"set.grow", "run.destroy"} & await ids("right"), "a learner alone is not scaled"
+        assert {"set.grow", "set.shrink"} <= await ids("right")
+        assert {"pod.shell", "pod.attach", "log.previous"} <= (of_pod := await ids("escape", "3"))
+        assert not {"pod.simulators", "run.relaunch"} & of_pod
+        assert {"pod.simulators", "pod.shell"} <= await ids("G")
+        assert await ids("4") == {"view.detail", "run.place", "run.launch"}

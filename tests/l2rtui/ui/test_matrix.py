@@ -223,7 +223,7 @@ async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk
         await one.press("m")
         await one.until(lambda: one.top == "MenuScreen")
         assert "l2rtui --backend demo destroy racing-sac-s1" in one.words()
-        await one.press("down", "down", "down", "c")
+        await one.press("end", "up", "c")
         assert one.app.clipboard == "l2rtui --backend demo destroy racing-sac-s1"
         await one.press("enter")
         await one.until(lambda: one.top == "ConfirmScreen")
