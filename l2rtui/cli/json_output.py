@@ -415,6 +415,8 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "seconds": round(receipt.seconds, 3),
         "kept": receipt.results_location or None,
         "queued": receipt.was_queued,
+        "counted": dict(receipt.counted),
+        "not_seen": receipt.not_seen or None,
     }
 
 

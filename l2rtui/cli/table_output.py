@@ -167,6 +167,10 @@ def _sets(document: Document) -> str:
     return " ".join(f"{row['set']} {row['ready']}/{row['replicas']}" for row in document["sets"])
 
 
+def _counted(receipt: Document) -> str | None:
+    return ", ".join(f"{number} {kind}" for kind, number in receipt["counted"].items()) or None
+
+
 def _level(document: Document) -> Level:
     return Level(document["level"])
 
@@ -386,6 +390,8 @@ RECEIPTS = View(
         Column("LEFT", "left", is_number=True, level=lambda document: Level.BAD if document["left"] else None),
         Column("SECONDS", "seconds", is_number=True),
         Column("KEPT", "kept"),
+        Column("COUNTED", _counted, is_wide=True),
+        Column("NOT SEEN", "not_seen", is_wide=True),
     ),
 )
 LEAKS = View(

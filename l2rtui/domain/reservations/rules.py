@@ -27,7 +27,7 @@ def slots_named(places: Iterable[str], ledger: Ledger) -> tuple[SlotId, ...]:
         for part in filter(None, (part.strip() for part in place.split(","))):
             slots = _slots_of(part, ledger)
             if not slots:
-                raise ValueError(f"there is no slot {part}: `l2rtui slots` lists them")
+                raise ValueError(f"there is no slot {part}")
             named.update(slots)
     return tuple(slot for slot in ledger.slots if slot in named)
 
@@ -39,7 +39,7 @@ def _slots_of(part: str, ledger: Ledger) -> list[SlotId]:
         return [slot for slot in ledger.slots if slot.node == part]
     pins = parse_pins(part)
     if missing := next((pin for pin in pins if not pinned(ledger, (pin,))), None):
-        raise ValueError(f"there is no slot {missing}: `l2rtui slots` lists them")
+        raise ValueError(f"there is no slot {missing}")
     return pinned(ledger, pins)
 
 

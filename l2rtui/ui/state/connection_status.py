@@ -119,5 +119,6 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         spans.append(Span(" ▲ ADMIN ", TextStyle.WARN))
     if health.is_protected:
         spans.append(Span(" ▲ PROTECTED ", TextStyle.BAD))
-    spans.append(Span(" READ-ONLY ", TextStyle.WARN) if health.is_readonly else Span(" RW ", TextStyle.DIM))
+    if health.is_readonly:
+        spans.append(Span(" READ-ONLY ", TextStyle.WARN))
     return tuple(spans)

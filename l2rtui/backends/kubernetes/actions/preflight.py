@@ -19,6 +19,7 @@ from l2rtui.backends.kubernetes.actions import (
     network_policies,
     pod_checks,
     slot_races,
+    workdirs,
 )
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.api.client import Api
@@ -61,6 +62,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     snapshot = await context.recent_snapshot()
     server = await context.server_facts([run.spec for run in plan.runs])
     findings = [finding for run in plan.runs for finding in gpu_binding.explain(run, server.cuda)]
+    findings += workdirs.check(plan)
     findings += _images(plan)
     findings += _security(plan)
     findings += _simulators(plan, server.version)
