@@ -71,7 +71,10 @@ def _spec(parser: Parser) -> None:
     parser.option("--name", default="", help="name of the run, instead of the name in the file")
     parser.flag("--rename", "if the name is taken, use the next free one: NAME-2, NAME-3")
     parser.text("--image", "NAME", "image of the run, pinned to its current digest")
-    parser.flag("--no-pin", "with --image: use the tag instead of resolving it to a digest")
+    parser.flag(
+        "--no-pin",
+        "with --image: use the tag instead of a digest, and ask no registry",
+    )
 
 
 def _places(parser: Parser) -> None:

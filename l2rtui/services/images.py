@@ -7,10 +7,11 @@ other, the second on the first.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shutil
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,13 +35,17 @@ from l2rtui.cloud.images.engine import (
 from l2rtui.cloud.images.registry import Registry
 from l2rtui.config import state_dir
 from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
-from l2rtui.errors import BackendError, L2RError, RefusedError, UsageError
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
 from l2rtui.services import journal
+
+_log = logging.getLogger(__name__)
 
 BASE_NAME = "l2rtui-base"
 NODE_NAME = "l2rtui-node"
 PUSH_ATTEMPTS = 6
 _FIRST_PAUSE_SECONDS = 1.0
+_LOOK_SECONDS = 4.0
 _SOURCES = ("docker", "requirements", "runtime")
 """Inputs of an image; only edits there make a tree dirty."""
 _NO_ENTRY = re.compile(
@@ -355,6 +360,27 @@ async def tags_of(image: ImageRef) -> list[tuple[str, str]]:
     async with Registry(image.registry, await login_for(image.registry)) as registry:
         names = await registry.tags(image)
         return [(name, await registry.digest(image.tagged(name))) for name in sorted(names)]
+
+
+async def absent(names: Iterable[str]) -> tuple[Finding, ...]:
+    """Return a warning for each image that its registry does not have.
+
+    A registry that does not answer or wants a login is no finding: nodes may reach what this machine does not.
+    """
+
+    async def look(name: str) -> Finding | None:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await digest_of(named(name))
+        except NotFoundError as error:
+            hint = "Pods wait for it, unless their nodes have it already. Correct its name or tag, or push it."
+            return Finding(Severity.WARNING, f"image {name}", error.message.rstrip("."), hint)
+        except (L2RError, OSError, ValueError) as error:
+            _log.info("image %s: not known: %s", name, error)
+        return None
+
+    findings = await asyncio.gather(*map(look, dict.fromkeys(names)))
+    return tuple(finding for finding in findings if finding is not None)
 
 
 async def pinned(name: str) -> str:

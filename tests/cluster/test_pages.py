@@ -1,4 +1,4 @@
-"""Commands of docs/, typed in their order on a cluster: the second tutorial, and the pages for other systems' users.
+"""Commands of docs/, typed in their order on a cluster: the second tutorial, and pages for users of other systems.
 
 What is replaced is the reader's own: a registry, a volume, the answer to a question (``--yes``), a name.
 Stand-in nodes run no program. What a learner and a kubelet would report is set there by annotation and by status.

@@ -56,7 +56,7 @@ def test_a_fresh_volume_of_root_is_given_to_the_pods_user(cli, namespace, of_roo
     done = cli.call("plan", "-f", file, "-o", "json")
     assert "an init container gives /data to user 1000" in done.stdout
     cli.run("launch", "-f", file, "--yes")
-    eventually("its end", lambda: [run for run in cli.json("runs") if run["complete"]], SECONDS)
+    eventually("its end", lambda: [run for run in cli.json("runs") if run["state"] == "Completed"], SECONDS)
     assert ((folder / "own").stat().st_uid, folder.stat().st_uid) == (1000, 1000)
     assert cli.json("destroy", "writer", "--yes")["left"] == 0
 
@@ -90,7 +90,7 @@ def test_the_workshop_runs_on_a_fresh_volume_of_root(attempt, cli, namespace, im
         *("--set", "steps.train.nodes.command=[l2r-runtime, classify, train, --epochs, '5']"),
     ]
     cli.run("launch", "-f", str(Path(ROOT / "manifests/workshop.yaml")), *words, "--yes")
-    eventually("its end", lambda: [run for run in cli.json("runs") if run["complete"]], 2 * SECONDS)
+    eventually("its end", lambda: [run for run in cli.json("runs") if run["state"] == "Completed"], 2 * SECONDS)
     assert folder.stat().st_uid == 1000
     assert cli.json("metrics", "workshop")["evaluation"]["accuracy"] > 0.5
     assert cli.json("destroy", "workshop", "--yes")["left"] == 0

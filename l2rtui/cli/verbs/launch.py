@@ -78,7 +78,13 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
             else spec_file.load(path, args.set, name, binding=settings.binding, limits=limits, more=more)
         )
         prepared = await prepared_as(again)
-    return prepared
+    if session.backend.name != "kubernetes" or args.image or args.no_pin:
+        return prepared
+    from l2rtui.services import images
+
+    parts = ((run.spec, part) for run in prepared.plan.runs for part in run.spec.sets)
+    names = filter(None, (part.pod.image or spec.image for spec, part in parts))
+    return replace(prepared, findings=(*prepared.findings, *await images.absent(names)))
 
 
 async def _free_name(

@@ -24,6 +24,7 @@ from l2rtui.ui.text import Line, Span, TextStyle, plural
 
 if TYPE_CHECKING:
     from l2rtui.services.run_history import DestroyedRun
+    from l2rtui.services.terminal.command_lines import Words
 
 
 def ask_relaunch(
@@ -43,10 +44,33 @@ def ask_relaunch(
     """
     if not may_touch(ctx, "relaunch", runs):
         return
-    title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+    question = relaunch_question(ctx, runs, snapshot, changed=changed, lines=lines)
+
+    def begin() -> None:
+        for run in runs:
+            spec = (changed or {}).get(run.name)
+            work = _relaunch(ctx, run, snapshot.pods_of(run.name), spec)
+            ctx.background.start(work, group="launch", what=f"relaunching {run.name}")
+
+    ask(screen, ctx, question, f"relaunching {_title(runs)}", begin)
+
+
+def _title(runs: Sequence[RunView]) -> str:
+    return sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+
+
+def relaunch_question(
+    ctx: AppContext,
+    runs: Sequence[RunView],
+    snapshot: ClusterSnapshot,
+    *,
+    changed: Mapping[str, RunSpec] | None = None,
+    lines: Sequence[Line] = (),
+) -> Question:
+    """Return the question before a relaunch; a changed spec is in no file that a command line could name."""
     then = "the changed spec is launched" if changed else "the same spec is launched again on the same slots"
-    question = Question(
-        f"Relaunch {title}?",
+    return Question(
+        f"Relaunch {_title(runs)}?",
         (
             where_line(ctx, runs),
             (Span("then     ", TextStyle.DIM), Span(then)),
@@ -56,21 +80,27 @@ def ask_relaunch(
         yes="Relaunch",
         typed=typed_for(ctx, runs, snapshot, "relaunch"),
         is_grave=True,
-        command=""
-        if changed
-        else ctx.lines_for(
-            runs,
-            lambda part: cli_equivalents.relaunch([run.name for run in part], is_admin=is_acting_for(part)),
-        ),
+        command="" if changed else ctx.lines_for(runs, lambda part: commands_for(ctx, part, snapshot)),
     )
 
-    def begin() -> None:
-        for run in runs:
-            spec = (changed or {}).get(run.name)
-            work = _relaunch(ctx, run, snapshot.pods_of(run.name), spec)
-            ctx.background.start(work, group="launch", what=f"relaunching {run.name}")
 
-    ask(screen, ctx, question, f"relaunching {title}", begin)
+def commands_for(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Words, ...]:
+    """Return the commands of a relaunch on the slots that the runs have now."""
+    places = {run.name: _places(ctx, run, snapshot) for run in runs}
+    return cli_equivalents.relaunch(places, is_admin=is_acting_for(runs))
+
+
+def _places(ctx: AppContext, run: RunView, snapshot: ClusterSnapshot) -> str:
+    """Return the slots of a run's pods for ``--on``; empty if some pod has lost its slots, as in ``pins_of``."""
+    pods = map(ctx.as_seen, snapshot.pods_of(run))
+    slots_of = {(pod.set_name, pod.index): pod.slots for pod in pods}
+    places: list[str] = []
+    for part in run.sets:
+        seats = [slots_of.get((part.name, index), ()) for index in range(part.replicas)]
+        if any(seats) and not all(seats):
+            return ""
+        places += [str(slot) for slots in seats for slot in slots]
+    return ",".join(places)
 
 
 async def _relaunch(ctx: AppContext, run: RunView, pods: Sequence[PodView], changed: RunSpec | None) -> None:

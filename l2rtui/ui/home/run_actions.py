@@ -232,7 +232,9 @@ class RunActions:
         if name == "destroy" and run is not None:
             return [cli_equivalents.destroy([run.name], is_admin=is_acting_for([run]))]
         if name == "relaunch" and run is not None:
-            return cli_equivalents.relaunch([run.name], is_admin=is_acting_for([run]))
+            from l2rtui.ui.dialogs import relaunch
+
+            return relaunch.commands_for(view.ctx, [run], view.snapshot)
         if name == "logs" and target:
             targets = pod_targets(view.ctx, view.snapshot, [pod]) if pod is not None else [target]
             return [cli_equivalents.logs(targets)] if targets else []

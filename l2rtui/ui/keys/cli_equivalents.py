@@ -7,7 +7,7 @@ Screens show the line with every action and copy it on request, so that a manual
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from l2rtui.services.terminal.command_lines import Words
@@ -25,14 +25,14 @@ def destroy(runs: Sequence[str], *, is_admin: bool = False) -> Words:
     return ["destroy", *runs, *_admin(is_admin)]
 
 
-def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> tuple[Words, ...]:
-    """Remove runs and launch them again."""
-    return (destroy(runs, is_admin=is_admin), *map(launch_again, runs))
+def relaunch(places: Mapping[str, str], *, is_admin: bool = False) -> tuple[Words, ...]:
+    """Remove runs and launch them again, each on its places."""
+    return (destroy(list(places), is_admin=is_admin), *(launch_again(run, on) for run, on in places.items()))
 
 
-def launch_again(run: str) -> Words:
+def launch_again(run: str, on: str = "") -> Words:
     """Launch a destroyed run again; without a name, the last one."""
-    return ["relaunch", *filter(None, [run])]
+    return ["relaunch", *filter(None, [run]), *(["--on", on] if on else [])]
 
 
 def scale(target: str, replicas: int, *, is_admin: bool = False) -> Words:
@@ -42,8 +42,11 @@ def scale(target: str, replicas: int, *, is_admin: bool = False) -> Words:
 
 def reserve(place: str, seconds: float, note: str = "") -> Words:
     """Reserve slots."""
-    span = f"{seconds / 3600:g}h" if seconds % 60 == 0 and seconds >= 3600 else f"{seconds:g}s"
-    return ["reserve", place, "--for", span, *(["--note", note] if note else [])]
+    # Whole units only: rounded to six digits, a line would reserve for another time than the dialog.
+    unit, size = next(((unit, size) for unit, size in (("h", 3600), ("m", 60)) if seconds % size == 0), ("s", 1))
+    number = seconds / size
+    span = f"{int(number) if number == int(number) else number}{unit}"
+    return ["reserve", place, "--for", span, *(_text("--note", note) if note else [])]
 
 
 def unreserve(place: str, *, is_admin: bool = False) -> Words:
@@ -79,6 +82,11 @@ def launch_from(checkpoints: str, name: str) -> Words:
     return ["launch", "-f", "SPEC", "--name", name, "--set", f"train.resume_from={checkpoints}"]
 
 
+def _text(flag: str, text: str) -> list[str]:
+    """Return an option with the user's own text, which may look like an option itself."""
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
 def _admin(is_admin: bool) -> list[str]:
     return ["--admin"] if is_admin else []
 
@@ -101,7 +109,7 @@ def logs(
     if since_seconds is not None:
         arguments += ["--since", _SPANS.get(since_seconds, f"{since_seconds:g}s")]
     if include:
-        arguments += ["--grep", include]
+        arguments += _text("--grep", include)
     if exclude:
-        arguments += ["--exclude", exclude]
+        arguments += _text("--exclude", exclude)
     return arguments

@@ -159,8 +159,8 @@ def test_who_holds_the_slots_of_pinned_devices_is_said():
         (
             "n0/0",
             (
-                "(0 of 4 slots are free for the whole plan; n0/0.0 is held by other-0 (u1); n0/0.1 is held by other-1 "
-                "(u1); n0/0.2 is held by other-2 (u1) and 1 more are held)"
+                "(0 of 4 slots are free for the whole plan; n0/0.0 is held by other-0 (u1); n0/0.1 is held by "
+                "other-1 (u1); n0/0.2 is held by other-2 (u1) and 1 more are held)"
             ),
         ),
     ):

@@ -10,8 +10,9 @@ import pytest
 from aiohttp import web
 
 from l2rtui.cloud.images.registry import Registry
+from l2rtui.domain.preflight import Severity
 from l2rtui.errors import L2RError
-from l2rtui.services import addons
+from l2rtui.services import addons, images
 from l2rtui.services.addons import AddonImage
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
@@ -166,3 +167,20 @@ def test_every_image_of_the_files_has_a_tag_or_a_digest():
     names = [name for _, manifest in addons.read_addons() for name in addons._images(manifest)]
     assert len(names) >= 8
     assert all(addons.parse_image(name).tag for name in names)
+
+
+async def test_an_image_that_its_registry_does_not_have_is_a_warning_and_silence_is_none(registry, monkeypatch):
+    monkeypatch.setattr(images, "_LOOK_SECONDS", 0.5)
+    names = [
+        f"{registry}/driver:v1",
+        f"{registry}/lab/wrong:1",
+        "127.0.0.1:1/no:1",
+        "NOT A NAME",
+        f"{registry}/lab/wrong:1",
+    ]
+    (finding,) = await images.absent(names)
+    assert finding.severity is Severity.WARNING
+    assert (finding.subject, finding.sentence) == (
+        f"image {registry}/lab/wrong:1",
+        f"{registry} has no image {registry}/lab/wrong:1",
+    )

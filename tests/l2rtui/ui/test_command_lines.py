@@ -25,12 +25,14 @@ from l2rtui.cli.targets import pods_named, require_only_named, runs_meant
 from l2rtui.cli.verbs.destroy import _scopes
 from l2rtui.cli.verbs.scale_kill_exec import sets_named
 from l2rtui.config import Settings, user_name
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.services.terminal.command_lines import flags_of, with_flags, write
 from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.questions import destroy_question, kill_question, pod_targets, scale_question
+from l2rtui.ui.dialogs.relaunch import pins_of, relaunch_question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.background import Background
@@ -219,6 +221,68 @@ def test_the_line_of_a_scale_means_the_sets_of_the_dialog(rng: Random) -> None:
     assert sorted(meant, key=str) == sorted(
         ((run.context or None, place.ctx.as_seen(run).uid, part) for run in runs), key=str
     )
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(RANDOM)
+def test_the_line_of_a_relaunch_means_the_runs_and_slots_of_the_dialog(rng: Random) -> None:
+    place = random_place(rng)
+    pods = {}
+    for number, (uid, pod) in enumerate(place.snapshot.pods.items()):
+        node = f"{pod.context}:n1" if pod.context else "n1"
+        devices = (DeviceUsage(number, 0), DeviceUsage(number, 1)) if rng.random() < 0.8 else ()
+        pods[uid] = replace(pod, node=node, devices=devices) if pod.run else pod
+    snapshot = replace(place.snapshot, pods=pods)
+    runs = some(rng, snapshot.runs.values(), 1, 3)
+    question = relaunch_question(place.ctx, runs, snapshot)
+    destroyed, launched = set(), {}
+    for args in commands_in(question.command):
+        where = args.context if place.ctx.backend_or_none else None
+        seen = place.seen_by(args.context, args.namespace if len(place.ctx.settings.namespaces) > 1 else None)
+        if args.verb == "destroy":
+            destroyed |= {(where, run.uid) for run, _ in _scopes(seen, args.targets, args.seed)}
+        else:
+            launched[where, seen.run_named(args.target).uid] = args.on
+    assert destroyed == {(run.context or None, place.ctx.as_seen(run).uid) for run in runs}
+    for run in runs:
+        parts = [SetSpec(part.name, part.role, ("w",), replicas=part.replicas, slots=2) for part in run.sets]
+        spec = RunSpec(Kind.JOB, run.name, run.name, tuple(parts))
+        own = list(map(place.ctx.as_seen, snapshot.pods_of(run)))
+        on = launched.pop((run.context or None, place.ctx.as_seen(run).uid))
+        assert (on or ()) == pins_of(spec, own)
+    assert not launched
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(RANDOM, st.one_of(st.integers(60, 14 * 86_400), st.floats(60.0, 14 * 86_400.0)), st.text(max_size=12))
+def test_the_line_of_a_reservation_is_the_request_of_the_dialog(rng: Random, seconds: float, note: str) -> None:
+    note = note.strip() if note != "--" else ""  # which ends the options for argparse, even as a value
+    where = rng.choice(("n1", "n1/0-3", "n1/cpu", "n 1/2.0"))
+    (args,) = commands_in(write([cli_equivalents.reserve(where, seconds, note)], ("--context", "it's")))
+    assert (args.verb, args.context, args.places, args.seconds) == ("reserve", "it's", [where], seconds)
+    assert args.note == note
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(RANDOM, st.integers(1, 4_194_304), st.sampled_from(("TERM", "USR1", "INT")))
+def test_the_line_of_a_signal_reaches_the_pod_and_the_process_of_the_dialog(rng, pid, name):  # type: ignore[no-untyped-def]
+    place = random_place(rng)
+    if not place.snapshot.pods:
+        return
+    pod = rng.choice([*place.snapshot.pods.values()])
+    targets = pod_targets(place.ctx, place.snapshot, [pod])
+    if not targets:
+        return
+    line = place.ctx.command_line(cli_equivalents.signal(targets[0], name, pid), row=pod)
+    start, _, command = line.partition(" -- ")
+    assert tuple(shlex.split(command)) == cli_equivalents.signal_command(name, pid)
+    (args,) = commands_in(start)
+    seen = place.seen_by(args.context, args.namespace if len(place.ctx.settings.namespaces) > 1 else None)
+    assert args.verb == "exec"
+    assert [found.uid for found in pods_named(seen, [args.target])] == [place.ctx.as_seen(pod).uid]
 
 
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=12).filter(
