@@ -291,7 +291,10 @@ def test_the_next_command_adopts_a_run_whose_supervisor_was_killed(local):
     path = local.home / "spec.yaml"
     path.write_text(f'kind: job\nname: t\njob: {{command: [sh, -c, "{loop}"]}}\n')
     (pod,) = local.json("launch", "-f", str(path), "--yes", "--wait")["pods"]
-    os.kill(psutil.Process(pod["pid"]).ppid(), signal.SIGKILL)
+    supervisor = psutil.Process(pod["pid"]).parent()
+    watcher = next(child for child in supervisor.children() if "l2rtui-watcher" in child.cmdline())
+    for process in (watcher, supervisor):
+        process.kill()
     eventually(
         lambda: psutil.Process(pod["pid"]).status() != psutil.STATUS_RUNNING and not grows(count), "it blocks"
     )
