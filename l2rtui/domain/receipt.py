@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from l2rtui.domain.snapshot import RunView
+
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
@@ -55,9 +57,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Object whose run no longer exists, or that no controller manages."""
+    """Object whose run no longer exists, or that no controller manages.
+
+    Attributes:
+        of: The deleted run as ``destroy`` takes it; None if the run exists, or the object cannot be destroyed so.
+    """
 
     run: str
     kind: str
     name: str
     reason: str
+    of: RunView | None = None

@@ -42,6 +42,7 @@ BENCHES = {
     "exchange faults": Bench("", 60, "--count 100 --workers 2"),
     "exchange inference": Bench("", 2, "--rounds 1 --seconds 0.2 --workers 1"),
     "exchange inference_learning": Bench("", 4, "--rounds 1 --seconds 0.5 --askers 2 --cases vector"),
+    "exchange members": Bench("", 1, "--rounds 1 --members 10 100"),
     "exchange scale": Bench("", 1, "--rounds 1 --seconds 0.1"),
     "exchange segments": Bench("", 2, "--rounds 1 --seconds 0.1 --memory 64"),
     "exchange weights": Bench("", 2, "--rounds 1 --seconds 0.2"),

@@ -4,8 +4,8 @@ The supervisor stops the pods, so that their last output reaches the logs. A dea
 does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
 ``supervision.kill_escalation``.
 
-``Receipt.objects`` counts the run's record, its supervisor, each pod, the folder of its sockets, and processes
-that cleared their environment. ``Receipt.not_seen`` names the limits of this count.
+``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code, and
+processes that cleared their environment. ``Receipt.not_seen`` names the limits of this count.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _inventory(
         recorded |= {state.status.supervisor, *(pod.proc for pod in records if pod.proc)}
     supervisors = 1 if state.status is not None else 0
     sockets = len(run_folders.socket_dirs(folder)[:1])
-    return {"run": 1, "supervisor": supervisors, "pod": len(pods), "folder of sockets": sockets}, recorded
+    parts = {"run": 1, "supervisor": supervisors, "pod": len(pods), "folder of sockets": sockets}
+    return {**parts, "folder of own code": int(folder.workdir.exists())}, recorded
 
 
 async def _stop_pods(

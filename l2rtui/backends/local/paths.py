@@ -16,6 +16,7 @@
         supervisor.lock .log      named and locked by the living supervisor; its traceback when it fails
         token  data/              the run's shared secret; L2R_DIR
         programs/<set>/<name>     programs that came with the spec
+        workdir/tree packages     own code of the run, in which its processes start; what its setup has installed
       secrets/NAME.json           0600: variables that processes get by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
       reservations.json           reservations of slots, by node
@@ -106,6 +107,8 @@ class RunFolder:
     """Traceback of a supervisor that failed."""
     token = _Below("token")
     """The run's shared secret."""
+    workdir = _Below("workdir")
+    """Folder of a run's own code; see ``backends.common.workdirs``."""
     data = _Below("data")
     """Folder of files that outlive processes: checkpoints and metrics."""
 
