@@ -10,19 +10,9 @@ import tempfile
 import psutil
 import pytest
 
-from tests.l2rtui.cli.conftest import eventually
+from tests.fakes.supervisors import kill_supervisor
 
 SPEC = "{kind: job, name: t, job: {command: [sleep, '600']}}"
-
-
-def kill_supervisor(local):
-    """Kill the supervisor, and the watcher that would start another one."""
-    supervisor = psutil.Process(supervisor_of(local))
-    for process in (*supervisor.children(), supervisor):
-        if process is supervisor or "l2rtui-watcher" in process.cmdline():
-            process.kill()
-    eventually(lambda: not psutil.pid_exists(supervisor.pid) or supervisor.status() == "zombie", "it ends")
-    return supervisor.pid
 
 
 def supervisor_of(local):
@@ -37,7 +27,8 @@ def test_a_run_without_a_supervisor_is_continued_and_named(local):
     local.json("launch", "-f", str(path), "--yes")
     assert local.json("recover") == []
     pid = local.json("pods")[0]["pid"]
-    before = kill_supervisor(local)
+    before = supervisor_of(local)
+    kill_supervisor(psutil.Process(before))
     refused = local.run("--readonly", "recover")
     assert (refused.returncode, "read-only" in refused.stderr) == (3, True)
     assert local.json("recover") == [{"run": "t", "supervised": True, "error": None}]
@@ -51,7 +42,7 @@ def test_a_supervisor_that_cannot_start_is_an_error(local):
     path = local.home / "spec.yaml"
     path.write_text(SPEC)
     local.json("launch", "-f", str(path), "--yes")
-    kill_supervisor(local)
+    kill_supervisor(psutil.Process(supervisor_of(local)))
     (log,) = local.home.rglob("supervisor.log")
     log.unlink()
     log.mkdir()  # where its output goes
