@@ -443,9 +443,10 @@ def siege(home: Path, options: argparse.Namespace, names: list[str]) -> int:
         problems.append(str(problem))
         print(f"PROBLEM: {problem}", flush=True)
     finally:
-        for process in world.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        while processes := world.processes():  # a watcher that has woken up starts one more
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
     report = {
         "strikes": dict(world.done),
         "problems": len(problems),
@@ -468,12 +469,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", nargs="*", choices=[*FAULTS, *DISK], default=[*FAULTS, *DISK])
     options = parser.parse_args(arguments)
     can_mount = MOUNTED in os.environ
-    if (
-        not can_mount
-        and not subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode
-    ):
+    probe = ["unshare", "-rm", "true"]
+    if not can_mount and shutil.which(probe[0]) and not subprocess.call(probe, stderr=subprocess.DEVNULL):
         argv = ["unshare", "-rm", sys.executable, "-m", "tests.bench.kills", *arguments]
-        return subprocess.run(argv, env=os.environ | {MOUNTED: "1"}, check=False).returncode
+        os.execvpe(argv[0], argv, os.environ | {MOUNTED: "1"})  # noqa: S606  (a signal must reach the clean-up)
     names = [name for name in options.only if can_mount or name not in DISK]
     if not can_mount:
         print("NOT DONE: the full disk, for want of the right to mount", file=sys.stderr)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from tests.fakes.supervisors import kill_supervisor
 from tests.tiers import starts_processes
 
 pytestmark = pytest.mark.process
@@ -89,7 +90,7 @@ def test_kill_9_of_the_supervisor_and_training_goes_on(home, training):
     launched, _ = training
     parent = psutil.Process(launched["pods"][0]["pid"]).parent()
     assert parent is not None
-    parent.kill()
+    kill_supervisor(parent)
     home.wait("the loss to be seen", lambda: home.json("runs")[0]["reason"] == "Unsupervised")
 
     before = counters(home.metrics(RUN))
@@ -140,7 +141,7 @@ def test_the_app_gives_a_run_that_lost_its_supervisor_a_new_one(home, training):
     pids = {pod["pod"]: pod["pid"] for pod in launched["pods"]}
     parent = psutil.Process(pids[f"{RUN}-learner-0"]).parent()
     assert parent is not None
-    parent.kill()
+    kill_supervisor(parent)
     home.wait("the loss to be seen", lambda: home.json("runs")[0]["reason"] == "Unsupervised")
 
     with app(home):

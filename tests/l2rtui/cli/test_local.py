@@ -17,6 +17,7 @@ import pytest
 
 from l2rtui.backends.local.paths import StateFolder
 from tests.fakes.nvml import GIB, FakeGpu, pynvml_folder
+from tests.fakes.supervisors import kill_supervisor
 from tests.l2rtui.cli.conftest import eventually, interrupt, processes_of
 
 pytestmark = pytest.mark.process
@@ -291,7 +292,7 @@ def test_the_next_command_adopts_a_run_whose_supervisor_was_killed(local):
     path = local.home / "spec.yaml"
     path.write_text(f'kind: job\nname: t\njob: {{command: [sh, -c, "{loop}"]}}\n')
     (pod,) = local.json("launch", "-f", str(path), "--yes", "--wait")["pods"]
-    os.kill(psutil.Process(pod["pid"]).ppid(), signal.SIGKILL)
+    kill_supervisor(psutil.Process(pod["pid"]).parent())
     eventually(
         lambda: psutil.Process(pod["pid"]).status() != psutil.STATUS_RUNNING and not grows(count), "it blocks"
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 
+import psutil
 import pytest
 
-from tests.l2rtui.cli.conftest import eventually
+from tests.fakes.supervisors import kill_supervisor
 
 SPEC = "{kind: job, name: t, job: {command: [sleep, '600']}}"
 
@@ -27,9 +26,9 @@ def test_a_run_without_a_supervisor_is_continued_and_named(local):
     path.write_text(SPEC)
     local.json("launch", "-f", str(path), "--yes")
     assert local.json("recover") == []
-    before, pid = supervisor_of(local), local.json("pods")[0]["pid"]
-    os.kill(before, signal.SIGKILL)
-    eventually(lambda: not os.path.exists(f"/proc/{before}/exe"), "the supervisor ends")  # noqa: PTH110
+    pid = local.json("pods")[0]["pid"]
+    before = supervisor_of(local)
+    kill_supervisor(psutil.Process(before))
     refused = local.run("--readonly", "recover")
     assert (refused.returncode, "read-only" in refused.stderr) == (3, True)
     assert local.json("recover") == [{"run": "t", "supervised": True, "error": None}]
@@ -43,8 +42,7 @@ def test_a_supervisor_that_cannot_start_is_an_error(local):
     path = local.home / "spec.yaml"
     path.write_text(SPEC)
     local.json("launch", "-f", str(path), "--yes")
-    os.kill(before := supervisor_of(local), signal.SIGKILL)
-    eventually(lambda: not os.path.exists(f"/proc/{before}/exe"), "the supervisor ends")  # noqa: PTH110
+    kill_supervisor(psutil.Process(supervisor_of(local)))
     (log,) = local.home.rglob("supervisor.log")
     log.unlink()
     log.mkdir()  # where its output goes

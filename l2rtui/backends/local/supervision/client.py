@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import ParamSpec, TypeVar
@@ -22,6 +21,7 @@ from l2rtui.backends.local.environment import clean_environ, run_environ
 from l2rtui.backends.local.paths import RunFolder, StateFolder
 from l2rtui.backends.local.records import ProcessIdentity, RunStatus
 from l2rtui.backends.local.supervision.supervisor import EXIT_ALREADY_SUPERVISED, WAKE_SIGNAL
+from l2rtui.backends.local.supervision.watcher import supervisor_command
 from l2rtui.errors import BackendError
 
 _log = logging.getLogger(__name__)
@@ -133,12 +133,9 @@ def wake(folder: RunFolder) -> bool:
 
 
 def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
-    # -P and the root folder: nothing in the user's working folder may be imported instead of a module. -I too if
-    # this interpreter runs with it: then it ignores the user's PYTHONPATH.
-    isolation = "-I" if sys.flags.isolated else "-P"
     try:
         done = subprocess.run(
-            [sys.executable, isolation, "-m", "l2rtui.backends.local.supervision.supervisor", str(folder.path)],
+            supervisor_command(folder),
             env=run_environ(folder, folder.name, uid, clean_environ()),
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -27,6 +27,7 @@ from l2rtui.backends.local.supervision import kill_escalation
 from l2rtui.backends.local.supervision.adopted import AdoptedProcesses
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
+from l2rtui.backends.local.supervision.watcher import Watcher
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
@@ -96,6 +97,7 @@ class Supervisor:
         self._orphan_wait = _ORPHAN_SECONDS
         self._backstop: Backstop | None = None
         self._group: RunGroup | None = None
+        self._watcher = Watcher(folder, record.spec.name, record.uid, environ)
         self._adoption_at = 0.0
 
     def open(self) -> None:
@@ -111,11 +113,13 @@ class Supervisor:
         self._selector.register(reader, selectors.EVENT_READ, reader)
         adopt_orphans()
         self._enter_group()
+        self._watcher.ensure()
         self._take_over()
         self._save()
 
     def close(self) -> None:
-        """Leave the run's control group, which is removed unless it has other processes."""
+        """End the watcher; leave the run's control group, which is removed unless it has other processes."""
+        self._watcher.end()
         leave_run_group()
         if self._group is not None:
             self._group.remove()
@@ -301,6 +305,7 @@ class Supervisor:
     def _look_at_adopted(self) -> None:
         self._adoption_at = time.monotonic() + _ADOPTION_SECONDS
         own = {pod.process.proc.pid for pod in self._pods.values() if pod.process is not None}
+        own |= {self._watcher.pid} if self._watcher.pid is not None else set()
         if self._adopted.look(own, self._group.members() if self._group is not None else ()):
             self._status.adopted = self._adopted.living
             self._is_changed = True
@@ -396,6 +401,7 @@ class Supervisor:
         if time.monotonic() >= self._round_at:
             self._round_at = time.monotonic() + _ROUND_SECONDS
             self._must_read = self._must_poll = True
+            self._watcher.ensure()
 
     def _note_change(self) -> None:
         self._is_changed = True
@@ -475,8 +481,10 @@ def main(argv: list[str]) -> int:
         os.pwrite(lock, msgspec.json.encode(supervisor.me).ljust(_LOCK_FILE_BYTES), 0)
         os.write(ready_writer, b".")
         os.close(ready_writer)
-        supervisor.run()
-        supervisor.close()
+        try:
+            supervisor.run()
+        finally:
+            supervisor.close()
         _rouse_keeper(folder)
     except BaseException:  # noqa: BLE001  (no caller could show it; it must reach the supervisor's log)
         import traceback

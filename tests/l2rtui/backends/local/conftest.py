@@ -18,6 +18,7 @@ import pytest
 
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.backends.local.paths import RunFolder, StateFolder
+from l2rtui.backends.local.supervision import watcher as watching
 from l2rtui.config import Settings
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.placement import place
@@ -107,8 +108,13 @@ class Lab:
         status = LocalBackend(self.settings, state=self.state)._store.named(run).status
         return psutil.Process(status.supervisor.pid)
 
+    def watcher(self, run: str = "run") -> psutil.Process:
+        (watcher,) = (child for child in self.supervisor(run).children() if watching.NAME in child.cmdline())
+        return watcher
+
     def kill_supervisor(self, run: str = "run") -> None:
         process = self.supervisor(run)
+        self.watcher(run).kill()
         process.kill()
         wait_gone(process)
 

@@ -21,6 +21,7 @@ from l2rtui.domain.log import LogQuery
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import BackendError
+from tests.l2rtui.backends.local.conftest import wait_gone
 
 
 async def test_pods_outlive_their_supervisor_and_the_next_one_takes_them_over(lab):
@@ -39,6 +40,30 @@ async def test_pods_outlive_their_supervisor_and_the_next_one_takes_them_over(la
     last = int(lines[-1].split()[1])
     lines = await lab.until_line(f"count {last + 20}")
     assert lines == [f"count {number}" for number in range(len(lines))]
+
+
+async def test_a_killed_supervisor_is_replaced_by_its_watcher_and_no_line_is_lost(lab):
+    loud = "for n in {0..300}; do echo $n; head -c 20000 /dev/zero | tr '\\0' x; echo; done; sleep 600"
+    await lab.launch(lab.set(command=("bash", "-c", loud)))
+    before = await lab.pod(lambda pod: pod.ready)
+    for _ in range(2):  # the new one has a watcher, too
+        killed = lab.supervisor()
+        killed.kill()
+        await lab.until(
+            lambda snapshot, pid=killed.pid: (
+                not snapshot.run_named("run").reason
+                and state_files.read(lab.folder().status, RunStatus).supervisor.pid != pid
+            )
+        )
+    lines = await lab.until_line("300")
+    assert [line for line in lines if line.isdigit()] == list(map(str, range(301)))
+    assert (await lab.pod(lambda pod: pod.ready)).pid == before.pid
+    watcher = lab.watcher()
+    watcher.kill()
+    lab.supervisor().send_signal(signal.SIGUSR1)
+    wait_gone(watcher)
+    assert (await lab.destroy(grace_seconds=0.2)).left == ()
+    assert lab.processes() == []
 
 
 async def test_a_supervisor_that_is_stopped_is_reported_until_it_goes_on(lab):
@@ -129,7 +154,7 @@ async def test_a_process_that_is_taken_over_is_restarted_when_it_ends(lab):
     before = await lab.pod(lambda pod: pod.ready)
     psutil.Process(before.pid).kill()
     await lab.pod(lambda pod: pod.ready and pod.restarts == 1)
-    await lab.until(lambda _: len(lab.processes()) == 3)
+    await lab.until(lambda _: len(lab.processes()) == 4)
 
 
 async def test_a_kill_starts_the_missing_supervisor(lab):
@@ -138,7 +163,7 @@ async def test_a_kill_starts_the_missing_supervisor(lab):
     lab.kill_supervisor()
     await lab.backend.kill([before])
     await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
-    assert len(lab.processes()) == 2
+    assert len(lab.processes()) == 3
 
 
 async def test_a_finished_run_can_be_killed_into_life_again(lab):
@@ -157,7 +182,7 @@ async def test_there_is_never_a_second_supervisor(lab):
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (3, b"")
-    assert len(lab.processes()) == 2
+    assert len(lab.processes()) == 3
 
 
 async def test_everything_is_found_again_by_another_app(lab):
