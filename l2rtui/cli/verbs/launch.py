@@ -120,14 +120,16 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
     from l2rtui.services.history.store import HistoryStore
 
     args = session.args
-    if args.file or args.template or args.set or args.seeds or args.image:
+    if args.file or args.template or args.seeds or args.image:
         raise UsageError(
-            "--like launches the recorded spec: it cannot be combined with -f, -t, --set, --seeds or --image."
+            "--like launches the recorded spec: it cannot be combined with -f, -t, --seeds or --image."
         )
     session.require_answer(args.verb)
     with HistoryStore() as store:
         record = find_record(store, args.like)
-    exact = await asyncio.to_thread(exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name)
+    exact = await asyncio.to_thread(
+        exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name, changes=args.set
+    )
     for note in exact.notes:
         if note.severity is Severity.OK:
             session.talk.say(f"{note.subject}: {note.sentence}")
