@@ -40,7 +40,7 @@ def exact_launch(
     Args:
         is_inexact: Inputs that are no longer available are warnings, not refusals.
         name: Name of the new run; empty for the record's.
-        changes: Settings that replace the record's, in the form of ``--set``.
+        changes: Settings that replace the record's, as ``gamma=0.9``.
 
     Raises:
         RefusedError: the record has no spec that this version can launch. UsageError: the name is not valid.

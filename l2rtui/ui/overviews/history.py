@@ -176,7 +176,7 @@ class HistoryScreen(Overview):
             runs = (await backend.snapshot()).runs.values()
             used = {text for run in runs for text in (run.name, run.experiment)}
             name = next(name for name in numbered(spec.name) if name not in used)
-            words += [word for change in changes for word in ("--set", change)]
+            words += [word for change in changes for word in ("--with", change)]
             if name != spec.name:
                 spec, words = replace(spec, name=name), [*words, "--name", name]
         prepared = await launcher.prepare_runs(backend, [spec], notes=exact.notes)
