@@ -46,10 +46,25 @@ class TextStyle(Enum):
     HUE3 = "hue3"
     HUE4 = "hue4"
     HUE5 = "hue5"
+    BAND0 = "band0"
+    BAND1 = "band1"
+    BAND2 = "band2"
+    BAND3 = "band3"
+    BAND4 = "band4"
+    BAND5 = "band5"
 
 
 HUES: Final = (TextStyle.HUE0, TextStyle.HUE1, TextStyle.HUE2, TextStyle.HUE3, TextStyle.HUE4, TextStyle.HUE5)
 """Styles without a meaning, to distinguish items: owners in the slot grid, pods in a merged log."""
+BANDS: Final = (
+    TextStyle.BAND0,
+    TextStyle.BAND1,
+    TextStyle.BAND2,
+    TextStyle.BAND3,
+    TextStyle.BAND4,
+    TextStyle.BAND5,
+)
+"""The hues, on a background of their own colour: inside the spread of a curve."""
 
 
 class Span(NamedTuple):

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
-from l2rtui.ui.text import HUES, TextStyle
+from l2rtui.ui.text import BANDS, HUES, TextStyle
 
 _COLOURS: Final = {
     # variable: dark, light, contrast
@@ -97,6 +97,7 @@ _VARIABLES: Final = {
     TextStyle.STAGED: "warning",
     TextStyle.SELECTED: "l2r-selected",
     **{hue: f"l2r-{hue.value}" for hue in HUES},
+    **{band: f"l2r-{hue.value}" for band, hue in zip(BANDS, HUES, strict=True)},
 }
 _FALLBACKS: Final = {
     "l2r-dim": "foreground-muted",
@@ -128,6 +129,8 @@ _CONTRASTS: Final = {
 normal text.
 """
 _HUE_CONTRAST: Final = 0.7
+_BAND_SHARE: Final = 0.25
+"""Part of its hue in the background of a band."""
 
 
 def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palette:
@@ -136,10 +139,12 @@ def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palett
     """
     # Textual's themes lack the ``l2r-`` variables and get fallbacks. Only the used colours are the key of the
     # cache: a theme has some hundred other variables.
+    background = variables.get("background") or "#000000"
     if has_colours:
-        return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()))
-    is_dark = Color.parse(variables.get("background") or "#000000").brightness < 0.5
-    return _palette(tuple(_grey(_CONTRASTS.get(style, _HUE_CONTRAST), is_dark=is_dark) for style in _VARIABLES))
+        return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()), background)
+    is_dark = Color.parse(background).brightness < 0.5
+    greys = (_grey(_CONTRASTS.get(style, _HUE_CONTRAST), is_dark=is_dark) for style in _VARIABLES)
+    return _palette(tuple(greys), background)
 
 
 def _grey(contrast: float, *, is_dark: bool) -> str:
@@ -148,7 +153,7 @@ def _grey(contrast: float, *, is_dark: bool) -> str:
 
 
 @lru_cache(maxsize=8)
-def _palette(colours: tuple[str, ...]) -> Palette:
+def _palette(colours: tuple[str, ...], background: str) -> Palette:
     styles = {
         text_style: Style(color=Color.parse(colour).rich_color)
         for text_style, colour in zip(_VARIABLES, colours, strict=True)
@@ -158,6 +163,9 @@ def _palette(colours: tuple[str, ...]) -> Palette:
         styles[text_style] += Style(bold=True)
     for text_style in (TextStyle.FAULT, TextStyle.STAGED):
         styles[text_style] += Style(bold=True, reverse=True)
+    for band, hue in zip(BANDS, HUES, strict=True):
+        behind = Color.parse(background).blend(Color.parse(colours[list(_VARIABLES).index(hue)]), _BAND_SHARE)
+        styles[band] += Style(bgcolor=behind.rich_color)
     return styles
 
 
@@ -185,5 +193,6 @@ def _background(value: str) -> Style:
 
 def _colour(variables: Mapping[str, str], name: str) -> str:
     value = variables.get(name) or variables.get(_FALLBACKS.get(name, "primary")) or ""
-    # "auto" means black or white, depending on the background; only Textual's style sheets can resolve it.
-    return "ansi_default" if not value or value.startswith("auto") else value
+    # "auto" means black or white, depending on the background; only Textual's style sheets can resolve it, and the
+    # share behind a colour of the terminal.
+    return "ansi_default" if not value or value.startswith("auto") else value.partition(" ")[0]

@@ -388,7 +388,7 @@ class PaneContent:
         table = self._panes.leaks
         table.empty_text = "Looking."
         leaks = await self._ctx.backend.leaks()
-        table.empty_text = f"Nothing is left of runs that are gone. Looked at {time.strftime('%H:%M:%S')}."
+        table.empty_text = f"No leaks. Checked {time.strftime('%H:%M:%S')}."
         table.set_rows([leak_row(leak) for leak in leaks])
         self.titles.show()
 
@@ -481,7 +481,7 @@ class PaneTitles:
             # Only what differs from the first pane; if nothing differs, "stays" remains.
             title, *facts = log.facts() or [""]
             self._set_title(
-                log.pane, _join(["│"], [title, "stays", *(fact for fact in facts if fact not in shared)])
+                log.pane, _join(["│"], [title, "pinned", *(fact for fact in facts if fact not in shared)])
             )
         self.show_keys()
 

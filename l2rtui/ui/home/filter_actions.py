@@ -105,7 +105,7 @@ class FilterActions:
         text = named.get(name)
         if text is None:
             listing = ", ".join(f"{key} ({named[key]})" for key in sorted(named))
-            available = f"Filters: {listing}." if named else "No filter has a name yet: `:keep NAME` gives one."
+            available = f"Filters: {listing}." if named else "None is saved yet: `:save-filter NAME` saves one."
             self._view.say(f"There is no filter {name!r}. {available}" if name else available, is_error=bool(name))
             return
         view, _, rest = text.partition(" ")
@@ -117,7 +117,7 @@ class FilterActions:
         view = next((view for view, pane in _VIEWS.items() if pane is last_list), "")
         text = self.filter_text()
         if not view or not text or not name:
-            self._view.say("Filter a view with / and then write `:keep NAME`.", is_error=True)
+            self._view.say("Filter a view with / and then write `:save-filter NAME`.", is_error=True)
             return
         self._save(name, f"{view} {text}", f"`:filter {name}` shows {view} {text}")
 
@@ -128,7 +128,7 @@ class FilterActions:
         elif name not in filters.saved_filters():
             self._view.say(f"There is no filter {name!r}.", is_error=True)
         else:
-            self._save(name, "", f"{name} is forgotten")
+            self._save(name, "", f"deleted the filter {name}")
 
     def _save(self, name: str, text: str, sentence: str) -> None:
         async def save() -> None:

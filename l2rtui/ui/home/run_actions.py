@@ -153,7 +153,7 @@ class RunActions:
         ``ui.state.undo_window``.
         """
         what = self._view.ctx.undo_window.undo_newest()
-        self._view.say(f"called back: {what}" if what else "There is nothing to call back.")
+        self._view.say(f"cancelled: {what}" if what else "There is nothing to undo.")
 
     def _target(self) -> str:
         return self._view.selection.target(self._view.snapshot)

@@ -70,10 +70,10 @@ COMMANDS: Final = (
     Command("admin", "", "Act for other people, or stop; you type their names", "admin", changes=True),
     Command("filter", "[NAME]", "Apply a named filter; lists them", "filter(%)", "filters"),
     Command("sort", "[-]COLUMN", "Sort the table by a column, with - downwards", "sort_by(%)", "columns"),
-    Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
+    Command("save-filter", "NAME", "Save the filter of this view under a name", "keep_filter(%)", "filters"),
     Command("ctx", "[CONTEXT]", "Go to another cluster; `a,b` or `*` shows several", "context(%)", "contexts"),
     Command("ns", "[NAME[,NAME]]", "Look at other namespaces, * at all", "namespaces(%)", "namespaces"),
-    Command("forget", "NAME", "Forget a filter that was kept", "forget_filter(%)", "filters"),
+    Command("delete-filter", "NAME", "Delete a saved filter", "forget_filter(%)", "filters"),
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
     Command("save", "[FILE]", "Save the shown log lines", "save_log(%)"),
@@ -100,6 +100,8 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "logs": "log",
         "ev": "events",
         "delete": "destroy",
+        "keep": "save-filter",
+        "forget": "delete-filter",
     }
     | {"context": "ctx", "contexts": "ctx", "namespace": "ns", "namespaces": "ns"}
     | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
@@ -152,9 +154,12 @@ def changing_actions() -> frozenset[str]:
 
 
 def hint_for(word: str) -> str:
-    """Return the next step after an unknown command."""
-    likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
-    names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
+    """Return the next step after an unknown command; one that changes something only for a slip of the fingers."""
+    changing = {command.name for command in COMMANDS if command.changes}
+    every = [*(command.name for command in COMMANDS), *ALIASES]
+    looking = [name for name in every if ALIASES.get(name, name) not in changing]
+    slips = [name for name in get_close_matches(word, every, n=2, cutoff=0.8) if name[0] == word[:1]]
+    names = dict.fromkeys(ALIASES.get(name, name) for name in slips or get_close_matches(word, looking, n=2))
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
 
 

@@ -31,7 +31,7 @@ _MANY: Final = "+"
 
 
 class RangeUnit(Enum):
-    """What a range is made of: single slots, whole GPUs, or whole nodes."""
+    """Unit of a range: a slot, a GPU, or a node."""
 
     SLOT = "slot"
     GPU = "gpu"
@@ -87,8 +87,8 @@ class DraftView:
         if self.unit is RangeUnit.SLOT:
             return slots
         # The ends belong to the range as a whole, like the lines of a selection by lines in an editor.
-        whole = {self.unit.of(slot) for slot in slots}
-        return tuple(slot for slot in self.grid.slots if self.unit.of(slot) in whole)
+        units = {self.unit.of(slot) for slot in slots}
+        return tuple(slot for slot in self.grid.slots if self.unit.of(slot) in units)
 
     def show(self, editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None) -> None:
         """Update all widgets; ``facts`` are the findings of the backend, None until it answers."""

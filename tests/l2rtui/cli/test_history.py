@@ -279,7 +279,7 @@ def test_what_happened_since_the_app_was_open_is_listed(history, capsys):
 
 
 def test_a_run_of_the_past_takes_settings_by_short_names(history, capsys):
-    code, out, err = run(
+    code, _, err = run(
         capsys, "launch", "--like", "race-s2", "--with", "image=other:1", "--inexact", "--yes", "--name", "b"
     )
     assert code == 0, err

@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.config import user_name
+from l2rtui.config import Settings, user_name
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -270,7 +270,7 @@ async def test_the_slot_cursor_selects_the_pod_that_holds_the_slot(desk):
         await one.press("1", "right")
         slot = cluster.panes.slots.cursor_slot
         holder = cluster.snapshot.ledger.slots[slot].pod
-        await one.until(lambda: f"is held by {holder}" in one.words())
+        await one.until(lambda: f" {holder}, " in one.words())
         await one.press("enter")
         await one.until(lambda: cluster.panes.focused_pane == "pods")
         assert cluster.snapshot.pods[cluster.panes.pods.cursor_key].name == holder
@@ -542,7 +542,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
         # The reason is said once: in the line of the learning, and in the first line of a pane that has no other.
-        assert "✖ lidar-ppo all 9 pods run, stalled" in one.words()
+        assert "✖ lidar-ppo 9/9 running, stalled" in one.words()
         assert one.words().split("5 Log")[0].count(": its learner has") == 1
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
@@ -636,6 +636,14 @@ async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):
             assert last.display
             assert not any(toast.overlaps(last.region) for toast in toasts(one))
             assert ("x" if last is prompt else "? help") in one.words().splitlines()[last.region.y]
+
+
+async def test_toasts_are_ascii_in_the_ascii_theme(desk):
+    async with desk(settings=Settings(backend="demo", theme="l2r-ascii"), has_toasts=True) as one:
+        one.app.background.say("a fault", is_error=True)
+        one.app.background.say("a sentence")
+        await one.until(lambda: "a fault" in one.words() and "a sentence" in one.words(), "both toasts")
+        assert one.words().isascii()
 
 
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):

@@ -101,9 +101,9 @@ async def test_what_was_confirmed_can_be_called_back_for_some_seconds(desk):
         await one.until(lambda: "destroying racing-sac-s0 in" in one.app.background.doing)
         await one.press("u")
         await one.until(lambda: not one.app.background.doing)
-        assert any("called back: destroying racing-sac-s0" in sentence for sentence in one.says())
+        assert any("cancelled: destroying racing-sac-s0" in sentence for sentence in one.says())
         await one.press("u")
-        assert any("nothing to call back" in sentence for sentence in one.says())
+        assert any("nothing to undo" in sentence for sentence in one.says())
         assert one.cluster.snapshot.run_named("racing-sac-s0") is not None
 
 
@@ -136,7 +136,7 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
         await one.press("7")
         await one.until(lambda: "its run is gone" in one.words())
         await one.press("8")
-        await one.until(lambda: "lag, versions" in one.words())
+        await one.until(lambda: "policy lag" in one.words())
         await one.press("left_square_bracket", "left_square_bracket")
         await one.until(lambda: one.cluster.panes.focused_pane == "nodes")
         await one.press("right_square_bracket")

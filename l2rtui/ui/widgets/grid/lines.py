@@ -350,11 +350,11 @@ def lay_out(
 
 def _folded(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> frozenset[str]:
     """Return the nodes that run nothing, or take no pods and hold no run; none if no other node is left."""
-    held: dict[str, bool] = {}
+    is_ours: dict[str, bool] = {}
     for slot in snapshot.ledger.slots.values():
         if slot.pod_uid:
-            held[slot.id.node] = held.get(slot.id.node, False) or slot.run in snapshot.runs
-    folded = {node.name for node in nodes if node.name not in held or (_note(node) and not held[node.name])}
+            is_ours[slot.id.node] = is_ours.get(slot.id.node, False) or slot.run in snapshot.runs
+    folded = {node.name for node in nodes if node.name not in is_ours or (_note(node) and not is_ours[node.name])}
     return frozenset(folded) if len(folded) < len(nodes) else frozenset()
 
 
