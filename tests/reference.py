@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes.rights import TABLE, RoleScope
 from l2rtui.cli.argument_parser import Parser
 from l2rtui.cli.examples import EXAMPLES, PAGES
 from l2rtui.cli.parser import VERBS, app_parser, verb_parser
-from l2rtui.config import _FILE_ONLY, PREFIX, Settings
+from l2rtui.config import FILE_ONLY, PREFIX, Settings
 from runtime.base import contract
 from runtime.exchange.status_server import _GAUGES, _PEER_GAUGES
 
@@ -141,7 +141,7 @@ def configuration() -> Iterator[str]:
     yield "## Settings\n\n| setting | variable | values | meaning |\n| --- | --- | --- | --- |"
     meanings = dict(attribute_lines(Settings))
     for setting in fields(Settings):
-        variable = "" if setting.name in _FILE_ONLY else f"`{PREFIX}{setting.name.upper()}`"
+        variable = "" if setting.name in FILE_ONLY else f"`{PREFIX}{setting.name.upper()}`"
         yield f"| `{setting.name}` | {variable} | {cell(values_of(setting))} | {cell(meanings[setting.name])} |"
     yield "\n## Variables that l2rtui reads\n\n| variable | meaning |\n| --- | --- |"
     for name, meaning in VARIABLES.items():
