@@ -96,6 +96,14 @@ def _launch(parser: Parser) -> None:
     parser.option(
         "--as-run", dest="as_run", default="", metavar="RUN", help=argparse.SUPPRESS
     )  # its name until 0.1
+    parser.option(
+        "--with",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="with --like: change one setting, such as gamma=0.9",
+    )
     parser.flag("--inexact", "with --like: even if its code or image is no longer available")
     _start(parser)
 

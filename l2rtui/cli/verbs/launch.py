@@ -42,6 +42,10 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
     if getattr(args, "like", ""):
         return await _prepare_exactly(session)
+    if getattr(args, "changes", ()):
+        raise UsageError(
+            "--with changes a setting of a run of the past.", "Name it with --like; --set is for a file."
+        )
     (path, *more), limits = _spec_paths(args), settings.default_limits
     wish = spec_file.load(
         path,
@@ -127,13 +131,16 @@ async def _prepare_exactly(session: Session) -> launcher.CheckedPlan:
 
     args = session.args
     if args.file or args.template or args.set or args.seeds or args.image:
-        raise UsageError(
+        sentence = (
             "--like launches the recorded spec: it cannot be combined with -f, -t, --set, --seeds or --image."
         )
+        raise UsageError(sentence, "--with gamma=0.9 changes a setting of it.")
     session.require_answer(args.verb)
     with HistoryStore() as store:
         record = find_record(store, args.like)
-    exact = await asyncio.to_thread(exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name)
+    exact = await asyncio.to_thread(
+        exact_launch, session.backend, record, is_inexact=args.inexact, name=args.name, changes=args.changes
+    )
     for note in exact.notes:
         if note.severity is Severity.OK:
             session.talk.say(f"{note.subject}: {note.sentence}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import RefusedError, UsageError
 from l2rtui.services.history.launch_facts import hidden_fields, spec_of, versions_of
 from l2rtui.services.history.source_state import source_state
+from l2rtui.services.spec import spec_file
 
 _WITH_IMAGES = ("kubernetes", "docker")
 
@@ -28,13 +29,19 @@ class ExactLaunch:
 
 
 def exact_launch(
-    backend: Backend, record: HistoryRecord, *, is_inexact: bool = False, name: str = ""
+    backend: Backend,
+    record: HistoryRecord,
+    *,
+    is_inexact: bool = False,
+    name: str = "",
+    changes: Sequence[str] = (),
 ) -> ExactLaunch:
     """Return a launch with the spec, seed and settings of a record; call it in a thread, since it runs git.
 
     Args:
         is_inexact: Inputs that are no longer available are warnings, not refusals.
         name: Name of the new run; empty for the record's.
+        changes: Settings that replace the record's, as ``gamma=0.9``.
 
     Raises:
         RefusedError: the record has no spec that this version can launch. UsageError: the name is not valid.
@@ -52,6 +59,8 @@ def exact_launch(
         raise UsageError(f"--name: {problem}.")
     severity = Severity.WARNING if is_inexact else Severity.REFUSAL
     notes = tuple(_notes(backend, record, severity))
+    if changes:
+        spec = spec_file.with_changes(spec, changes)
     return ExactLaunch(replace(spec, name=name or spec.name), notes)
 
 

@@ -6,6 +6,7 @@ makes a sentence of both.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,9 +21,10 @@ from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, Workdir, cpu_reason, numbered, renamed, with_seeds
-from l2rtui.errors import SpecError
+from l2rtui.errors import SpecError, UsageError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
+from l2rtui.services.spec.encode import to_document
 from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
@@ -136,6 +138,34 @@ def load(
         sentence = f"{path}: the sweep and the spec both have seeds."
         raise SpecError(sentence, "Leave out one of the two.")
     return replace(request, trials=tuple(trials), seeds=sweep.seeds or request.seeds)
+
+
+def with_changes(spec: RunSpec, overrides: Sequence[str]) -> RunSpec:
+    """Return a spec with other settings, in the form of ``--set``.
+
+    A name without a dot that is no field of a spec is a setting of its training, or of its method: ``gamma=0.9``.
+
+    Raises:
+        SpecError: a setting is wrong, or the spec was imported from Kubernetes YAML.
+    """
+    data, locations = to_document(spec), Locations(spec.name)
+    for override in overrides:
+        change = _full_name(data, override)
+        locations.set_by_flag(apply_override(data, change), f"--set {change}")
+    return _loaded(data, locations, "", NO_LIMITS).spec
+
+
+def _full_name(data: dict[str, Any], override: str) -> str:
+    from l2rtui.services.spec import reference  # which composes the whole schema
+
+    name, equals, value = override.partition("=")
+    train = data.get("train")
+    algorithm = train.get("algorithm", "sac") if isinstance(train, dict) else ""
+    for candidate in (name, f"train.{name}", f"train.{algorithm}.{name}"):
+        with contextlib.suppress(UsageError):
+            reference.explained(candidate)
+            return f"{candidate}{equals}{value}"
+    return override
 
 
 def _objects_request(

@@ -258,7 +258,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     # --- what follows ------------------------------------------------------------------------------------------
     @property
     def options(self) -> LaunchOptions:
-        """What was typed so far."""
+        """The options as typed so far."""
         name, seeds, policy, slots, wave, changes = (self._value(field) for field, _, _ in _FIELDS)
         return LaunchOptions(
             self._path, name, seeds, policy=policy, on=slots, wave=wave, changes=_changes_in(changes)

@@ -1,9 +1,10 @@
-"""Review of a plan with its preflight findings; after enter, the result of each step of the launch."""
+"""Review of a plan: its runs and their slots, and what is not in order; after enter, the result of each step."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from textual import events, on
@@ -13,8 +14,10 @@ from textual.screen import Screen
 from textual.widgets import Static
 from textual.worker import Worker
 
+from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
@@ -22,12 +25,18 @@ from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, shorten
+from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, shorten, slot_ranges
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.plan_view import PlanView
+from l2rtui.ui.widgets.table_model import TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-MAX_SUBJECT = 28
-MAX_NAMES = 4
+MAX_SUBJECT = 40
+_MARKS = "123456789abcdefghijklmnopqrstuvwxyz"
+_HIGH = 34
+"""Lines of the terminal from which the map of slots is shown."""
+MAX_NAMES = 3
 _WEIGHTS = {
     Severity.OK: ("✔", TextStyle.OK),
     Severity.WARNING: ("▲", TextStyle.WARN),
@@ -37,6 +46,20 @@ _WEIGHTS = {
 
 class _Steps(TakesRest, PlanView):
     """Steps in the height that findings, command and keys leave."""
+
+
+class _Runs(TakesRest, VirtualTable):
+    """Runs of the plan with the slots of their pods, in the height that the other parts leave."""
+
+    COLUMNS = (
+        TableColumn("mark", "", most=1),
+        TableColumn("run", "run", most=40),
+        TableColumn("trial", "values", most=60, rank=1),
+        TableColumn("state", "", most=10),
+        TableColumn("pods", "pods", most=7, right=True),
+        TableColumn("slots", "slots", most=400, rank=2),
+    )
+    EMPTY = "The plan has no runs."
 
 
 class ReviewScreen(Dialog[tuple[str, ...] | None]):
@@ -51,11 +74,18 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._is_warned = False
         self._beyond: str | None = None
         self._submissions: Submissions | None = None
+        self._num_slots = 0
+        self._num_free: int | None = None
 
     def compose(self) -> ComposeResult:
         """Yield title, findings, steps, the command line, and a hint about the keys."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
+            yield Static(id="capacity")
+            yield GpuGrid(is_exact=True, id="map")
+            runs = _Runs(id="planned")
+            runs.add_class(REST)
+            yield runs
             with VerticalScroll(id="findings", can_focus=False):
                 yield Static(id="lines")
             yield Static(id="beyond")
@@ -68,14 +98,18 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     def on_mount(self) -> None:
         """Fill in the plan."""
         plan = self._prepared.plan
-        pods = [pod for run in plan.runs for pod in run.pods]
-        slots = sum(len(pod.seat.slots) for pod in pods)
-        names = ", ".join(sanitize(run.spec.name) for run in plan.runs[:MAX_NAMES])
-        if len(plan.runs) > MAX_NAMES:
-            names += f" and {len(plan.runs) - MAX_NAMES} more"
-        counts = f"   {plural(len(plan.runs), 'run')}, {plural(len(pods), 'pod')}, {plural(slots, 'slot')}"
+        sets = [part for run in plan.runs for part in run.spec.sets]
+        pods, self._num_slots = sum(part.num_pods for part in sets), sum(map(_slots_of, sets))
+        experiments = list(dict.fromkeys(run.spec.experiment for run in plan.runs))
+        names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
+        if len(plan.runs) > MAX_NAMES:  # the list below has all
+            names = ", ".join(map(sanitize, experiments[:MAX_NAMES]))
+            names += f" and {len(experiments) - MAX_NAMES} more" if len(experiments) > MAX_NAMES else ""
+        counts = f"   {plural(len(plan.runs), 'run')}, {plural(pods, 'pod')}, {plural(self._num_slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
         self._break_lines()
+        self._show_runs()
+        self._ctx.background.start(self._show_room(), group="room", what="free slots")
         self.show_command(self._command)
         if may_wait(self._ctx.backend, self._prepared):
             self._hint("looking at the queue", TextStyle.WAIT)
@@ -84,8 +118,86 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self._hint("Preflight refuses this plan.  esc back", TextStyle.BAD)
         else:
             self._hint(f"enter launch {self._ctx.acts_on()}   esc back", TextStyle.ACCENT)
-        self.query_one("#steps").focus()
+        self.query_one("#steps").display = False
+        self.query_one("#map").display = False
+        self.query_one("#planned").focus()
         self.watch(self.query_one("#findings"), "scroll_y", self._say_beyond, init=False)
+
+    # --- the plan ----------------------------------------------------------------------------------------------
+    def _show_runs(self) -> None:
+        """List the runs with the slots of their pods."""
+        submissions = self._submissions
+        waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
+        rows = []
+        for number, run in enumerate(self._prepared.plan.runs):
+            pods = sum(part.num_pods for part in run.spec.sets)
+            is_whole = len(run.pods) >= pods
+            word = "waits" if run.uid in waiting else "" if is_whole else "no room"
+            slots = slot_ranges(slot for pod in run.pods for slot in pod.seat.slots)
+            values = run.spec.trial.settings() if run.spec.trial is not None else {}
+            trial = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in values.items())
+            rows.append(
+                make_row(
+                    run.uid,
+                    (_mark_of(number), number),
+                    (Span(sanitize(run.spec.name), TextStyle.STRONG), run.spec.name),
+                    (Span(sanitize(trial)), trial),
+                    (Span(word, TextStyle.WAIT if run.uid in waiting else TextStyle.WARN), word),
+                    (Span(str(pods) if is_whole else f"{len(run.pods)}/{pods}"), pods),
+                    (Span(slots if run.uid not in waiting else ""), slots),
+                )
+            )
+        table = self.query_one(_Runs)
+        table.set_rows(rows)
+        model = table.model
+        model.muted = frozenset(
+            column.key
+            for number, column in enumerate(model.columns)
+            if column.key in ("trial", "state") and not any(row.cells[number].text for row in rows)
+        )
+
+    async def _show_room(self) -> None:
+        """Say in one line whether there is room, and show the slots on a map where the screen is high enough."""
+        snapshot = await self._ctx.backend.snapshot()
+        if not self.is_attached:
+            return
+        self._num_free = snapshot.ledger.count(SlotState.FREE)
+        self._show_capacity()
+        grid = self.query_one(GpuGrid)
+        marks = {
+            slot: _mark_of(number)
+            for number, run in enumerate(self._prepared.plan.runs)
+            for pod in run.pods
+            for slot in pod.seat.slots
+        }
+        grid.display = bool(marks) and self.app.size.height >= _HIGH
+        if grid.display:
+            grid.level = ZoomLevel.NODE
+            grid.only = frozenset(slot.node for slot in marks)
+            grid.snapshot, grid.ghosts = snapshot, marks
+            self.call_after_refresh(self._fit_map)
+
+    def _fit_map(self) -> None:
+        grid = self.query_one(GpuGrid)
+        grid.styles.height = min(grid.natural_height, self.app.size.height // 4)
+
+    def _show_capacity(self) -> None:
+        """Write how many slots are asked for and free, and how many runs start."""
+        plan, submissions = self._prepared.plan, self._submissions
+        if not self._num_slots or self._num_free is None:
+            return
+        facts = f"{plural(self._num_slots, 'slot')} asked, {self._num_free} free"
+        starting = sum(len(run.pods) >= sum(part.num_pods for part in run.spec.sets) for run in plan.runs)
+        is_short, rest = bool(plan.conflicts), len(plan.runs) - starting
+        if submissions is not None:
+            facts += f": {submissions.sentence}"
+        elif is_short:
+            facts += (
+                f": {starting} of {plural(len(plan.runs), 'run')} fit, {rest} {'does' if rest == 1 else 'do'} not"
+            )
+        style = TextStyle.WAIT if submissions is not None else TextStyle.BAD if is_short else TextStyle.OK
+        glyph = "◌" if submissions is not None else "✖" if is_short else "✔"
+        self.show("capacity", [(Span(f"{glyph} ", style), Span(facts))])
 
     def on_key(self, event: events.Key) -> None:
         """Accept from the findings too, since they are not a table."""
@@ -122,7 +234,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def _break_lines(self) -> None:
         width = self.query_one("#lines").size.width or self.app.size.width
-        lines = (finding_line(finding) for finding in self._prepared.findings)
+        lines = _folded(self._prepared, has_room=self._submissions is not None)
         self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
@@ -135,6 +247,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._command = f"{self._command} --queue"
         if self.is_attached:
             self.show_command(self._command)
+            self._break_lines()
+            self._show_runs()
+            self._show_capacity()
         self._hint(f"enter {self._submissions.sentence}   esc back", TextStyle.ACCENT)
 
     @property
@@ -183,6 +298,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     async def _launch(self, names: str) -> None:
         view = self.query_one("#steps", PlanView)
+        for part, is_shown in (("#map", False), ("#planned", False), ("#steps", True)):
+            self.query_one(part).display = is_shown
+        view.focus()
         self._hint("launching", TextStyle.WAIT)
         submissions = self._submissions
         prepared = self._prepared if submissions is None else submissions.start
@@ -227,6 +345,38 @@ def show_plan(
     # Planning takes a while. A review over another screen would surprise the user, and enter in it would launch.
     if caller in caller.app.screen_stack:
         caller.app.push_screen(ReviewScreen(ctx, prepared, command), reviewed or close_caller)
+
+
+def _folded(prepared: launcher.CheckedPlan, *, has_room: bool) -> list[Line]:
+    """Return the lines of what is not in order, equal sentences together, and one line for all that is.
+
+    Args:
+        has_room: What does not fit now waits, and is no fault.
+    """
+    findings = prepared.findings
+    passed = [finding for finding in findings if finding.severity is Severity.OK]
+    if has_room:
+        findings = tuple(finding for finding in findings if finding.severity is not Severity.REFUSAL)
+    groups: dict[tuple[Severity, str, str], list[Finding]] = {}
+    for finding in findings:
+        if finding.severity is not Severity.OK:
+            groups.setdefault((finding.severity, finding.sentence, finding.hint), []).append(finding)
+    lines = []
+    for first, *others in groups.values():
+        subject = f"{first.subject} and {len(others)} more" if others else first.subject
+        lines.append(finding_line(replace(first, subject=subject)))
+    if passed:
+        lines.append((Span("✔ ", TextStyle.OK), Span(f"{plural(len(passed), 'check')} passed", TextStyle.DIM)))
+    return lines
+
+
+def _mark_of(number: int) -> Span:
+    """Return the glyph of a run of the plan on the map of slots."""
+    return Span(_MARKS[number] if number < len(_MARKS) else "+", TextStyle.STAGED)
+
+
+def _slots_of(part: SetSpec) -> int:
+    return part.slots * part.num_pods
 
 
 def finding_line(finding: Finding) -> Line:

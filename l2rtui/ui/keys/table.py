@@ -241,6 +241,7 @@ KEYS: Final = (
     Key("history.faults", "exclamation_mark", "!", "faults", "faults", "Only the failed and the lost", _HISTORY),
     Key("history.diff", "d", "d", "diff", "diff", "How the two marked runs differ", _HISTORY),
     Key("history.repeat", "R", "R", "repeat", "repeat", "Launch again exactly as it was", _HISTORY, True),
+    Key("history.change", "e", "e", "change", "change", "Launch again with other settings", _HISTORY, True),
     Key("launch.place", "ctrl+g", "ctrl+g", "place", "", "Place it on slots, with all that was typed", _LAUNCH),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),

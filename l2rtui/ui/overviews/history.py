@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.workload import numbered
 from l2rtui.errors import L2RError
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.table import KeyContext, bindings
@@ -55,13 +58,14 @@ class HistoryScreen(Overview):
     KEY_CONTEXT = KeyContext.HISTORY
     BINDINGS = bindings(KEY_CONTEXT)
     ROW_HINTS = ("enter show", "space mark", ". , sort")
-    ROW_ACTIONS = frozenset(("diff", "repeat"))
+    ROW_ACTIONS = frozenset(("diff", "repeat", "change"))
     _subject = "the history"
 
     def __init__(self, ctx: AppContext, filter_text: str = "") -> None:
         super().__init__("History", ctx, COLUMNS, filter_text)
         self._state: object = None
         self._is_complete = False
+        self._changed_run = ""
 
     async def _load(self) -> None:
         try:
@@ -144,15 +148,39 @@ class HistoryScreen(Overview):
         if key := self._table.cursor_key:
             self._ctx.background.start(self._repeat(key), group="plan", what="launching again", is_exclusive=True)
 
-    async def _repeat(self, run_id: str) -> None:
+    def action_change(self) -> None:
+        """Ask for settings, and plan a launch as the run was with these."""
+        if key := self._table.cursor_key:
+            self._changed_run, self._asks_filter = key, False
+            self._ask("Which settings? gamma=0.9 train.num_envs=8   enter plan   esc back")
+
+    def _answered(self, text: str) -> None:
+        try:
+            changes = tuple(shlex.split(text))
+        except ValueError:
+            self._ctx.background.say("A quote is not closed.", is_error=True)
+            return
+        work = self._repeat(self._changed_run, changes)
+        self._ctx.background.start(work, group="plan", what="launching again", is_exclusive=True)
+
+    async def _repeat(self, run_id: str, changes: tuple[str, ...] = ()) -> None:
         from l2rtui.services import launcher
         from l2rtui.services.history.again import exact_launch
         from l2rtui.ui.dialogs.review import show_plan
 
         backend = self._ctx.backend
-        exact = await _read(lambda store: exact_launch(backend, store.get(run_id)))
-        prepared = await launcher.prepare_runs(backend, [exact.spec], notes=exact.notes)
-        command = self._ctx.command_line(("launch", "--like", run_id[:ID_CHARS]))
+        exact = await _read(lambda store: exact_launch(backend, store.get(run_id), changes=changes))
+        words = ["launch", "--like", run_id[:ID_CHARS]]
+        spec = exact.spec
+        if changes:  # another run: both may be there
+            runs = (await backend.snapshot()).runs.values()
+            used = {text for run in runs for text in (run.name, run.experiment)}
+            name = next(name for name in numbered(spec.name) if name not in used)
+            words += [word for change in changes for word in ("--with", change)]
+            if name != spec.name:
+                spec, words = replace(spec, name=name), [*words, "--name", name]
+        prepared = await launcher.prepare_runs(backend, [spec], notes=exact.notes)
+        command = self._ctx.command_line(words)
 
         def reviewed(launched: tuple[str, ...] | None) -> None:
             if launched:

@@ -47,6 +47,7 @@ class Overview(ListDialog[Opening | None]):
         super().__init__("overview", ctx, columns, PromptInput("filter", placeholder="name~racing"))
         self._heading = heading
         self._first_filter = filter_text
+        self._asks_filter = True
 
     def on_mount(self) -> None:
         """Apply the first filter, and update periodically."""
@@ -69,6 +70,7 @@ class Overview(ListDialog[Opening | None]):
 
     def action_filter(self) -> None:
         """Type a filter."""
+        self._asks_filter = True
         self._ask(_QUESTION, self._table.model.filter_text)
 
     def action_faults(self) -> None:
@@ -78,17 +80,28 @@ class Overview(ListDialog[Opening | None]):
     @on(Input.Changed)
     def _filter_typed(self, event: Input.Changed) -> None:
         # A field that closes is emptied, and reports that after it is hidden; the filter must then stay.
-        if self._field.display:
+        if self._field.display and self._asks_filter:
             self._table.narrow(text=event.value)
 
     @on(Input.Submitted)
-    def _filter_done(self) -> None:
+    def _filter_done(self, event: Input.Submitted) -> None:
+        text = event.value.strip()
         self._close_field()
+        if not self._asks_filter:
+            self._asks_filter = True
+            self._answered(text)
+
+    def _answered(self, text: str) -> None:
+        """Take the answer to a question other than that for a filter."""
 
     def action_close(self) -> None:
         """Clear the filter if there is one, otherwise close the dialog."""
         if not (self._field.display or self._table.model.filter_text):
             self.dismiss(None)
+            return
+        if not self._asks_filter:
+            self._asks_filter = True
+            self._close_field()
             return
         self._table.narrow(text="")
         if self._field.display:

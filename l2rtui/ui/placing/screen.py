@@ -300,7 +300,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
     @property
     def options(self) -> LaunchOptions:
-        """What was chosen, for the launch form: its slots too, once every replica has one."""
+        """Return the options for the launch form, with the slots once every replica has one."""
         editor, ledger = self.editor, self._snapshot.ledger
         if not editor.draft.seats or editor.draft.missing():
             return self._with_replicas(editor.options)

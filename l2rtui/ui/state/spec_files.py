@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import l2rtui
 from l2rtui.ui.text import plural
+from runtime.base import bounded_json
 
 if TYPE_CHECKING:
     from l2rtui.config import Settings
@@ -53,7 +53,7 @@ def facts_of(paths: Sequence[str], settings: Settings) -> dict[str, SpecFacts]:
 
 def _facts(request: LaunchRequest) -> SpecFacts:
     runs = request.runs()
-    train = json.loads(request.spec.train)
+    train = bounded_json.decode(request.spec.train)
     environment = train.get("environment", "") if isinstance(train, dict) else ""
     sets = [part for run in runs for part in run.sets]
     gpus = sum(part.gpus * part.num_pods for part in sets)

@@ -276,3 +276,16 @@ def test_what_happened_since_the_app_was_open_is_listed(history, capsys):
     assert {row["seed"] for row in rows(capsys, "--since-left")} == {1, 2, 3, 4}
     assert [row["seed"] for row in rows(capsys, "--since-left", "--last", "1")] == [4]
     assert [row["seed"] for row in rows(capsys, "race-s1", "race-s5", "--since-left")] == [1]
+
+
+def test_a_run_of_the_past_takes_settings_by_short_names(history, capsys):
+    code, _, err = run(
+        capsys, "launch", "--like", "race-s2", "--with", "image=other:1", "--inexact", "--yes", "--name", "b"
+    )
+    assert code == 0, err
+    code, _, err = run(capsys, "launch", "--like", "race-s2", "--with", "gama", "--inexact", "--yes")
+    assert code == 2
+    assert "write it as field.field=value" in err
+    code, _, err = run(capsys, "launch", "-t", "cartpole-ppo", "--with", "gamma=0.9", "--yes")
+    assert code == 2
+    assert "Name it with --like" in err

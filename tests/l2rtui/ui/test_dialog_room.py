@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.review import ReviewScreen
 from l2rtui.ui.overviews import experiments
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.table_model import RowModel
@@ -92,13 +95,13 @@ async def review_seeds(one, seeds: str) -> None:
 
 async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
     async with desk(size=SMALL, ready=False) as one:
-        await review_seeds(one, "0-3")
+        await review_seeds(one, "0-8")
         await one.until(lambda: more(one))
         assert "enter launch" in one.words()
         assert "esc back" in one.words()
         await one.press("end")
         await one.until(lambda: not more(one))
-        assert "cartpole-ppo-s3-eval-0" in one.words()
+        assert "cartpole-ppo-s8" in one.words()
         # Another width gives findings and command another number of lines.
         await one.pilot.resize_terminal(70, 24)
         await one.until(lambda: one.app.size.width == 70 and "esc back" in one.words())
@@ -106,10 +109,14 @@ async def test_the_plan_of_many_seeds_leaves_room_for_what_enter_does(desk):
 
 async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
     async with desk(demo=True, size=SMALL, ready=False) as one:
-        await review_seeds(one, "0-9")
+        await review_seeds(one, "0-1")
+        findings = tuple(Finding(Severity.WARNING, f"set{number}", f"sentence {number}") for number in range(12))
+        findings += tuple(Finding(Severity.WARNING, f"set{number}", "equal") for number in range(3))
+        prepared = replace(one.app.screen._prepared, findings=findings)
+        one.app.push_screen(ReviewScreen(one.app.ctx, prepared, "l2rtui launch"))
         await one.until(lambda: "more   tab scrolls them" in one.words())
-        last = "it fits GPU"
-        assert "cartpole-ppo-s3 and 6 more" in one.words()
+        last = "set0 and 2 more  warning: equal"
+        assert "warning: sentence 0" in one.words()
         assert last not in one.words()
         await one.press("tab")
         await one.until(lambda: "tab back to the steps" in one.words())
@@ -118,7 +125,7 @@ async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
         assert re.search(r"↑ \d+ more   tab back", one.words())
         assert "enter launch" in one.words()
         await one.press("enter")
-        await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo-s9"))
+        await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo-s1"))
 
 
 async def test_the_menu_says_how_many_entries_lie_below(desk):

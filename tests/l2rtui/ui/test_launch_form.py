@@ -134,3 +134,30 @@ async def test_the_form_of_place_mode_has_all_that_was_chosen_there(desk):
         await one.press("enter")
         await one.until(lambda: one.top == "ReviewScreen")
         assert "2 runs, 10 pods, 10 slots" in one.words()
+
+
+async def test_the_review_says_in_one_line_what_fits_and_lists_the_runs_with_their_slots(desk):
+    async with desk(size=(120, 40), ready=False) as one:
+        # 28 slots are free: nine runs of three fit, and one slot is left.
+        await one.press("L", *"cartpole-ppo", "tab", "tab", *"0-11", "enter")
+        await one.until(lambda: one.top == "ReviewScreen" and "36 slots asked, 28 free" in one.words())
+        await one.until(lambda: "12 runs, 36 pods, 36 slots" in one.words(), "what is asked, not what was placed")
+        await one.until(lambda: "9 of 12 runs fit, 3 do not" in one.words() or "start now" in one.words())
+        assert one.words().count("find no free") <= 3, "equal refusals are one line"
+        table = one.app.screen.query_one("#planned")
+        assert len(table.model.rows) == 12
+        await one.until(lambda: any("✔" in line and "passed" in line for line in one.words().splitlines()))
+        grid = one.app.screen.query_one("#map")
+        assert len(grid.ghosts) == 28
+
+
+async def test_the_review_of_a_sweep_has_the_values_of_its_trials_and_a_launch_its_steps(desk):
+    for size in ((80, 24), (120, 40)):
+        async with desk(size=size, ready=False) as one:
+            await one.press("L", *"cartpole-sweep", "enter")
+            await one.until(lambda: one.top == "ReviewScreen" and "lr 0.001, minibatch_size 1024" in one.words())
+            assert one.words().count("lr 0.0001") == 2
+            assert not one.app.screen.query_one("#steps").display
+            one.backend.broken_pods["cartpole-sweep-t1-w-0"] = "no space left on device"
+            await one.press("enter")
+            await one.until(lambda: one.app.screen.query_one("#steps").display and "✔ done" in one.words())
