@@ -237,8 +237,8 @@ def _ready_containers(pod: Document) -> str:
 
 def _ready_replicas(run: Document) -> str:
     """Return the replicas that are ready or have succeeded, and those that the spec wants, ``3/4``."""
-    wanted = sum(part["replicas"] for part in run["sets"])
-    return f"{run['ready'] + run['finished']}/{max(wanted, run['ready'] + run['finished'])}"
+    replicas = sum(part["replicas"] for part in run["sets"])
+    return f"{run['ready'] + run['finished']}/{max(replicas, run['ready'] + run['finished'])}"
 
 
 _NAMESPACE: Final = Column("NAMESPACE", "namespace", is_wide=True)

@@ -741,9 +741,9 @@ def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
 
 def _holders(slots: Iterable[Slot]) -> str:
     """Return clauses on the pods that hold these slots, and whose they are."""
-    held = [f"{slot.id} is {slot.use}{f' ({slot.owner})' if slot.owner else ''}" for slot in slots if slot.pod]
-    more = f" and {len(held) - _MAX_NAMES} more are held" if len(held) > _MAX_NAMES else ""
-    return "".join(f"; {clause}" for clause in held[:_MAX_NAMES]) + more
+    clauses = [f"{slot.id} is {slot.use}{f' ({slot.owner})' if slot.owner else ''}" for slot in slots if slot.pod]
+    more = f" and {len(clauses) - _MAX_NAMES} more are held" if len(clauses) > _MAX_NAMES else ""
+    return "".join(f"; {clause}" for clause in clauses[:_MAX_NAMES]) + more
 
 
 def _reserved(slots: Iterable[Slot]) -> str:

@@ -138,5 +138,7 @@ def _run(run: RunView) -> list[str]:
 
 def _node(node: Node) -> list[str]:
     gpus = sum(not gpu.is_cpu for gpu in node.gpus)
-    facts = fields(("cores", f"{node.cpu_cores:g}"), ("memory", format_bytes(node.memory_bytes)), ("gpus", str(gpus)))
+    facts = fields(
+        ("cores", f"{node.cpu_cores:g}"), ("memory", format_bytes(node.memory_bytes)), ("gpus", str(gpus))
+    )
     return [f"node {node.name}", *facts]

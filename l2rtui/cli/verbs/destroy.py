@@ -71,7 +71,7 @@ async def destroy_leaks(session: Session, leaks: Sequence[Leak]) -> int:
     runs: dict[str, RunView] = {}
     for leak in leaks:
         # A claim on a slot names no owner; any other object of the run does.
-        if leak.of is not None and not ((known := runs.get(leak.of.uid)) and known.owner):
+        if leak.of is not None and not ((earlier := runs.get(leak.of.uid)) and earlier.owner):
             runs[leak.of.uid] = leak.of
     others = [leak for leak in leaks if leak.of is None]
     # The next launch on its slot takes over the claim of a deleted run: whose it was does not matter.
