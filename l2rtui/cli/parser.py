@@ -152,6 +152,13 @@ def _destroy(parser: Parser) -> None:
     _yes(parser)
 
 
+def _leaks(parser: Parser) -> None:
+    parser.flag("--clean", "destroy what deleted runs left behind, with a receipt for each")
+    _grace(parser)
+    _admin(parser)
+    _yes(parser)
+
+
 def _logs(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="TARGET", help=f"pod, {_TARGETS}")
     parser.flag("--follow", "continue with new lines", short="-f")
@@ -272,7 +279,8 @@ VERBS = {
         Verb("scale", "scale_kill_exec", "change the number of replicas of a set", _scale),
         Verb("kill", "scale_kill_exec", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
-        Verb("leaks", "list", "leftover objects of deleted runs", _nothing),
+        Verb("leaks", "list", "leftover objects of deleted runs: list, remove", _leaks),
+        Verb("recover", "recover", "continue runs whose supervisor has ended, as after a reboot", _nothing),
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
         Verb("metrics", "metrics", "training progress of runs", selection.metrics),
         Verb("wait", "wait", "block until runs reach a condition, for scripts", selection.wait),
@@ -306,6 +314,7 @@ VERBS = {
         Verb("results", "volume", "results of destroyed runs on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
+        Verb("service", "service", "a unit of systemd that calls `recover` at each start", groups.service, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb(
             "explain",
@@ -335,7 +344,7 @@ CHANGING = frozenset(
             "attach",
         ),
         *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
-        *("port-forward", "history", "new"),
+        *("port-forward", "history", "new", "recover", "service"),
     )
 )
 """Verbs that change something, or have an action that does."""

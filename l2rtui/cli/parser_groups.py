@@ -46,6 +46,11 @@ def config(parser: Parser) -> None:
     parser.hint = "Settings are written in the file that `l2rtui config` names, or as L2RTUI_ variables."
 
 
+def service(parser: Parser) -> None:
+    """Add the words of ``service``."""
+    parser.option("action", choices=("install", "remove"), help="what to do")
+
+
 def template(parser: Parser) -> None:
     """Add the words of ``template``."""
     parser.option("action", choices=("ls", "show", "save", "delete"), nargs="?", default="ls", help="what to do")

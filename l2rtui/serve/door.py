@@ -8,8 +8,6 @@ descriptors are left for the owner, whose browser has the cookie.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,18 +18,8 @@ from l2rtui.serve.guard import Guard
 HEADER_SECONDS: Final = 10.0
 MOST_STRANGERS: Final = 64
 _MOST_HEADER_BYTES: Final = 32 * 1024
-_MOST_DESCRIPTORS: Final = 65_536
 LOG_SECONDS: Final = 60.0
 """Time between two lines about connections that cannot be accepted."""
-
-
-def raise_descriptor_limit() -> None:
-    """Take as many descriptors as this user may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with contextlib.suppress(OSError, ValueError):  # macOS refuses more than kern.maxfilesperproc
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class Strangers:

@@ -27,9 +27,10 @@ from textual_serve.server import Server, to_int
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import UsageError
-from l2rtui.serve.door import QuietLoop, Strangers, raise_descriptor_limit
+from l2rtui.serve.door import QuietLoop, Strangers
 from l2rtui.serve.guard import Guard
 from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
+from runtime.base import descriptors
 
 _log = logging.getLogger(__name__)
 _http_log = _log.getChild("http")
@@ -113,7 +114,7 @@ def serve(command: Sequence[str], port: int, announce: Callable[[str], None]) ->
     Raises:
         UsageError: the port cannot be bound.
     """
-    raise_descriptor_limit()
+    descriptors.raise_limit()
     listener = _bind(port)
     with listener, contextlib.redirect_stdout(_SanitizedStream(sys.stderr)):
         # `exec`: the app is a direct child, without a shell in between that would survive us.

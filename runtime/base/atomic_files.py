@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from runtime.base.descriptors import with_reserve
+
 TEMPORARY_PREFIX: Final = ".tmp-"
 """Prefix of unfinished files; the only writer of a folder may delete them."""
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -53,7 +55,8 @@ def write_atomic(
     with replacement(path, is_shared=is_shared) as temporary:
         # O_EXCL with a random name: in a folder that others may write to, a link under that name is refused.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_shared else os.O_TRUNC)
-        with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else 0o600), "wb") as file:
+        permissions = 0o666 if mode is None else 0o600
+        with os.fdopen(with_reserve(lambda: os.open(temporary, flags, permissions)), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
@@ -91,7 +94,7 @@ def copy_atomic(source: Path, target: Path, progress: ByteProgress = lambda _: N
 
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder: only then does a rename survive a power failure (fsync(2))."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = with_reserve(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
     try:
         os.fsync(descriptor)
     finally:

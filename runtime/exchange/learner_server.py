@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.descriptors import DescriptorWatch
 from runtime.base.endpoint import Endpoint
 from runtime.exchange.machines import events
 from runtime.exchange.machines.member_state import Member, SessionTerms
@@ -25,7 +26,15 @@ from runtime.exchange.machines.membership import Membership
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.protocol.framing import Buffer, decode, encode
-from runtime.exchange.protocol.messages import EvaluationReport, Get, Message, ProtocolError, RingAccepted, Segments
+from runtime.exchange.protocol.messages import (
+    EvaluationReport,
+    Get,
+    Message,
+    ProtocolError,
+    Refused,
+    RingAccepted,
+    Segments,
+)
 from runtime.exchange.protocol.segment_schema import Columns, Layout
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.exchange.traffic import Traffic, size_of
@@ -182,6 +191,7 @@ class LearnerServer:
         """Peers in the newest record that names them."""
         self._unnamed = 0
         """Number of records that may come before the next one with peers."""
+        self._descriptors = DescriptorWatch()
         self._updates = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -306,6 +316,7 @@ class LearnerServer:
                 "stale": totals.stale,
                 "inflight_transitions": self.membership.credits.inflight,
                 "evaluators": len(self.membership.members) - self.membership.workers,
+                **self._descriptors.record_fields(),
                 **self._traffic.rates(time.monotonic()),
                 **self._peer_fields(),
             }
@@ -339,22 +350,23 @@ class LearnerServer:
                 "malformed": machine.malformed,
                 "foreign": machine.foreign,
                 "strangers": self._channel.refused_keys,
+                "silent": self._silent,
                 "segments": {name: count for name, count in asdict(totals).items() if name != "transitions"},
                 "peers": [self._peer_status(member, now) for member in machine.members.values()],
             }
 
     def _peer_status(self, member: Member, now: float) -> dict[str, Any]:
-        ping, account = member.ping, member.account
+        account = member.account
         return {
             "pod": member.hello.pod,
             "role": member.hello.role,
             "incarnation": member.hello.incarnation,
             "connected_seconds": round(now - member.joined, 3),
             "heard_seconds": round(now - member.heard, 3),
-            "env_steps": ping.env_steps if ping else 0,
-            "env_steps_per_second": ping.env_steps_per_second if ping else 0.0,
-            "policy_version": ping.policy_version if ping else 0,
-            "policy_lag": self.membership.policy_version - ping.policy_version if ping else 0,
+            "env_steps": member.env_steps,
+            "env_steps_per_second": member.env_steps_per_second,
+            "policy_version": member.policy_version,
+            "policy_lag": self.membership.policy_version - member.policy_version if member.has_acted else 0,
             "outstanding": member.outstanding,
             "sent": account.sent,
             "accepted": account.accepted,
@@ -378,6 +390,7 @@ class LearnerServer:
                 with self._changed:
                     self._handle(events.Ticked(time.monotonic(), self._limiter.ceiling(self._updates)), None)
                 self._flush()
+                self._watch_connections(time.monotonic())
             self._flush()  # messages that `finish` has queued must be sent before the sockets are closed
         except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
             with self._changed:
@@ -394,7 +407,7 @@ class LearnerServer:
             return
         # Without the lock: requests for weights must not wait while the main thread samples a batch.
         if inbound.port is Port.MODEL:
-            self._answer(inbound.route, message)
+            self._answer(inbound, message)
             return
         bundle: SegmentBundle | None = None
         faulty: frozenset[int] = frozenset()
@@ -411,6 +424,8 @@ class LearnerServer:
         arrived = events.Arrived(time.monotonic(), inbound.route, message, size, faulty)
         with self._changed:
             self._handle(arrived, bundle)
+        if inbound.descriptor >= 0 and inbound.route in self.membership.members:
+            self._channel.connections[Port.DATA].admit(inbound.descriptor)
 
     def _bundle(self, route: bytes, segments: Segments, arena: memoryview | None) -> SegmentBundle | None:
         """Return the segments of a message without copying them; None if they do not have the size that it
@@ -425,14 +440,31 @@ class LearnerServer:
         assert arena is not None  # noqa: S101  (decode guarantees it for what does not go through a ring)
         return SegmentBundle.of(self._experience.layout, arena, segments.rows.columns, slot_bytes)
 
-    def _answer(self, route: bytes, message: Message) -> None:
+    def _answer(self, inbound: Inbound, message: Message) -> None:
         if isinstance(message, Get):
             answer, arena = self.policies.answer_get(message)
-            self._send(Port.MODEL, route, encode(answer, arena))
+            self._send(Port.MODEL, inbound.route, encode(answer, arena))
+            if not isinstance(answer, Refused):
+                self._channel.connections[Port.MODEL].admit(inbound.descriptor)
             return
         with self._changed:
             error = ProtocolError("the model socket accepts only requests for weights")
-            self._handle(events.MalformedMessage(route, error), None)
+            self._handle(events.MalformedMessage(inbound.route, error), None)
+
+    def _watch_connections(self, now: float) -> None:
+        """Close connections that do not join, and say if file descriptors become scarce."""
+        scarcity, silent = self._descriptors, self._silent
+        if scarcity.is_due(now) and scarcity.measure(now):
+            used, limit = scarcity.usage
+            self._say(
+                f"{used} of {limit} file descriptors are in use, {silent} by connections that have not joined the "
+                "run and are closed soon; raise the limit (ulimit -n), or find the programs that connect"
+            )
+        self._channel.close_silent(now, is_scarce=scarcity.is_scarce)
+
+    @property
+    def _silent(self) -> int:
+        return sum(len(connections.silent) for connections in self._channel.connections.values())
 
     def _handle(self, event: events.Event, bundle: SegmentBundle | None) -> None:
         """Execute the machine's instructions; the caller holds the lock.

@@ -130,6 +130,8 @@ class RunUnderTest:
         self.endpoint = f"ipc://{folder}/x"
         self.settings = dict(TINY)
         self.started: list[Started] = []
+        self.prefix: list[str] = []
+        """Command that starts the processes, for example with other limits."""
 
     def start(self, role: str, index: int = 0, *options: str, **variables: str) -> Started:
         pod = f"{role[0]}-{index}"
@@ -149,7 +151,7 @@ class RunUnderTest:
         log = self.folder / f"{pod}.{len(self.started)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runtime", role, *options],
+                [*self.prefix, sys.executable, "-m", "runtime", role, *options],
                 env=environ,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Help screen: all keys by context, from the key table, and a search in them by name, text and synonym."""
+"""Help screen: all keys by context and the page of docs/ for each; a search by name, text and synonym."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ GREYED: Final = (KeyContext.CLUSTER, KeyContext.SIMULATOR, KeyContext.VOLUME, Ke
 
 COMMANDS_HEADING: Final = "Commands, after :"
 FILTERS_HEADING: Final = "Filters"
+PAGES: Final = {
+    KeyContext.CLUSTER: "screen.md",
+    KeyContext.GRID: "screen.md#the-slot-grid",
+    KeyContext.TABLE: "screen.md",
+    KeyContext.LOG: "screen.md#logs",
+    KeyContext.CHARTS: "screen.md#charts",
+    KeyContext.PLACEMENT: "guides/reserve-and-share.md",
+    KeyContext.SIMULATOR: "guides/simulators.md",
+    KeyContext.VOLUME: "guides/data.md",
+    KeyContext.IMAGE: "guides/images.md",
+    KeyContext.ARTIFACT: "guides/evaluate-film-export.md",
+    KeyContext.EXPERIMENT: "guides/seeds-curves-report.md",
+    KeyContext.OWNER: "guides/reserve-and-share.md",
+    KeyContext.HISTORY: "guides/resume-and-reproduce.md",
+    KeyContext.LAUNCH: "commands.md",
+    KeyContext.DIALOG: "keys.md",
+    KeyContext.TEXT: "keys.md",
+    KeyContext.APP: "index.md",
+    COMMANDS_HEADING: "keys.md#commands",
+    FILTERS_HEADING: "commands.md#choose",
+}
+"""The page of docs/ that the help names under each heading."""
 
 
 class HelpScreen(DetailScreen):
@@ -55,9 +77,9 @@ class HelpScreen(DetailScreen):
         """Title, field for the search, and text."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            yield Input(
-                id="search", placeholder="type to search: restart, curve, port, yaml", select_on_focus=False
-            )
+            field = Input(id="search", placeholder="type to search: restart, curve, port", select_on_focus=False)
+            field.cursor_blink = False  # nothing else moves in a text that is read
+            yield field
             with DialogBody(id="body", classes=REST):
                 yield Static(id="lines")
 
@@ -73,7 +95,10 @@ class HelpScreen(DetailScreen):
             self.query_one("#body").scroll_to(y=rows.index(self._start), animate=False, force=True)
 
     @on(Input.Changed)
-    def _searched(self, event: Input.Changed) -> None:
+    async def _searched(self, event: Input.Changed) -> None:
+        if event.value == ":":  # as in the other texts, whose letters have no field
+            await self.action_command_line()
+            return
         self._lines = tuple(help_lines(self._keys, self._may, event.value))
         self._break_lines()
         self.query_one("#body").scroll_to(y=0, animate=False, force=True)
@@ -81,6 +106,13 @@ class HelpScreen(DetailScreen):
     def action_scroll_text(self, how: str) -> None:
         """Scroll the text by a line or a page."""
         getattr(self.query_one("#body"), how)(animate=False)
+
+
+def _heading(text: str, *, is_first: bool = False) -> list[Line]:
+    return [
+        (Span(f"{'' if is_first else chr(10)}{text}", TextStyle.ACCENT),),
+        *([(Span(f"  docs/{PAGES[text]}", TextStyle.DIM),)] if text in PAGES else ()),
+    ]
 
 
 def help_lines(keys: KeyTable, may: Callable[[str], str], words: str = "") -> list[Line]:
@@ -116,5 +148,5 @@ def help_lines(keys: KeyTable, may: Callable[[str], str], words: str = "") -> li
     rows: list[Line] = []
     for heading, lines in parts:
         if lines or not words:
-            rows += [(Span(f"{chr(10) if rows else ''}{heading}", TextStyle.ACCENT),), *lines]
+            rows += [*_heading(heading, is_first=not rows), *lines]
     return rows or [(Span(f"No key or command says {words!r}: try another word for it.", TextStyle.DIM),)]

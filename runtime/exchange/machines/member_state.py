@@ -23,6 +23,9 @@ It must keep both ends busy until the other is scheduled again. Measured: half o
 throughput, a quarter of it a fifth.
 """
 
+RATE_SECONDS: Final = 1.0
+"""Shortest time over which the rate of a worker's steps is counted."""
+
 
 def window_of(segment_bytes: int) -> int:
     """Return how many segments of `segment_bytes` one worker may have in flight."""
@@ -103,7 +106,9 @@ class Member:
     Attributes:
         moved: When its step counter changed, a segment arrived, or it had no credit to use.
         limit: Highest sequence number that it may send.
-        ping: The latest one.
+        env_steps: Steps of its process; between two pings, only those whose segments have arrived.
+        policy_version: Newest policy with which it is known to act.
+        pinged_steps: Value of `env_steps` in the latest ping; None before the first.
         last_ack: Latest acknowledgement; None if one must be sent even if nothing has changed.
         noted_misfit: Value of the account's `misfit` when it was last logged.
         shadowed: Time since which an older process of the same pod has been trying to join.
@@ -117,12 +122,38 @@ class Member:
     heard: float
     moved: float
     limit: int
-    ping: Ping | None = None
+    env_steps: int = 0
+    env_steps_per_second: float = 0.0
+    policy_version: int = 0
+    pinged_steps: int | None = None
+    rated: tuple[float, int] = (0.0, 0)
+    """Time and `env_steps` from which the rate is counted."""
     rejoin_requested: float = float("-inf")
     last_ack: Ack | None = None
     noted_misfit: int = 0
     shadowed: float | None = None
     waits: bool = False
+
+    def pinged(self, now: float, ping: Ping) -> None:
+        """Note what the peer says about itself."""
+        self.env_steps = self.pinged_steps = ping.env_steps
+        self.env_steps_per_second, self.policy_version = ping.env_steps_per_second, ping.policy_version
+        self.rated = now, ping.env_steps
+
+    def collected(self, now: float, transitions: int, policy_version: int) -> None:
+        """Note the arrival of segments. A peer that sends some each second sends no pings."""
+        self.moved = now
+        self.env_steps += transitions
+        self.policy_version = max(self.policy_version, policy_version)
+        since, env_steps = self.rated
+        if now - since >= RATE_SECONDS:
+            self.env_steps_per_second = (self.env_steps - env_steps) / (now - max(since, self.joined))
+            self.rated = now, self.env_steps
+
+    @property
+    def has_acted(self) -> bool:
+        """True once the peer has said with which policy it acts."""
+        return self.pinged_steps is not None or self.env_steps > 0
 
     @property
     def outstanding(self) -> int:

@@ -10,13 +10,18 @@ Invariants, for every incarnation of every worker:
 Credit is absolute: a worker may send up to sequence number `limit`. A peer that is unknown in this epoch, because
 the learner restarted or dropped it, receives a `RejoinRequest` and sends Hello again.
 
-The work for one segment does not grow with the number of peers: `runtime.exchange.machines.flow_control` grants
-credit from a queue, and acknowledgements are gathered until the next tick.
+The work for one event does not grow with the number of peers. `runtime.exchange.machines.flow_control` grants
+credit from a queue, acknowledgements are gathered until the next tick, pods are indexed by name, and leases wait in
+a heap. A new policy or checkpoint is announced to a bounded number of peers in turn. The others learn of it by
+acknowledgements that are due anyway.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import operator
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,8 +33,10 @@ from runtime.exchange.machines.member_state import Member, SessionTerms
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.protocol import messages
 
-LEASE_CHECK_SECONDS: Final = 0.25
-"""Shortest time between two checks of all leases, since each visits every member."""
+MOST_ANNOUNCED: Final = 128
+"""Maximum number of peers to which a new policy or checkpoint is announced. In a larger run the others learn of it
+within a second: each sends segments or a ping that often, and the answer names it.
+"""
 _MemberMessage = messages.Segments | messages.RingOffer | messages.Ping | messages.Bye | messages.EvaluationReport
 """Messages that only a member may send."""
 
@@ -40,7 +47,7 @@ class Membership:
 
     Attributes:
         accounts: The only part that is saved in checkpoints; everything else is rebuilt from the peers' Hellos.
-        members: Connected peers by route.
+        members: Connected peers by route; the first is the next to which something is announced.
         malformed: Number of messages that could not be decoded or that peers may not send.
         foreign: Number of messages from routes of non-members, or of another epoch.
         departed: Pods that said goodbye and have not returned.
@@ -51,7 +58,7 @@ class Membership:
     terms: SessionTerms
     accounts: Accounts = field(default_factory=Accounts)
     policy_version: int = 0
-    members: dict[bytes, Member] = field(default_factory=dict)
+    members: OrderedDict[bytes, Member] = field(default_factory=OrderedDict)
     malformed: int = 0
     foreign: int = 0
     departed: set[str] = field(default_factory=set)
@@ -60,7 +67,12 @@ class Membership:
     credits: CreditQueue = field(init=False)
     _finished: str | None = None
     _ticked: float | None = None
-    _leases_checked: float = float("-inf")
+    _by_pod: dict[str, Member] = field(default_factory=dict)
+    _leases: list[tuple[float, int, Member]] = field(default_factory=list)
+    """Heap with an entry for each member: a time at which its lease may have ended, and a number that breaks ties.
+    An entry may be out of date: the member may have been heard since, or have left.
+    """
+    _serials: Iterator[int] = field(default_factory=itertools.count)
     _dirty: dict[bytes, None] = field(default_factory=dict)
     """Routes that may need an acknowledgement at the next tick; a dict because it is an ordered set."""
 
@@ -81,10 +93,10 @@ class Membership:
                 return self._tick(event)
             case events.Published():
                 self.policy_version = event.policy_version
-                self._dirty = dict.fromkeys(self.members)
+                self._announce()
             case events.Saved():
                 self.accounts.durable = dict(event.last_seqs)
-                self._dirty = dict.fromkeys(self.members)
+                self._announce()
             case events.Collected():
                 self.accounts.settle_own(event.transitions)
                 self.env_steps += event.transitions
@@ -93,8 +105,7 @@ class Membership:
                 if isinstance(event.error, messages.ForeignVersionError):
                     return [_refused(event.route, messages.RefusalCode.PROTOCOL, str(event.error))]
             case events.Finished():
-                self._finished = event.reason
-                return [events.Send(route, messages.Done(self.terms.epoch, event.reason)) for route in self.members]
+                return self._finish(event.reason)
         return []
 
     def _arrived(self, event: events.Arrived) -> Iterable[events.Instruction]:
@@ -133,8 +144,7 @@ class Membership:
             yield _refused(route, *refusal)
             yield events.Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
             return
-        # Linear in the number of members, but Hellos are rare, and an index by pod would be more state to maintain.
-        twin = next((member for member in self.members.values() if member.hello.pod == hello.pod), None)
+        twin = self._by_pod.get(hello.pod)
         if twin is not None and twin.hello.incarnation > hello.incarnation:
             yield from self._shadow(now, route, twin)
             return
@@ -148,7 +158,9 @@ class Membership:
         if route in self.members:  # the same routing id with another pod name
             yield from self._drop_member(self.members[route])
         member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
-        self.members[route] = member
+        self.members[route] = self._by_pod[hello.pod] = member
+        self.accounts.active.add(account.name)
+        self._watch_lease(member)
         self.departed.discard(hello.pod)
         self.workers += member.is_worker
         self.credits.queue(member)
@@ -187,7 +199,8 @@ class Membership:
 
     def _drop_member(self, member: Member) -> Iterator[events.Instruction]:
         """Forget a member and return its unused credit to the others."""
-        del self.members[member.route]
+        del self.members[member.route], self._by_pod[member.hello.pod]
+        self.accounts.active.discard(member.account.name)
         self.workers -= member.is_worker
         self._dirty.pop(member.route, None)
         self.credits.give_back(member, member.outstanding)
@@ -215,6 +228,7 @@ class Membership:
     ) -> Iterator[events.Instruction]:
         """Process every segment of a message; adjacent accepted ones are stored by one instruction."""
         account, last = member.account, message.seq + len(message.rows) - 1
+        before = account.transitions
         columns = message.rows.columns
         transitions = sum(columns.transitions)
         expected = self.terms.transition_bytes * transitions + self.terms.tail_bytes * sum(columns.tail)
@@ -226,8 +240,9 @@ class Membership:
             account.last_seq = last
             yield events.Keep(member.hello.pod, message.seq, message.rows, 0)
         else:
+            member.last_ack = None  # answered even if nothing is settled: it replaces a ping
             yield from self._settle_each(member, message, event, fits=fits)
-        member.moved = event.now
+        member.collected(event.now, account.transitions - before, columns.policy_version_max[-1])
         self.credits.queue(member)
         self._dirty[member.route] = None
 
@@ -310,9 +325,9 @@ class Membership:
 
     def _ping(self, now: float, member: Member, ping: messages.Ping) -> Iterator[events.Instruction]:
         # Without credit a worker cannot step, so an unchanged counter does not mean that it hangs.
-        if member.ping is None or ping.env_steps != member.ping.env_steps or not member.outstanding:
+        if ping.env_steps != member.pinged_steps or not member.outstanding:
             member.moved = now
-        member.ping = ping
+        member.pinged(now, ping)
         member.account.raise_sent(ping.sent)
         if ping.sent > member.account.last_seq:
             # ZeroMQ delivers in order, so segments sent before the ping were lost with a broken connection.
@@ -334,23 +349,45 @@ class Membership:
             for member in self.members.values():
                 member.heard = member.moved = now
         self._ticked = now
-        if now - self._leases_checked < LEASE_CHECK_SECONDS:
-            return
-        self._leases_checked = now
-        for member in list(self.members.values()):
-            silent = now - member.heard > terms.lease_seconds
-            hung = member.is_worker and now - member.moved > terms.hang_seconds
-            if silent or hung:
-                yield from self._drop_member(member)
-                reason = f"its steps stood still for {terms.hang_seconds:g} s"
-                if silent:
-                    reason = f"it said nothing for {terms.lease_seconds:g} s"
-                yield events.Note(f"{_label(member)} was given up: {reason}; {self._count()}")
+        while self._leases and self._leases[0][0] < now:
+            _, _, member = heapq.heappop(self._leases)
+            if self.members.get(member.route) is not member:
+                continue
+            if self._lease_end(member) >= now:
+                self._watch_lease(member)
+                continue
+            yield from self._drop_member(member)
+            reason = f"its steps stood still for {terms.hang_seconds:g} s"
+            if now - member.heard > terms.lease_seconds:
+                reason = f"it said nothing for {terms.lease_seconds:g} s"
+            yield events.Note(f"{_label(member)} was given up: {reason}; {self._count()}")
+
+    def _watch_lease(self, member: Member) -> None:
+        heapq.heappush(self._leases, (self._lease_end(member), next(self._serials), member))
+
+    def _lease_end(self, member: Member) -> float:
+        silent = member.heard + self.terms.lease_seconds
+        return min(silent, member.moved + self.terms.hang_seconds) if member.is_worker else silent
 
     def _grant(self) -> None:
         """Grant credit unless the run is finished; the next tick announces it."""
         if self._finished is None:
             self._dirty.update(dict.fromkeys(self.credits.grant(self.members, self.workers, self.env_steps)))
+
+    def _announce(self) -> None:
+        """Mark the next members to receive the newest policy version and durable segment with the next tick."""
+        for _ in range(min(MOST_ANNOUNCED, len(self.members))):
+            route = next(iter(self.members))
+            self.members.move_to_end(route)
+            self._dirty[route] = None
+
+    def _finish(self, reason: str) -> Iterator[events.Instruction]:
+        """Tell all members of the last policy, which they may still fetch, and of the end."""
+        self._finished = reason
+        self._dirty = dict.fromkeys(self.members)
+        yield from self._acknowledge()
+        for route in self.members:
+            yield events.Send(route, messages.Done(self.terms.epoch, reason))
 
     def _acknowledge(self) -> Iterator[events.Instruction]:
         dirty, self._dirty = self._dirty, {}

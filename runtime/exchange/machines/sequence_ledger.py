@@ -82,11 +82,15 @@ class Accounts:
     Attributes:
         closed: Sum of the oldest accounts, which are no longer stored separately.
         durable: Last sequence number of each account in a durable checkpoint.
+        active: Names of the connected workers' accounts, which stay separate however many they are.
+        awaited: Names of those that were connected when the checkpoint was written, likewise.
     """
 
     by_name: dict[str, Account] = field(default_factory=dict)
     closed: Account = field(default_factory=lambda: Account(""))
     durable: dict[str, int] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+    awaited: frozenset[str] = frozenset()
 
     def open(self, pod: str, incarnation: int) -> Account:
         """Return the account of this incarnation, creating it if necessary, and mark it as most recently used."""
@@ -95,8 +99,11 @@ class Accounts:
         self.by_name[name] = (
             account  # at the end: a dict iterates in order of insertion, so the first is the oldest
         )
-        while len(self.by_name) > MAX_OPEN_ACCOUNTS:
+        while len(self.by_name) > MAX_OPEN_ACCOUNTS + len(self.active) + len(self.awaited):
             oldest = self.by_name.pop(next(iter(self.by_name)))
+            if oldest.name in self.active or oldest.name in self.awaited:
+                self.by_name[oldest.name] = oldest
+                continue
             self.durable.pop(oldest.name, None)
             oldest.lose_before(oldest.sent + 1)  # its worker ended long ago, so missing segments never come
             _add(self.closed, oldest)
@@ -131,7 +138,8 @@ class Accounts:
 
     def state(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
-        return {"accounts": [asdict(account) for account in self.by_name.values()], "closed": asdict(self.closed)}
+        accounts = [asdict(account) for account in self.by_name.values()]
+        return {"accounts": accounts, "closed": asdict(self.closed), "active": sorted(self.active)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Accounts:
@@ -141,7 +149,8 @@ class Accounts:
             closed = Account(**state["closed"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state of accounts: {error}") from error
-        accounts = cls({account.name: account for account in open_accounts}, closed)
+        awaited = frozenset(state.get("active", ()))  # earlier versions did not save it
+        accounts = cls({account.name: account for account in open_accounts}, closed, awaited=awaited)
         accounts.durable = accounts.last_seqs()
         return accounts
 

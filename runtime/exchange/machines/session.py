@@ -144,7 +144,9 @@ class PeerSession:
             self._ring_sent = True
             outgoing.append(Outgoing(dataclasses.replace(self._ring, epoch=self.epoch)))
         # The ping comes last: its `sent` then includes the segments above, which the learner has seen by then.
-        outgoing += self._bundles(may_wait=self._may_wait_for_more(now))
+        if bundles := self._bundles(may_wait=self._may_wait_for_more(now)):
+            outgoing += bundles
+            self._ping_at = now  # segments are answered too, and say that this peer makes progress
         if now - self._ping_at >= self.config.ping_seconds:
             self._ping_at = now
             ping = messages.Ping(self.epoch, self._sent, env_steps, own_version, env_steps_per_second)

@@ -16,6 +16,7 @@ import contextlib
 import math
 import os
 import sys
+import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +26,7 @@ import zmq
 
 from runtime.base.endpoint import Endpoint, EndpointError
 from runtime.exchange.protocol.framing import HEADER_LIMIT, Buffer
+from runtime.exchange.transport.connections import PRESSED_SECONDS, SILENT_SECONDS, Connections
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
 from runtime.exchange.transport.handshakes import HANDSHAKE_EVENTS, HANDSHAKE_MS, HandshakeFailures, event_of
 from runtime.exchange.transport.shared_memory import keep_freed
@@ -36,7 +38,7 @@ HEARTBEAT_TIMEOUT_MS: Final = 5_000
 BACKLOG: Final = 256
 """Pending connections of a listening socket, see listen(2)."""
 MAX_SOCKETS: Final = 4_096
-"""Maximum number of connections of a learner, including unauthenticated ones."""
+"""Maximum number of ZeroMQ sockets of a process; it does not bound connections."""
 IO_THREADS: Final = 4
 """Maximum number of threads in which a learner decrypts; each serves some of the connections, at about 1.4 GB/s."""
 # Plain integers: looking up a member of pyzmq's enumerations costs more than the call itself.
@@ -64,6 +66,8 @@ class Inbound:
     port: Port
     route: bytes
     frames: list[Buffer]
+    descriptor: int = -1
+    """Connection that the learner has not admitted yet; -1 otherwise."""
 
 
 class _Channel:
@@ -98,20 +102,30 @@ class _Channel:
         ports = [port for port, socket in self._sockets.items() if socket in ready]
         return [inbound for port in ports for inbound in self._received(port, most=64)]
 
+    def _names_connections(self, _port: Port) -> bool:
+        """Return true if messages of this port must tell through which connection they came."""
+        return False
+
     def _received(self, port: Port, *, most: int) -> Iterator[Inbound]:
         """Yield received messages of `port`, at most `most` so that the other port is served too."""
         socket, is_routed, route = self._sockets[port], self._kind == zmq.ROUTER, b""
+        is_named = self._names_connections(port)
         for _ in range(most):
             try:
                 if is_routed:
                     route = socket.recv(_NOBLOCK)
                 # After a route this never blocks: libzmq delivers all parts of a message together.
-                frames: list[Buffer] = [socket.recv(_NOBLOCK)]
+                if is_named:
+                    frame = socket.recv(_NOBLOCK, copy=False)
+                    header, descriptor = frame.bytes, int(frame.get(zmq.SRCFD))
+                else:
+                    header, descriptor = socket.recv(_NOBLOCK), -1
             except zmq.Again:
                 return
+            frames: list[Buffer] = [header]
             while socket.get(_RCVMORE):
                 frames.append(socket.recv(_NOBLOCK, copy=False).buffer)
-            yield Inbound(port, route, frames)
+            yield Inbound(port, route, frames, descriptor)
             if not int(socket.get(_EVENTS)) & _POLLIN:  # cheaper than zmq.Again
                 return
 
@@ -149,6 +163,9 @@ class LearnerChannel(_Channel):
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
+        self.connections = {port: Connections(socket) for port, socket in self._sockets.items()}
+        for connections in self.connections.values():
+            self._poller.register(connections.monitor, zmq.POLLIN)
         self._zap = None if keys is None else ZapAuthenticator(self._context, keys)
         if self._zap is not None:
             self._poller.register(self._zap.socket, zmq.POLLIN)
@@ -178,7 +195,22 @@ class LearnerChannel(_Channel):
                 os.read(self._wake_read, 4096)
         if self._zap is not None and self._zap.socket in ready:
             self._zap.answer_requests()
+        for connections in self.connections.values():
+            if connections.monitor in ready:
+                connections.update(time.monotonic())
         return self._inbound(ready)
+
+    def _names_connections(self, port: Port) -> bool:
+        return bool(self.connections[port].silent)
+
+    def close_silent(self, now: float, *, is_scarce: bool) -> None:
+        """Close connections that do not join; those for weights only if descriptors are scarce.
+
+        A worker asks for weights only when there are newer ones, and earlier versions of it not before.
+        """
+        self.connections[Port.DATA].close_silent(now, PRESSED_SECONDS if is_scarce else SILENT_SECONDS)
+        if is_scarce:
+            self.connections[Port.MODEL].close_silent(now, PRESSED_SECONDS)
 
     def wake(self) -> None:
         """End a `poll` of the owning thread. The only method that any thread may call."""
@@ -199,6 +231,8 @@ class LearnerChannel(_Channel):
         """Close the sockets and the wake-up pipe."""
         if self._zap is not None:
             self._zap.close()
+        for connections in self.connections.values():
+            connections.close()
         super().close()
         os.close(self._wake_read)
         os.close(self._wake_write)

@@ -61,6 +61,9 @@ class Algorithm(ABC):
     def update(self, batch: Any, /) -> Stats:
         """Learn from one batch (replay, rollouts or gradients, as the algorithm needs)."""
 
+    def on_evaluation(self, figures: Mapping[str, Any]) -> None:  # noqa: B027  (nothing to do by default)
+        """Take note of an evaluation, the fields of its record by name; called between two updates."""
+
     @abstractmethod
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, (shape.size,)."""

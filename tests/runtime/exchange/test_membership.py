@@ -26,7 +26,7 @@ from runtime.exchange.machines.events import (
     Ticked,
 )
 from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.membership import Membership
+from runtime.exchange.machines.membership import MOST_ANNOUNCED, Membership
 from runtime.exchange.machines.sequence_ledger import MAX_OPEN_ACCOUNTS, Accounts
 from runtime.exchange.protocol.messages import (
     BUNDLE_BYTES,
@@ -49,6 +49,7 @@ from runtime.exchange.protocol.messages import (
     Trajectory,
     Welcome,
 )
+from tests.bench.exchange.members import costs
 
 TERMS = SessionTerms(
     run="r",
@@ -537,6 +538,79 @@ def test_accounts_are_bounded_and_their_sums_are_kept() -> None:
         accounts.open("w", incarnation).accepted = 1
     assert len(accounts.by_name) == MAX_OPEN_ACCOUNTS
     assert accounts.totals.accepted == MAX_OPEN_ACCOUNTS + 10
+
+
+def test_the_accounts_of_connected_workers_stay_separate_however_many_they_are() -> None:
+    count = MAX_OPEN_ACCOUNTS + 100
+    terms = replace(TERMS, inflight_transitions=10**6, window=1)
+    membership = machine(terms, ceiling=10**6)
+    for number in range(count):
+        route = b"%d" % number
+        membership.handle(Arrived(0.0, route, replace(HELLO, pod=f"w-{number}")))
+    for route in list(membership.members):
+        membership.handle(Arrived(0.0, route, segment(1), 80))
+    assert membership.accounts.totals.accepted == count
+    assert len(membership.accounts.last_seqs()) == count
+    resumed = machine(replace(terms, epoch=6), accounts=Accounts.from_state(membership.accounts.state()))
+    arrive(resumed, replace(HELLO, pod="another"))
+    (welcome,) = sent(arrive(resumed, replace(HELLO, pod="w-0"), route=b"b"), Welcome)
+    assert welcome.last_seq == 1, "nothing of it is taken twice"
+    for number in range(count):
+        membership.handle(Arrived(0.0, b"%d" % number, Bye(5, 1, "SIGTERM")))
+    arrive(membership, replace(HELLO, pod="another"))
+    assert len(membership.accounts.by_name) == MAX_OPEN_ACCOUNTS
+    assert membership.accounts.totals.accepted == count
+
+
+def test_a_publish_is_announced_to_some_members_in_turn_and_the_others_hear_of_it_with_the_next_answer() -> None:
+    count = 2 * MOST_ANNOUNCED + 10
+    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=10**6)
+    for number in range(count):
+        membership.handle(Arrived(0.0, b"%d" % number, replace(HELLO, pod=f"w-{number}")))
+    tick(membership)
+    told: set[bytes] = set()
+    for version in (1, 2, 3):
+        membership.handle(Published(version))
+        sends = [instruction for instruction in tick(membership) if isinstance(instruction, Send)]
+        assert [send.message.policy_version for send in sends if isinstance(send.message, Ack)] == (
+            [version] * MOST_ANNOUNCED
+        )
+        told |= {send.route for send in sends}
+    assert told == set(membership.members)
+    for number in range(count):
+        (ack,) = sent(arrive(membership, Ping(5, 0, 0, 0, 0.0), 0.5, b"%d" % number), Ack)
+        assert ack.policy_version == 3
+    last = membership.handle(Finished("enough"))
+    assert len(sent(last, Done)) == count
+
+
+def test_the_end_comes_with_the_version_of_the_last_policy() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    membership.handle(Published(9))
+    ack, done = [send.message for send in membership.handle(Finished("enough")) if isinstance(send, Send)]
+    assert isinstance(ack, Ack)
+    assert ack.policy_version == 9
+    assert done == Done(5, "enough")
+
+
+def test_the_steps_of_a_worker_without_pings_are_known_from_its_segments() -> None:
+    membership = machine(replace(TERMS, window=40))
+    arrive(membership, HELLO)
+    for seq in range(1, 21):
+        arrive(membership, segment(seq), now=seq / 4)
+    member = membership.members[b"a"]
+    assert member.env_steps == 20 * 8
+    assert member.env_steps_per_second == pytest.approx(32.0)
+    assert sent(arrive(membership, segment(20), now=5.1), Ack), "a repeated segment is answered too: it is no ping"
+    assert member.env_steps == 20 * 8
+
+
+@pytest.mark.slow
+def test_the_books_of_ten_thousand_members_cost_about_as_much_as_those_of_a_hundred() -> None:
+    few, many = costs(100), costs(10_000)
+    assert many.publish + many.pings <= 5 * (few.publish + few.pings)
+    assert many.hellos <= 400 * few.hellos, "each joins at the same cost"
 
 
 def test_a_state_that_is_none_is_refused() -> None:

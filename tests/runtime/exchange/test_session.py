@@ -70,6 +70,19 @@ def test_it_says_hello_once_a_second_until_it_is_welcomed() -> None:
     assert [type(message) for message in out(session, 1.1)] == [Ping]
 
 
+def test_it_pings_only_after_a_second_without_segments() -> None:
+    session = joined(limit=100)
+    sent = []
+    for tenth in range(1, 31):
+        if tenth % 5 == 0:
+            session.queue_segment(SEGMENT, arena())
+        sent += [type(message) for message in out(session, tenth / 10)]
+        session.receive(tenth / 10, Ack(5, session.offered, 0, 100, 1))
+    assert sent == [Ping] + [Segments] * 6
+    assert [type(message) for message in out(session, 3.9)] == []
+    assert [type(message) for message in out(session, 4.0)] == [Ping]
+
+
 def test_it_says_once_that_the_learner_is_away() -> None:
     session = joined()
     for second in range(1, 60):

@@ -64,6 +64,35 @@ def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 60
         peer.poll(0.02)
 
 
+def test_a_connection_that_does_not_join_is_closed_and_an_admitted_one_stays(
+    where: endpoint.Endpoint, opened: ExitStack
+) -> None:
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    member, silent = (opened.enter_context(PeerChannel(where, name, 1000)) for name in (b"w-0", b"w-1"))
+    for peer in (member, silent):
+        send(peer, Port.DATA, [b"hello"])
+    by_route = {inbound.route: inbound.descriptor for inbound in receive(learner, 2)}
+    waiting = learner.connections[Port.DATA].silent
+    assert set(by_route.values()) == set(waiting)
+    learner.connections[Port.DATA].admit(by_route[b"w-0"])
+    now = time.monotonic()
+    learner.close_silent(now + 5.0, is_scarce=False)
+    assert list(waiting) == [by_route[b"w-1"]]
+    learner.close_silent(now + 11.0, is_scarce=False)
+    assert not waiting
+    deadline = now + 60.0
+    while not waiting:  # libzmq connects again at once, and the new connection is watched, too
+        assert time.monotonic() < deadline, "the silent one was not closed"
+        learner.poll(0.05)
+        silent.poll(0.0)
+    send(member, Port.DATA, [b"ping"])
+    assert receive(learner)[-1].route == b"w-0"
+    assert by_route[b"w-0"] not in waiting
+    assert learner.connections[Port.MODEL].silent, "a member needs weights only when there are newer ones"
+    learner.close_silent(now + 120.0, is_scarce=True)
+    assert not learner.connections[Port.MODEL].silent
+
+
 def test_messages_go_both_ways_on_both_ports(where: endpoint.Endpoint, opened: ExitStack) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
