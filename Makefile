@@ -2,11 +2,17 @@
 #   make run     the app on this machine, no cluster needed
 #   make test    the quick tests: those that start no other process
 #   make quick   those of them that import what you changed
-# Variables: PYTHON=python3.12 picks another interpreter; PIP_ARGS adds options to every pip call,
-# for example an index that serves CPU builds of torch.
+# Variables: PYTHON=python3.12 picks another interpreter; PIP_ARGS adds options to every pip call, for example an index.
+# TORCH_ARGS are those of torch: on Linux without NVIDIA's driver, PyTorch's index of CPU builds; TORCH_ARGS= takes the
+# build of the usual index.
 
 PYTHON ?= python3
 PIP_ARGS ?=
+CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu
+HAS_CUDA := $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg)
+# Whoever names an index of packages, here or in pip's own variables and files, chooses torch's build by it.
+HAS_INDEX = $(PIP_ARGS)$(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(shell $(BIN)/python -m pip config list 2>/dev/null | grep -i index)
+TORCH_ARGS ?= $(if $(filter Linux,$(shell uname -s)),$(if $(HAS_CUDA)$(HAS_INDEX),,$(CPU_TORCH)))
 # Workers of the tests. Those that compute get one a core; those of processes mostly wait and get two. Each takes 1 GB
 # and imports all tests, so never more than eight.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -33,7 +39,7 @@ GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
-  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves docs dist sbom wheel lock rbac clean
+  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves docs dist release sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,9 +51,16 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/runtime: requirements/runtime.txt requirements/torch.txt pyproject.toml | $(VENV)/made
-	@echo "installing the app and the runtime (torch is the large one: a minute or two)" >&2
+	@echo "installing the app and the runtime" >&2
 	@$(PIP) -r requirements/runtime.txt | $(SHOWN)
-	@$(PIP) -r requirements/torch.txt | $(SHOWN)
+	@case "$(TORCH_ARGS)$(HAS_CUDA)" in \
+	  *whl/cpu*) echo "installing torch for the CPU (no NVIDIA driver here): 0.2 GB to fetch, 0.7 GB on disk" >&2;; \
+	  /*) echo "installing torch for CUDA: about 3 GB to fetch, 7 GB on disk" >&2;; \
+	  *) echo "installing torch: 0.2 GB for the CPU, about 3 GB for CUDA, as the index has it" >&2;; \
+	esac
+	@if [ -t 2 ]; then $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_ARGS) $(TORCH_ARGS) \
+	    -r requirements/torch.txt >&2; \
+	  else $(PIP) $(TORCH_ARGS) -r requirements/torch.txt | $(SHOWN); fi
 	@$(PIP) --quiet --no-deps -e .
 	@touch $@
 
@@ -168,10 +181,24 @@ dist:  ## build dist/l2rtui: one file that runs without root, pip and network (L
 	@build/dist/bin/python docker/onefile/build.py --requirements requirements/serve.txt --out dist/l2rtui
 	@build/dist/bin/python docker/sbom.py --requirements requirements/serve.txt --out dist/l2rtui.cdx.json
 
+# Images need a Docker Engine; without one the rest is built and checked, and a line says what is not.
+release: wheel dist  ## build wheel, source archive, one file, images and SBOMs, and check them in empty environments
+	@$(BIN)/python docker/sbom.py --requirements requirements/app.txt --out dist/l2rtui-wheel.cdx.json
+	@version=$$($(BIN)/python -c 'import l2rtui; print(l2rtui.__version__)'); \
+	  if [ "$$(git describe --tags --exact-match 2>/dev/null)" != "v$$version" ]; then \
+	    echo "a trial: no tag v$$version is at this commit" >&2; fi; \
+	  if [ -n "$$(git status --porcelain)" ]; then echo "a trial: the tree has changes that no commit has" >&2; fi
+	@if docker info >/dev/null 2>&1; then $(BIN)/l2rtui image build $(IMAGE) --tag "$$(git rev-parse --short=12 HEAD)" && \
+	    $(BIN)/python docker/sbom.py --image "$(IMAGE):$$(git rev-parse --short=12 HEAD)" --out dist/$(notdir $(IMAGE)).cdx.json; \
+	  else echo "NOT BUILT: the images and their SBOM, for want of a Docker Engine" >&2; fi
+	@L2R_RELEASE=$(CURDIR)/dist $(BIN)/python -m pytest -q -p no:randomly tests/e2e/test_installed.py tests/e2e/test_onefile.py
+	@cd dist && ls | grep -v SHA256SUMS | xargs sha256sum > SHA256SUMS && cat SHA256SUMS
+
 sbom: $(VENV)/dev  ## write what is in an image as CycloneDX: make sbom IMAGE=l2rtui-node
 	@$(BIN)/python docker/sbom.py --image $(IMAGE) --out dist/$(notdir $(subst :,-,$(IMAGE))).cdx.json
 
 wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
+	@rm -f dist/l2rtui-*.whl dist/l2rtui-*.tar.gz  # of other versions
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 # With the hashes of every file of a version, for any system and Python from 3.11 on; uv resolves for all of them at once.

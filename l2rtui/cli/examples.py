@@ -80,6 +80,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui metrics racing-sac-s0 -o json",
         "l2rtui metrics racing-sac --svg curves.svg --mean --smooth",
         "l2rtui metrics racing-sac --csv curves.csv",
+        "l2rtui metrics racing-sac --tensorboard",
     ),
     "wait": (
         "l2rtui wait racing-sac --for=done --timeout 12h",

@@ -151,6 +151,9 @@ def metrics(parser: Parser) -> None:
     parser.flag("--watch", "one line now and one for each new record; on a terminal a table", short="-w")
     parser.text("--svg", "FILE", "write charts of the curves over the full length of the runs; - is the output")
     parser.text("--csv", "FILE", "write the curves as a table")
+    parser.flag(
+        "--tensorboard", "where the TensorBoard files are, and the commands that show them; also of destroyed runs"
+    )
     parser.option("--over", choices=AXES, default=AXES[0], help="x axis of the charts (default %(default)s)")
     parser.flag("--mean", "in charts, the seeds of an experiment as their mean with its 95 %% interval")
     parser.flag("--smooth", "in charts, an exponential moving average over 2 %% of the axis")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -55,6 +56,14 @@ async def _folder_of(backend: Backend, run: str) -> str:
     """Return the folder of this machine with the results of a run; empty without one."""
     folder = await backend.results(run) if backend.results is not None else None
     return str(folder) if folder is not None else ""
+
+
+async def tensorboard_folder(backend: Backend, run: str) -> str:
+    """Return the folder with the TensorBoard files of a run, which may be destroyed; empty if none is here."""
+    folder = await _folder_of(backend, run)
+    path = Path(folder, "tensorboard")
+    is_there: bool = bool(folder) and await asyncio.to_thread(path.is_dir)
+    return str(path) if is_there else ""
 
 
 async def choose(store: Artifacts, name: str) -> Artifact:

@@ -84,11 +84,16 @@ async def run_describe(session: Session) -> int:
     lines = (*await inspector.describe(target), *_mismatches(snapshot, target))
     learning: dict[str, Any] = {}
     if isinstance(target, RunView):
+        from l2rtui.services import artifacts  # whose decoders the other descriptions do not need
+
         now = time.time()
         own = (await run_learning(session.backend, snapshot, [target], now))[target.uid]
         learning = json_output.learning_document(own.state)
         since = f", since {learning['learning_since']}" if learning["learning_since"] else ""
         lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
+        if folder := await artifacts.tensorboard_folder(session.backend, target.name):
+            lines = (*lines, f"TensorBoard: {folder}")
+            learning["tensorboard"] = folder
         if view := topology(snapshot.pods_of(target.name), own.metrics, now):
             lines = (*lines, *topology_lines(view))
             learning["topology"] = json_output.topology_document(view)

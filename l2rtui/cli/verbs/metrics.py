@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -10,12 +11,13 @@ from typing import Any
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import RUNS
-from l2rtui.cli.output import Document, View
+from l2rtui.cli.output import Column, Document, View
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.watching import RepaintedTable
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.quantity import counted
+from l2rtui.domain.selection.name_pattern import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, L2RError, NotFoundError
 from l2rtui.services import job_status, metrics
@@ -23,6 +25,7 @@ from l2rtui.services import job_status, metrics
 _AT_ONCE = 8
 """Logs that are read in parallel: hundreds would exhaust an API server's queue for all users."""
 _REPAINT_SECONDS = 1.0
+_TENSORBOARD = View("folder", (Column("RUN", "run"), Column("FOLDER", "folder")))
 
 
 async def run_metrics(session: Session) -> int:
@@ -30,6 +33,8 @@ async def run_metrics(session: Session) -> int:
     filtered(session.args.filter, table_output.METRICS, ())
     snapshot = await session.backend.snapshot()
     names = session.args.names
+    if session.args.tensorboard:
+        return await _tensorboard(session, snapshot, names)
     # One run named exactly is one object, as in earlier versions.
     is_one = len(names) == 1 and snapshot.run_named(names[0]) is not None
     runs = _chosen(session, snapshot)
@@ -42,6 +47,43 @@ async def run_metrics(session: Session) -> int:
     if is_one and runs:
         return await _print_one(session, snapshot, runs[0])
     return await _print_all(session, snapshot, runs)
+
+
+async def _tensorboard(session: Session, snapshot: ClusterSnapshot, names: Sequence[str]) -> int:
+    """Print the folders of TensorBoard files; the commands that show them go to stderr."""
+    from l2rtui.services import artifacts  # whose decoders the other forms do not need
+
+    # A name without a run may be that of a destroyed one, whose results remain.
+    gone = [name for name in names if not is_pattern(name) and not snapshot.runs_matching(name)]
+    past = {name: await artifacts.tensorboard_folder(session.backend, name) for name in gone}
+    gone = [name for name in gone if past[name]]
+    session.args.names = [name for name in names if name not in gone]
+    runs = [run.name for run in _chosen(session, snapshot)] if session.args.names or not gone else []
+    folders = {run: await artifacts.tensorboard_folder(session.backend, run) for run in runs} | {
+        name: past[name] for name in gone
+    }
+    here = {run: folder for run, folder in folders.items() if folder}
+    in_pods = not here and session.backend.results is None
+    place = f"{artifacts.DATA_DIR}/tensorboard"
+    documents = [
+        {"run": run, "folder": folder or (place if in_pods else None), "in_pod": in_pods}
+        for run, folder in folders.items()
+    ]
+    session.out.show_all(_TENSORBOARD, documents)
+    if len(here) == 1:
+        session.talk.say(f"tensorboard --logdir {shlex.quote(next(iter(here.values())))}")
+    elif here:
+        spec = ",".join(f"{run}:{folder}" for run, folder in here.items())
+        session.talk.say(f"tensorboard --logdir_spec {shlex.quote(spec)}")
+    elif in_pods and runs:
+        pod = f"{runs[0]}/learner/0"
+        session.talk.say(
+            f"They are in the learner's pod: `l2rtui exec {pod} -- tensorboard --logdir {place} --port 6006`, and "
+            f"`l2rtui port-forward {pod} 6006:6006`."
+        )
+    elif runs:
+        session.talk.say("The learner writes them with its first record, if tensorboardX is installed.")
+    return EXIT_DONE
 
 
 def _chosen(session: Session, snapshot: ClusterSnapshot) -> list[RunView]:

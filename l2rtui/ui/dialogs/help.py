@@ -77,9 +77,9 @@ class HelpScreen(DetailScreen):
         """Title, field for the search, and text."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
-            yield Input(
-                id="search", placeholder="type to search: restart, curve, port, yaml", select_on_focus=False
-            )
+            field = Input(id="search", placeholder="type to search: restart, curve, port", select_on_focus=False)
+            field.cursor_blink = False  # nothing else moves in a text that is read
+            yield field
             with DialogBody(id="body", classes=REST):
                 yield Static(id="lines")
 
@@ -95,7 +95,10 @@ class HelpScreen(DetailScreen):
             self.query_one("#body").scroll_to(y=rows.index(self._start), animate=False, force=True)
 
     @on(Input.Changed)
-    def _searched(self, event: Input.Changed) -> None:
+    async def _searched(self, event: Input.Changed) -> None:
+        if event.value == ":":  # as in the other texts, whose letters have no field
+            await self.action_command_line()
+            return
         self._lines = tuple(help_lines(self._keys, self._may, event.value))
         self._break_lines()
         self.query_one("#body").scroll_to(y=0, animate=False, force=True)

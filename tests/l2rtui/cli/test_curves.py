@@ -65,3 +65,21 @@ def test_what_cannot_be_done_is_a_sentence(run, words, code, sentence):
     assert answer[0] == code
     assert sentence in answer[2]
     assert "Traceback" not in answer[2]
+
+
+def test_tensorboard_files_of_a_run_and_of_a_destroyed_one_are_named(tmp_path, monkeypatch, capsys):
+    """Of the first the data folder, of the second the newest results; the command shows both."""
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    folder = tmp_path / "l2rtui" / "local" / "results" / "old-0123456789abcdef" / "tensorboard"
+    folder.mkdir(parents=True)
+    assert main(["metrics", "old", "--tensorboard", "--backend", "local"]) == 0
+    written = capsys.readouterr()
+    assert written.out.split() == ["RUN", "FOLDER", "old", str(folder)]
+    assert written.err.strip() == f"tensorboard --logdir {folder}"
+    assert main(["metrics", "older", "--tensorboard", "--backend", "local"]) == 1
+    assert "older" in capsys.readouterr().err
+    assert main(["metrics", "racing-sac-s0", "--tensorboard", "--backend", "demo", "-o", "json"]) == 0
+    written = capsys.readouterr()
+    assert '"folder": "/l2r/tensorboard"' in written.out
+    assert "l2rtui --backend demo port-forward racing-sac-s0/learner/0 6006:6006" in written.err

@@ -52,3 +52,9 @@ async def test_the_help_screen_searches_as_the_palette_does(desk):
         await one.until(lambda: body.scroll_y > 0)
         await one.press("escape")
         await one.until(lambda: one.top == "ClusterScreen")
+
+
+async def test_a_colon_leads_from_the_help_to_the_prompt(desk):
+    async with desk(ready=False) as one:
+        await one.press("question_mark", "colon")
+        await one.until(lambda: one.top == "ClusterScreen" and one.cluster.command_line.is_open)
