@@ -36,6 +36,11 @@ class Stats:
         return dict(zip(self.__slots__, values, strict=True))
 
 
+def own_value(value: Tensor) -> Tensor:
+    """Return the mean over a single device."""
+    return value
+
+
 class HasKernels(Protocol):
     """Network whose arena starts with the parameters of its encoder."""
 
@@ -50,12 +55,20 @@ class Algorithm(ABC):
         self.shape = shape
         self.capture = capture
         self.updates = 0
-        self.mean: Callable[[Tensor], Tensor] = lambda value: value
-        """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel``."""
+        self.mean: Callable[[Tensor], Tensor] = own_value
+        """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel`` and
+        ``runtime.rl.roles.ranks``.
+        """
         self.td_error = torch.empty(0)
         """(B,) absolute errors of the latest batch, from which `prioritised` computes priorities. Set by methods
         that learn from a replay; empty if the batch was drawn uniformly. The next update may overwrite it.
         """
+
+    def means(self, *values: Tensor) -> Sequence[Tensor]:
+        """Return the means of flat tensors over all devices, by one operation if there are several."""
+        if self.mean is own_value:
+            return values
+        return torch.split(self.mean(torch.cat(values)), [len(value) for value in values])
 
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:

@@ -132,10 +132,11 @@ class PPO(ActorCritic):
         objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
         square = value_error(self._value(obs).squeeze(1), target - raw_advantage, target, config.value_clip)
 
-        gradient = self.mean(self._policy.arena.gradient(-objective))
-        self._optimisers["policy"].step(clip_grad_norm(gradient, config.max_grad_norm))
-        gradient = self.mean(self._value.arena.gradient(0.5 * config.value_cost * square))
-        self._optimisers["value"].step(clip_grad_norm(gradient, config.max_grad_norm))
+        policy, value = self.means(
+            self._policy.arena.gradient(-objective), self._value.arena.gradient(0.5 * config.value_cost * square)
+        )
+        self._optimisers["policy"].step(clip_grad_norm(policy, config.max_grad_norm))
+        self._optimisers["value"].step(clip_grad_norm(value, config.max_grad_norm))
         policy_loss, mean_entropy, kl, share = stats
         return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy, kl, share])
 
